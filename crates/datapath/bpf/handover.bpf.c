@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * The uncut hand-over of the VXLAN endpoint: `send`, at the tcx ingress of its
- * second TAP, passes what user space has written on to the NIC; `receive`, at the
- * tcx ingress of the NIC, takes the tunnel's packets to that TAP. Everything else
- * goes on to the kernel's own stack, as it came, and with it the tunnel's
- * fragments, which only the stack can put together.
+ * Passes the VXLAN endpoint's packets between user space and the NIC without segmenting them.
+ * `send`, at the tcx ingress of the second TAP, redirects packets from user space to the NIC.
+ * `receive`, at the tcx ingress of the NIC, redirects the tunnel's packets to that TAP. All
+ * other packets go to the kernel's own stack unchanged. So do the tunnel's fragments, because
+ * only the stack can reassemble them.
  */
 #include "bpf.h"
 
@@ -22,8 +22,9 @@ struct ipv6hdr {
 	u32 daddr[4];
 };
 
-/* ABI: set by src/vtep/handover/programs.rs before loading. Address and port are
- * in network byte order; an IPv4 address is the first word alone.
+/*
+ * ABI: set by src/vtep/handover/programs.rs before loading. Address and port are in network
+ * byte order. An IPv4 address is in the first word.
  */
 struct settings {
 	u32 nic;
@@ -37,8 +38,9 @@ const volatile struct settings settings SEC(".rodata") = {};
 SEC("tc")
 int send(struct __sk_buff *skb)
 {
-	/* The kernel finds the next hop's address; what nobody can be found for is
-	 * dropped there, as a packet of a socket would be.
+	/*
+	 * The kernel resolves the address of the next hop. If that fails, it drops the packet,
+	 * as it does for a socket's packet.
 	 */
 	return bpf_redirect_neigh(settings.nic, (void *)0, 0, 0);
 }
@@ -56,7 +58,9 @@ static __always_inline int is_tunnels(struct __sk_buff *skb)
 		if (skb->protocol != htons(ETH_P_IPV6) ||
 		    bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
 			return 0;
-		/* Extension headers, a fragment's among them, are another's. */
+		/*
+		 * Packets with extension headers, including fragments, are left to the stack.
+		 */
 		if (ip.nexthdr != IPPROTO_UDP || ip.daddr[0] != settings.local[0] ||
 		    ip.daddr[1] != settings.local[1] || ip.daddr[2] != settings.local[2] ||
 		    ip.daddr[3] != settings.local[3])

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * The bpf engine of the two-TAP bridge: at the egress of one device a frame is
- * redirected to the ingress of the other, in the same network namespace. With
- * netmap its addresses are translated; what is not plain TCP or UDP over IPv4
- * goes on to the device's queue, where the bridge's threads take it.
+ * The bpf engine of the two-TAP bridge. At the egress of one device, a frame is redirected to
+ * the ingress of the other one, in the same network namespace. With netmap, its addresses are
+ * translated. Then frames other than plain TCP or UDP over IPv4 go to the device's queue, where
+ * the bridge's threads handle them.
  */
 #include "bpf.h"
 
@@ -17,7 +17,7 @@ static long (*const bpf_l3_csum_replace)(struct __sk_buff *skb, u32 offset, u64 
 static long (*const bpf_l4_csum_replace)(struct __sk_buff *skb, u32 offset, u64 from, u64 to,
 					 u64 flags) = (void *)11;
 
-/* Places in a frame. */
+/* Offsets in a frame. */
 #define IP_CHECK (ETH_HLEN + 10)
 #define IP_ADDR (ETH_HLEN + 12)
 #define TCP_CHECK (ETH_HLEN + 20 + 16)
@@ -58,8 +58,9 @@ static __always_inline u32 translated(u32 addr)
 	return addr;
 }
 
-/* Whether the frame can be redirected now; else user space is to have it, as it
- * came. A frame that is half changed is lost.
+/*
+ * Translates a frame; returns -1 if it can be redirected, or else a verdict. A frame for user
+ * space must be unchanged. A frame that is partly translated is dropped.
  */
 static __always_inline int netmap(struct __sk_buff *skb)
 {
@@ -69,7 +70,7 @@ static __always_inline int netmap(struct __sk_buff *skb)
 	if (skb->protocol != htons(ETH_P_IP) ||
 	    bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
 		return TC_ACT_OK;
-	/* Options, fragments. */
+	/* IP options or fragments: user space handles them. */
 	if (ip.version_ihl != 0x45 || ip.frag_off & htons(0x3fff))
 		return TC_ACT_OK;
 	switch (ip.protocol) {
@@ -86,7 +87,9 @@ static __always_inline int netmap(struct __sk_buff *skb)
 	}
 	to[0] = translated(ip.saddr);
 	to[1] = translated(ip.daddr);
-	/* The first to fail leaves the frame as it was: it has no such field. */
+	/*
+	 * If the first replacement fails, the frame has no such field and is still unchanged.
+	 */
 	if (bpf_l4_csum_replace(skb, check, ip.saddr, to[0], flags))
 		return TC_ACT_OK;
 	if (bpf_l4_csum_replace(skb, check, ip.daddr, to[1], flags) ||
@@ -114,7 +117,7 @@ int redirect(struct __sk_buff *skb)
 		count->frames++;
 		count->bytes += skb->len;
 	}
-	/* What user space would not have carried over. */
+	/* Clear metadata that would not survive a trip through user space. */
 	skb->mark = 0;
 	skb->priority = 0;
 	return bpf_redirect(settings.target, BPF_F_INGRESS);

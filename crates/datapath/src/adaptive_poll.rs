@@ -1,39 +1,40 @@
-//! Whether looking again, for a while, for what is not there yet is worth while: as
-//! long as something has come meanwhile. Where nothing came, the next occasions are let
-//! pass, twice as many each time.
+//! Adaptive busy-polling: polls an empty source for a while, if that has found packets before.
+//! After each unsuccessful poll, twice as many opportunities are skipped as before.
 
 use std::time::{Duration, Instant};
 
-/// Disappointments in a row that count.
+/// Maximum number of consecutive misses that are counted.
 const MOST: u32 = 6;
 
-/// State of polling one source: how long it goes on, and how many occasions are let pass.
+/// Polling state of one source.
 #[derive(Debug)]
 pub(crate) struct AdaptivePoll {
     limit: Duration,
     until: Option<Instant>,
-    /// Disappointments in a row.
+    /// Consecutive polls without success.
     misses: u32,
-    /// Occasions to let pass.
+    /// Opportunities still to skip.
     skip: u32,
 }
 
 impl AdaptivePoll {
-    /// For so long at most; zero: never.
+    /// Creates the state for polls of at most `limit`; zero: never.
     pub(crate) fn new(limit: Duration) -> AdaptivePoll {
         AdaptivePoll { limit, until: None, misses: 0, skip: 0 }
     }
 
-    /// Notes that something has come. Where it was waited for, `misses` begins at 0 again.
+    /// Records that something arrived. If that was during a poll, `misses` restarts at 0.
     pub(crate) fn came(&mut self) {
+        // The poll was useful.
         if self.until.take().is_some() {
             self.misses = 0;
         }
     }
 
-    /// There is nothing: whether to look again.
+    /// Returns whether to poll a source that is empty.
     pub(crate) fn expects(&mut self, now: impl Fn() -> Instant) -> bool {
         match self.until {
+            // Polling is disabled.
             _ if self.limit.is_zero() => false,
             Some(until) if now() < until => true,
             Some(_) => {
@@ -42,6 +43,7 @@ impl AdaptivePoll {
                 self.skip = 1 << self.misses;
                 false
             }
+            // The last polls were useless, so skip some chances.
             None if self.skip > 0 => {
                 self.skip -= 1;
                 false
@@ -62,7 +64,8 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_micros(30);
 
-    /// Occasions of `count` at which it waits in vain; the time goes on meanwhile.
+    /// Returns how many of `count` opportunities are used for polls without success, while time
+    /// advances.
     fn waits(adaptive_poll: &mut AdaptivePoll, count: usize) -> usize {
         let now = Cell::new(Instant::now());
         let mut waited = 0;
@@ -90,7 +93,7 @@ mod tests {
     #[test]
     fn it_gives_up_where_nothing_comes_and_tries_again_rarely() {
         let mut adaptive_poll = AdaptivePoll::new(LIMIT);
-        // After 2, 4, … 64 that were let pass, then each 64.
+        // Skips 2, 4, … 64 opportunities, then 64 each time.
         assert_eq!(waits(&mut adaptive_poll, 1000), 6 + 1 + (1000 - 6 - 126 - 1) / 65);
     }
 

@@ -1,14 +1,14 @@
-//! Loading this crate's BPF programs; what is wrong, in words.
+//! Loads the crate's BPF programs and describes errors as text.
 
 use libbpf_rs::{ErrorKind, Object, ObjectBuilder, PrintLevel};
 
 /// Loads an object with its constants set.
 pub(crate) fn load(object: &[u8], constants: &[u8]) -> Result<Object, String> {
-    // libbpf would print to stderr.
+    // Otherwise libbpf would print to stderr.
     libbpf_rs::set_print(Some((PrintLevel::Debug, |_, _| {})));
     let mut object = ObjectBuilder::default()
         .open_memory(object)
-        .map_err(|e| format!("opening the BPF object: {e}"))?;
+        .map_err(|e| format!("cannot open the BPF object: {e}"))?;
     object
         .maps_mut()
         .find(|map| map.name().to_string_lossy().ends_with(".rodata"))
@@ -19,6 +19,6 @@ pub(crate) fn load(object: &[u8], constants: &[u8]) -> Result<Object, String> {
         ErrorKind::PermissionDenied => {
             format!("loading BPF programs needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (root): {e}")
         }
-        _ => format!("loading the BPF programs: {e}"),
+        _ => format!("cannot load the BPF programs: {e}"),
     })
 }

@@ -1,4 +1,4 @@
-//! Which engine moves the frames of a bridge, by name.
+//! Names of the engines that move the frames of a bridge.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// How frames are moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Engine {
-    /// tc redirects frames in the kernel; what it cannot, the threads move.
+    /// tc redirects frames in the kernel. Threads move the frames that cannot be redirected.
     Bpf,
     /// A thread per queue that reads, writes, and sleeps in `epoll_wait`.
     Epoll,
@@ -15,10 +15,10 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// Every engine, best first.
+    /// Every engine, the best one first.
     pub const ALL: [Engine; 3] = [Engine::Bpf, Engine::Epoll, Engine::Uring];
 
-    /// As the command line has it.
+    /// Returns the name used on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Engine::Bpf => "bpf",
@@ -34,13 +34,13 @@ impl fmt::Display for Engine {
     }
 }
 
-/// An engine, or the best that runs here.
+/// An engine, or the best one that runs here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum EngineChoice {
-    /// The first of [`Engine::ALL`] that can run.
+    /// The first one of [`Engine::ALL`] that runs.
     #[default]
     Auto,
-    /// This one or none.
+    /// Only this engine.
     Only(Engine),
 }
 
@@ -59,12 +59,12 @@ impl FromStr for EngineChoice {
     }
 }
 
-/// Why an engine cannot run here.
+/// An engine cannot run here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{engine}: {reason}")]
 pub struct Unavailable {
-    /// How packets are moved between the two devices.
+    /// The engine.
     pub engine: Engine,
-    /// What the kernel lacks or refuses, in words.
+    /// The feature that the kernel lacks or refuses.
     pub reason: String,
 }

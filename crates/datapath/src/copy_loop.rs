@@ -1,8 +1,6 @@
-//! The naive reference: two TAP devices joined by a thread that reads one
-//! packet and writes it, a system call each, no offload.
-//!
-//! It is what a first version of any user-space bridge looks like, and what the
-//! faster engines are measured against; it is kept this plain on purpose.
+//! The simplest user-space bridge, as a reference: a thread that reads a packet from one of two TAP
+//! devices and writes it to the other, with one system call each and no offload. Faster engines are
+//! compared with it, so it stays this simple on purpose.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -14,17 +12,17 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use sys::tap::Tap;
 use sys::{Error, Result};
 
-/// Ethernet header and the largest layer-3 MTU a TAP takes.
+/// Ethernet header and the largest layer-3 MTU of a TAP.
 const LARGEST_FRAME: usize = 14 + 65_535;
 
-/// Packets that the loop read and could not write.
+/// Packets that the loop read but could not write.
 #[derive(Debug, Default)]
 pub struct Drops {
     /// The other device refused the frame (down, or out of buffers).
     pub refused: AtomicU64,
 }
 
-/// The running loop; dropping it ends it and closes both devices.
+/// The running loop. Dropping it ends the loop and closes both devices.
 #[derive(Debug)]
 pub struct CopyLoop {
     stop: Arc<EventFd>,
@@ -33,10 +31,10 @@ pub struct CopyLoop {
 }
 
 impl CopyLoop {
-    /// Starts a thread that moves packets both ways until this is dropped.
+    /// Starts a thread that moves packets in both directions until this is dropped.
     ///
     /// # Errors
-    /// When descriptors or threads have run out.
+    /// If there are no more descriptors or threads.
     pub fn start(left: Tap, right: Tap) -> Result<CopyLoop> {
         let stop = EventFd::from_flags(EfdFlags::EFD_CLOEXEC)
             .map_err(|e| Error::new("eventfd", "copy loop", e))?;
@@ -54,7 +52,7 @@ impl CopyLoop {
         Ok(CopyLoop { stop, thread: Some(thread), drops })
     }
 
-    /// Packets read and not written.
+    /// Returns the packets that were read but not written.
     pub fn drops(&self) -> &Drops {
         &self.drops
     }
@@ -62,7 +60,7 @@ impl CopyLoop {
 
 impl Drop for CopyLoop {
     fn drop(&mut self) {
-        // An eventfd that cannot be written to would need 2^64 - 1 writes.
+        // Writing can only fail after 2^64 - 1 writes.
         let _ = self.stop.write(1);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -83,6 +81,7 @@ fn run(left: &Tap, right: &Tap, stop: &EventFd, drops: &Drops) {
             Err(_) => return,
         }
         let is_ready = |at: usize| ready[at].any().unwrap_or(false);
+        // Stop was requested.
         if is_ready(2) {
             return;
         }
@@ -96,15 +95,16 @@ fn run(left: &Tap, right: &Tap, stop: &EventFd, drops: &Drops) {
     }
 }
 
-/// Moves one packet; an error means that `from` is gone.
+/// Moves one packet; fails if `from` is gone.
 fn copy_one(from: &Tap, to: &Tap, frame: &mut [u8], drops: &Drops) -> std::io::Result<()> {
     let length = match from.read(frame) {
         Ok(length) => length,
+        // The wakeup was spurious.
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(()),
         Err(error) => return Err(error),
     };
     if to.write(&frame[..length]).is_err() {
-        // The receiver is down or full: what a wire would do is lose the frame.
+        // The receiver is down or full. Drop the frame, as a wire would lose it.
         drops.refused.fetch_add(1, Ordering::Relaxed);
     }
     Ok(())

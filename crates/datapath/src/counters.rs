@@ -1,51 +1,51 @@
-//! Every packet's fate, counted by the thread that decides it.
+//! Counts the outcome of every packet, in the thread that decides it.
 //!
-//! received = forwarded + answered + dropped, for each way that packets go.
+//! For each direction: received = forwarded + answered + dropped.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::errno::Errno;
 
-/// Why a packet was not forwarded. The two-TAP bridge has the first six only.
+/// Why a packet was dropped. The two-TAP bridge only uses the first six reasons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum DropReason {
-    /// The TAP that it goes to is down.
+    /// The destination TAP is down.
     Down,
-    /// The socket or TAP that it goes to is full.
+    /// The destination socket or TAP is full.
     Full,
     /// The kernel had no memory for it.
     Memory,
-    /// The kernel would not take it, for any other reason.
+    /// The kernel rejected it for any other reason.
     Refused,
-    /// Shorter than its headers, or contradicting itself.
+    /// Shorter than its headers state, or inconsistent.
     Malformed,
-    /// To be cut or summed, but not fit for it.
+    /// It needs segmentation or a checksum, but its headers do not allow that.
     Uncuttable,
-    /// No remote end is known that it could go to.
+    /// No remote endpoint is known for it.
     NoRemote,
-    /// Too long for the path to its remote end, and nobody could be told.
+    /// It exceeds the path MTU, and the sender could not be notified.
     TooBig,
-    /// The underlay does not reach the remote end.
+    /// The remote endpoint is not reachable.
     Unreachable,
-    /// Longer than the receiving buffer.
+    /// Longer than the receive buffer.
     Truncated,
-    /// Reserved bits of the VXLAN header are set: another protocol's.
+    /// Reserved bits of the VXLAN header are set, by another protocol.
     Reserved,
-    /// To a network that is not known.
+    /// Its VNI is not configured.
     UnknownVni,
-    /// From a remote end that is not configured.
+    /// It came from a remote endpoint that is not configured.
     Stranger,
-    /// Its source address is none that a packet may come from.
+    /// Its source address is not a valid source.
     Source,
-    /// Its source address is that of the TAP itself: a loop.
+    /// Its source address is the TAP's own: a loop.
     Looped,
-    /// Its source address is configured to be elsewhere.
+    /// A static entry locates its source address elsewhere.
     Spoofed,
-    /// Its source address is that of a tenant here, who still sends.
+    /// Its source address belongs to a tenant on this side that still sends.
     InUse,
-    /// Congestion was met, which can only be told by loss (RFC 6040).
+    /// Congestion was marked, and the inner packet can only signal it by a drop (RFC 6040).
     Congestion,
     /// Its outer checksum is wrong.
     Checksum,
@@ -75,7 +75,7 @@ impl DropReason {
         DropReason::Checksum,
     ];
 
-    /// One word, as counters are printed.
+    /// Returns the word used in printed counters.
     pub const fn name(self) -> &'static str {
         match self {
             DropReason::Down => "down",
@@ -100,21 +100,24 @@ impl DropReason {
         }
     }
 
-    /// The reason for a write to a TAP that failed.
+    /// Returns the reason for a failed write to a TAP.
     pub(crate) fn of_write(error: &io::Error) -> DropReason {
         match Errno::from_raw(error.raw_os_error().unwrap_or(0)) {
+            // TAP devices refuse writes while they are down.
             Errno::EIO => DropReason::Down,
+            // The socket buffer of the device is full.
             Errno::EAGAIN => DropReason::Full,
             Errno::ENOMEM | Errno::ENOBUFS => DropReason::Memory,
             _ => DropReason::Refused,
         }
     }
 
-    /// The reason for a datagram that could not be sent.
+    /// Returns the reason for a datagram that could not be sent.
     pub(crate) fn of_send(errno: Errno) -> DropReason {
         match errno {
             Errno::EAGAIN => DropReason::Full,
             Errno::ENOMEM | Errno::ENOBUFS => DropReason::Memory,
+            // With Don't Fragment the kernel refuses datagrams above the path MTU.
             Errno::EMSGSIZE => DropReason::TooBig,
             Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::ENETDOWN => DropReason::Unreachable,
             _ => DropReason::Refused,
@@ -122,8 +125,8 @@ impl DropReason {
     }
 }
 
-/// What became of a question of the TAP for a neighbour's hardware address. Endpoint
-/// only, where it answers such.
+/// Outcome of a request for a neighbour's hardware address from the TAP. Only for endpoints with
+/// neighbour suppression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Resolution {
@@ -131,17 +134,16 @@ pub enum Resolution {
     Arp,
     /// A neighbour solicitation was answered.
     Discovery,
-    /// Duplicate address detection: the owner's to answer, if there is one.
+    /// Flooded: duplicate address detection, which only the owner can answer.
     Duplicate,
-    /// For an address of the asker's own side, where its owner hears it.
+    /// Flooded: the address is on the requester's own side, where its owner receives the request.
     OwnSide,
-    /// Nobody is known to have the address.
+    /// Flooded: the owner is unknown.
     Unknown,
 }
 
 impl Resolution {
-    /// All, in the order of their numbers. The first two are answers; the others were
-    /// flooded.
+    /// All, in the order of their numbers. The first two are answered; the others are flooded.
     pub const ALL: [Resolution; 5] = [
         Resolution::Arp,
         Resolution::Discovery,
@@ -150,7 +152,7 @@ impl Resolution {
         Resolution::Unknown,
     ];
 
-    /// One word, as counters are printed.
+    /// Returns the word used in printed counters.
     pub const fn name(self) -> &'static str {
         match self {
             Resolution::Arp => "arp-answered",
@@ -162,20 +164,20 @@ impl Resolution {
     }
 }
 
-/// What became of a source address that was new or came from another place than before.
-/// The packet went its way. Endpoint only.
+/// Outcome of learning a source address that was new or had moved. The packet was forwarded in any
+/// case. Endpoint only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Learning {
-    /// It is at the new place from now on.
+    /// The address moved to the new place.
     Moved,
-    /// It went back to the place that had it before and still sends.
+    /// The address went back to a place that had it before and still sends.
     Returned,
-    /// It stays: the place that has it still sends.
+    /// The address did not move: the place that has it still sends.
     Contested,
-    /// It was not learned: its remote end has as many as one may have.
+    /// Not learned: its remote endpoint has used up its share.
     Quota,
-    /// It was not learned: the table is full.
+    /// Not learned: the table is full.
     Full,
 }
 
@@ -184,7 +186,7 @@ impl Learning {
     pub const ALL: [Learning; 5] =
         [Learning::Moved, Learning::Returned, Learning::Contested, Learning::Quota, Learning::Full];
 
-    /// One word, as counters are printed.
+    /// Returns the word used in printed counters.
     pub const fn name(self) -> &'static str {
         match self {
             Learning::Moved => "moved",
@@ -196,71 +198,71 @@ impl Learning {
     }
 }
 
-/// One direction of a bridge or of a network, or what an endpoint dropped.
+/// Counters of one direction of a bridge or of a network, or of the packets that an endpoint
+/// dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters<T = u64> {
-    /// Frames read from a TAP, a GSO packet being one; or VXLAN packets received,
-    /// a merged datagram being several.
+    /// Frames read from a TAP, where a GSO packet counts as one; or VXLAN packets received, where a
+    /// merged datagram counts as several.
     pub received: T,
     /// Bytes of their Ethernet frames.
     pub received_bytes: T,
-    /// Of these, how many were passed on.
+    /// Number of these that were forwarded.
     pub forwarded: T,
     /// Bytes of the Ethernet frames of `forwarded`.
     pub forwarded_bytes: T,
-    /// Answered instead: ARP requests, neighbour solicitations; packets too long for
-    /// the path.
+    /// Packets answered instead of forwarded: ARP requests, neighbour solicitations, and packets
+    /// that exceed the path MTU.
     pub answered: T,
-    /// Forwarded by the kernel without crossing into user space; part of `received`
-    /// and `forwarded`. Bridge only.
+    /// Forwarded in the kernel without crossing into user space. Included in `received` and
+    /// `forwarded`. Bridge only.
     pub in_kernel: T,
-    /// GSO packets that had to be cut for the other side. Bridge only.
+    /// GSO packets that had to be segmented for the other side. Bridge only.
     pub cut: T,
-    /// Pieces that were made of these. Bridge only.
+    /// Segments made from these. Bridge only.
     pub pieces: T,
-    /// System calls' worth of packets that went out: datagrams handed to the kernel
-    /// (uncut), or frames written to the TAP (merged). Endpoint only.
+    /// Sent units: datagrams passed to the kernel (unsegmented), or frames written to the TAP
+    /// (merged). Endpoint only.
     pub handed_over: T,
-    /// Copies sent besides the one that counts as forwarded. Endpoint only.
+    /// Additional copies sent, besides the one that counts as forwarded. Endpoint only.
     pub replicas: T,
-    /// Copies besides it that could not be sent. Endpoint only.
+    /// Additional copies that could not be sent. Endpoint only.
     pub replicas_lost: T,
-    /// Addresses that were new or at another place, by [`Learning`].
+    /// Source addresses that were new or had moved, by [`Learning`].
     pub learnings: [T; Learning::ALL.len()],
-    /// Questions for neighbours, by [`Resolution`].
+    /// Requests for neighbours, by [`Resolution`].
     pub resolutions: [T; Resolution::ALL.len()],
-    /// Packets dropped, indexed by [`DropReason`].
+    /// Dropped packets, by [`DropReason`].
     pub drops: [T; DropReason::ALL.len()],
 }
 
 impl Counters {
-    /// Dropped for all reasons together.
+    /// Returns the number of dropped packets.
     pub fn dropped(&self) -> u64 {
         self.drops.iter().sum()
     }
 
-    /// Dropped for one reason.
+    /// Returns the number of packets dropped for one reason.
     pub fn dropped_by(&self, reason: DropReason) -> u64 {
         self.drops[reason as usize]
     }
 
-    /// Addresses of which that became.
+    /// Returns the number of source addresses with that outcome.
     pub fn learned(&self, learning: Learning) -> u64 {
         self.learnings[learning as usize]
     }
 
-    /// Addresses that were not learned for want of room.
+    /// Returns the number of addresses that were not learned because there was no room.
     pub fn unlearned(&self) -> u64 {
         self.learned(Learning::Quota) + self.learned(Learning::Full)
     }
 
-    /// Questions for neighbours with that outcome.
+    /// Returns the number of neighbour requests with that outcome.
     pub fn resolved(&self, resolution: Resolution) -> u64 {
         self.resolutions[resolution as usize]
     }
 
-    /// How many were dropped, and of each reason that there was:
-    /// `3 (down 2, full 1)`.
+    /// Returns the number of drops, with the reasons: `3 (down 2, full 1)`.
     pub fn dropped_in_words(&self) -> String {
         let reasons: Vec<String> = DropReason::ALL
             .into_iter()
@@ -273,8 +275,8 @@ impl Counters {
         }
     }
 
-    /// All threads' together. What has become of packets is read before how many came, so
-    /// that a packet under way is one that came.
+    /// Sums up the counters of all threads. Outcomes are read before `received`, so that a packet
+    /// in progress counts as received.
     pub(crate) fn sum<'a>(tallies: impl Iterator<Item = &'a Tally>) -> Counters {
         let mut sum = Counters::default();
         for Tally(tally) in tallies {
@@ -301,15 +303,15 @@ impl Counters {
     }
 }
 
-/// One thread's counters of one direction: one thread writes, anyone reads.
-/// Aligned so that two threads' never share a cache line (or a pair of them,
-/// which processors fetch together).
+/// Counters of one thread for one direction: one writer, any number of readers. The alignment
+/// prevents that two threads share a cache line, or a pair of cache lines that processors fetch
+/// together.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Tally(Counters<AtomicU64>);
 
-/// Adds without a locked instruction: there is one writer. Who sees it sees all that was
-/// counted before.
+/// Adds without a locked instruction, because there is one writer. A reader that sees the new value
+/// also sees everything counted before.
 fn add(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Release);
 }

@@ -2,17 +2,19 @@
 
 use crate::bridge_engine::Unavailable;
 
-/// Why forwarding could not start, or has ended.
+/// Forwarding could not start, or has ended.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A system call failed; it names the operation and the object.
+    /// A system call failed.
     #[error(transparent)]
     Sys(#[from] sys::Error),
-    /// A question to the kernel's network stack.
+    /// A netlink request failed.
     #[error(transparent)]
     Netlink(#[from] netstate::Error),
-    /// Both ports of a bridge need as many queues.
-    #[error("{left} has {left_queues} queues, {right} has {right_queues}: wanted as many")]
+    /// The ports of a bridge have different numbers of queues.
+    #[error(
+        "{left} has {left_queues} queues, {right} has {right_queues}, expected the same number"
+    )]
     Queues {
         /// Name of the first device.
         left: String,
@@ -23,70 +25,70 @@ pub enum Error {
         /// Queues of the second device.
         right_queues: usize,
     },
-    /// The engine asked for cannot run.
+    /// The selected engine cannot run.
     #[error("engine {0}")]
     Unavailable(#[from] Unavailable),
-    /// The endpoint's configuration is not valid.
+    /// The endpoint's configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The ports are not those of the endpoint's configuration.
-    #[error("{device}: wanted {wanted}, got {got}")]
+    /// The ports do not match the endpoint's configuration.
+    #[error("{device}: expected {wanted}, got {got}")]
     Ports {
-        /// Name of the TAP; `TAPs` where their number is wrong.
+        /// Name of the TAP; `TAPs` if their number is wrong.
         device: String,
-        /// What the configuration wants: a number of TAPs, or a name and its queues.
+        /// Expected by the configuration: a number of TAPs, or a name and its queues.
         wanted: String,
-        /// The same of the ports that were passed.
+        /// The same for the ports that were passed.
         got: String,
     },
-    /// GSO packets cannot be handed over whole, as the configuration insists.
+    /// The configuration demands to pass on GSO packets unsegmented, which is not possible.
     #[error("hand-over tunnel-gso: {0}")]
     HandOver(String),
-    /// A guest's socket that cannot be.
+    /// A guest's socket is not usable.
     #[error(transparent)]
     Socket(SocketError),
-    /// What is asked of a port that a guest's port cannot do.
+    /// A guest's port does not support the operation.
     #[error("{port}: a guest's port has no {what}")]
     Guest {
         /// Path of the guest's socket.
         port: String,
-        /// What was asked for.
+        /// The missing feature.
         what: &'static str,
     },
-    /// A device was removed while it was forwarded to or from.
+    /// A device was removed while in use.
     #[error("{0}: the device has been removed")]
     Vanished(String),
-    /// A thread ended by a panic, which is a defect.
-    #[error("a thread that forwards has panicked")]
+    /// A thread panicked, which is a defect.
+    #[error("a forwarding thread has panicked")]
     Panicked,
 }
 
 /// Result with [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What is wrong with a configuration.
+/// A configuration is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// The text is not TOML, or has a key or value that is not known.
+    /// The text is not TOML, or has an unknown key or value.
     #[error("{0}")]
     Text(String),
-    /// A value that cannot be.
+    /// A value is invalid.
     #[error("{key}: {problem}")]
     Value {
-        /// The key, with its network's VNI.
+        /// The key, with the VNI of its network.
         key: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
 }
 
-/// Why there is no socket for a guest.
+/// A socket for a guest could not be created.
 #[derive(Debug, thiserror::Error)]
 #[error("vhost-user socket {path}: {reason}")]
 pub struct SocketError {
-    /// Where it was to be.
+    /// Path of the socket.
     pub path: String,
-    /// What is wrong, and what was expected.
+    /// The problem and the expected value.
     pub reason: String,
 }
 

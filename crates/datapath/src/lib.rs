@@ -16,5 +16,5 @@ pub mod vtep;
 
 pub use error::{Error, Result};
 
-/// Longest time for which threads may look again before they sleep, in microseconds.
+/// Maximum time of busy-polling before a thread sleeps, in microseconds.
 pub const BUSY_POLL_MAX: u32 = 10_000;

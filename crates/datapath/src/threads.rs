@@ -1,5 +1,4 @@
-//! Threads that forward until they are told to end. When one ends by itself, all
-//! do.
+//! Forwarding threads. If one of them ends by itself, all end.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,11 +14,11 @@ use sys::affinity::Thread;
 use crate::adaptive_poll::AdaptivePoll;
 use crate::{Error, Result};
 
-/// What the threads share.
+/// State shared by the threads.
 #[derive(Debug)]
 struct Shared {
     stop: AtomicBool,
-    /// Becomes readable when the threads are to end.
+    /// Becomes readable when the threads have to end.
     stopping: EventFd,
     /// Becomes readable when a thread has ended by itself.
     ended: EventFd,
@@ -28,12 +27,12 @@ struct Shared {
 impl Shared {
     fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
-        // An eventfd that cannot be written to would need 2^64 - 1 writes.
+        // Writing can only fail after 2^64 - 1 writes.
         let _ = self.stopping.write(1);
     }
 }
 
-/// The threads of a bridge or an endpoint; dropping it ends them.
+/// The threads of a bridge or an endpoint. Dropping this ends them.
 #[derive(Debug)]
 pub(crate) struct Threads {
     shared: Arc<Shared>,
@@ -42,7 +41,7 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// Makes the descriptors by which threads are ended and tell of their end; starts none.
+    /// Creates the event descriptors; starts no thread.
     pub(crate) fn new() -> sys::Result<Threads> {
         let eventfd = |object| {
             EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
@@ -56,13 +55,13 @@ impl Threads {
         Ok(Threads { shared: Arc::new(shared), handles: Vec::new(), ids: Vec::new() })
     }
 
-    /// Becomes readable when the threads are to end.
+    /// Returns a descriptor that becomes readable when the threads have to end.
     pub(crate) fn stopping(&self) -> BorrowedFd<'_> {
         self.shared.stopping.as_fd()
     }
 
-    /// What a thread with these sources of packets, and their names, waits by; for
-    /// `busy_poll` it looks again before it sleeps, as long as that has been of use.
+    /// Returns what a thread waits on, with these sources of packets and their names. It busy-polls
+    /// for up to `busy_poll` before sleeping, while polling keeps finding packets.
     pub(crate) fn sources(
         &self,
         sources: &[(BorrowedFd<'_>, &str)],
@@ -72,7 +71,7 @@ impl Threads {
         self.places(&places, busy_poll)
     }
 
-    /// [`Threads::sources`], of which some have descriptors that come later, by
+    /// Like [`Threads::sources`], but the descriptors of some sources are added later, with
     /// [`Sources::epoll`].
     pub(crate) fn places(
         &self,
@@ -83,6 +82,7 @@ impl Threads {
             .map_err(|e| sys::Error::new("epoll_create1", "sources of packets", e))?;
         let end = Some((self.shared.stopping.as_fd(), "end of forwarding"));
         for (at, source) in sources.iter().chain([&end]).enumerate() {
+            // An empty slot keeps the numbers of the other sources.
             let Some((fd, name)) = source else { continue };
             epoll
                 .add(fd, EpollEvent::new(EpollFlags::EPOLLIN, at as u64))
@@ -94,7 +94,7 @@ impl Threads {
         Ok(Sources { epoll, events, adaptive_poll, shared: self.shared.clone() })
     }
 
-    /// Starts a thread named `name`; when `work` returns, all others are ended too.
+    /// Starts a thread named `name`. When `work` returns, all other threads end, too.
     pub(crate) fn spawn(
         &mut self,
         name: &str,
@@ -104,18 +104,17 @@ impl Threads {
         let (tell, told) = mpsc::channel();
         let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             let _end = end;
-            // Who asked is waiting for it.
+            // The caller waits for this.
             let _ = tell.send(Thread::current());
             work()
         });
         self.handles.push(spawned.map_err(|error| sys::Error::io("start thread", name, &error))?);
-        // A thread says so before anything else.
+        // The thread sends its id before anything else.
         self.ids.extend(told.recv());
         Ok(())
     }
 
-    /// Binds them to CPUs, one after the other, from the first again where there are
-    /// more threads.
+    /// Pins the threads to CPUs in order, starting over if there are more threads than CPUs.
     pub(crate) fn pin(&self, cpus: &[usize]) -> sys::Result<()> {
         for (thread, cpu) in self.ids.iter().zip(cpus.iter().cycle()) {
             thread.pin_to(&[*cpu])?;
@@ -123,18 +122,18 @@ impl Threads {
         Ok(())
     }
 
-    /// Becomes readable when a thread has ended by itself.
+    /// Returns a descriptor that becomes readable when a thread has ended by itself.
     pub(crate) fn ended(&self) -> BorrowedFd<'_> {
         self.shared.ended.as_fd()
     }
 
-    /// Ends them; tells why they ended by themselves, if they did.
+    /// Ends the threads; returns the error if they had ended by themselves.
     pub(crate) fn join(&mut self) -> Result<()> {
         self.shared.stop();
         let mut outcome = Ok(());
         for handle in self.handles.drain(..) {
             let ended = handle.join().unwrap_or(Err(Error::Panicked));
-            // The first is the cause; others follow from it.
+            // The first error is the cause; the others follow from it.
             outcome = outcome.and(ended);
         }
         outcome
@@ -143,12 +142,12 @@ impl Threads {
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        // Whoever wants to know calls `join`.
+        // Callers that want the result use `join`.
         let _ = self.join();
     }
 }
 
-/// One thread that ended, in whatever way, is the end of all.
+/// Ends all threads when the thread that owns it ends, for whatever reason.
 struct End(Arc<Shared>);
 
 impl Drop for End {
@@ -168,27 +167,26 @@ pub(crate) struct Sources {
 }
 
 impl Sources {
-    /// Waits until one has something, and marks those that have, in their order:
-    /// reading what is empty is a system call for nothing. False when it is time to
-    /// end.
+    /// Waits until a source is ready, and marks the ready ones in order, because reading an empty
+    /// one wastes a system call. Returns false when the thread has to end.
     pub(crate) fn wait(&mut self, ready: &mut [bool]) -> sys::Result<bool> {
         while self.adaptive_poll.expects(Instant::now) {
             if self.look(ready, EpollTimeout::ZERO)? {
                 self.adaptive_poll.came();
                 return Ok(self.go_on());
             }
-            // Whoever is to have something for us may be on this CPU.
+            // Let the sender run if it shares this CPU.
             std::thread::yield_now();
         }
         self.wait_for(ready, EpollTimeout::NONE)
     }
 
-    /// What it waits by. What is added to it is marked by its number.
+    /// Returns the epoll instance. A descriptor added to it is marked by its number.
     pub(crate) fn epoll(&self) -> &Arc<Epoll> {
         &self.epoll
     }
 
-    /// [`Sources::wait`], but no longer than that.
+    /// Like [`Sources::wait`], with a time limit.
     pub(crate) fn wait_for(
         &mut self,
         ready: &mut [bool],
@@ -198,8 +196,8 @@ impl Sources {
         Ok(self.go_on())
     }
 
-    /// Marks those that have something within that time; true if there are any, or it
-    /// is time to end.
+    /// Marks the sources that become ready within that time; returns true if there are any, or the
+    /// thread has to end.
     fn look(&mut self, ready: &mut [bool], limit: EpollTimeout) -> sys::Result<bool> {
         let count = loop {
             match self.epoll.wait(&mut self.events, limit) {
@@ -211,7 +209,7 @@ impl Sources {
             }
         };
         for event in &self.events[..count] {
-            // The last is the end.
+            // The last one is the stop event, which has no place in `ready`.
             if let Some(ready) = ready.get_mut(event.data() as usize) {
                 *ready = true;
             }
@@ -219,7 +217,7 @@ impl Sources {
         Ok(count > 0)
     }
 
-    /// Whether it is not yet time to end.
+    /// Returns whether the thread should continue.
     pub(crate) fn go_on(&self) -> bool {
         !self.shared.stop.load(Ordering::Relaxed)
     }

@@ -2,8 +2,8 @@
 
 use packet::vnet_hdr::Layout;
 
-/// The longest header, whose tail older kernels leave alone: one layout for all.
+/// The longest header. Older kernels ignore its tail, so one layout serves all.
 pub(crate) const LAYOUT: Layout = Layout::Tunnel;
 
-/// Its length, bytes.
+/// Its length in bytes.
 pub(crate) const HEADER: usize = LAYOUT.size();

@@ -1,4 +1,4 @@
-//! One direction of one queue: a frame read, translated, written.
+//! One direction of one queue: reads, translates and writes frames.
 
 use std::io;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use crate::counters::{DropReason, Tally};
 use crate::vnet_layout::{HEADER, LAYOUT};
 use crate::{Error, Result};
 
-/// Header, Ethernet with two tags, and the longest IP packet; rounded up to a
-/// whole number of pages.
+/// Size for a vnet header, Ethernet with two tags, and the longest IP packet, rounded up to a whole
+/// number of pages.
 pub(crate) const BUFFER: usize = 17 * 4096;
 const _: () = assert!(BUFFER >= HEADER + ethernet::HEADER_LEN + 8 + 65_536);
 
-/// How long a guest that has offered no room may take to offer some. Meanwhile what feeds
-/// it is not read: the sender's own queue fills, as it does before a device that is busy.
-/// After that frames are dropped until there is room.
+/// How long a guest without free buffers may take to offer some. Meanwhile the source is not read,
+/// so that the sender's own queue fills, as it does for a busy device. After that, frames are
+/// dropped until there are buffers.
 pub(super) const PATIENCE_MS: u16 = 20;
 
 /// Moves frames from one queue to the opposite one.
@@ -35,35 +35,35 @@ pub(super) struct Forwarder {
     /// The side `from` is on.
     side: Side,
     netmap: Option<Netmap>,
-    /// What `from` can give uncut; `None`: what it gives is not to be trusted.
+    /// Offloads that `from` can produce; `None`: its headers are not trusted.
     gives: Option<Offload>,
-    /// A frame in `buffer` that waits for a guest's room, its length, and since when.
+    /// Length of a frame in `buffer` that waits for a guest's buffers, and since when.
     held: Option<(usize, Instant)>,
-    /// The guest's patience has ended, and there was no room since.
+    /// Whether the wait has timed out and there were no buffers since.
     stalled: bool,
     buffer: Box<[u8]>,
-    /// For what has to be cut; empty where nothing has.
+    /// Buffer for segments; empty if nothing has to be segmented.
     piece: Box<[u8]>,
     counters: Arc<Tally>,
 }
 
-/// Whether a queue may hold more.
+/// Whether a queue may hold more frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pumped {
     /// It was read until it was empty.
     Dry,
-    /// The budget ended first.
+    /// The budget was used up first.
     More,
-    /// A frame waits for room.
+    /// A frame waits for buffers.
     Blocked,
 }
 
-/// What became of a frame.
+/// Outcome of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// It was forwarded, answered or dropped, and counted.
+    /// Forwarded, answered or dropped, and counted.
     Settled,
-    /// Nothing yet: the guest has no room for it.
+    /// None yet: the guest has no free buffers.
     NoRoom,
 }
 
@@ -76,7 +76,7 @@ impl Forwarder {
         counters: Arc<Tally>,
     ) -> Forwarder {
         let gives = from.tap().map(|_| from.takes());
-        // What a guest takes is known only when it is there.
+        // The offloads of a guest are known only after it has connected.
         let takes_all = to.tap().is_some() && gives.is_some_and(|g| to.takes().contains(g));
         let buffer = vec![0; BUFFER].into_boxed_slice();
         let piece = vec![0; if takes_all { 0 } else { BUFFER }].into_boxed_slice();
@@ -84,12 +84,12 @@ impl Forwarder {
         Forwarder { from, to, side, netmap, gives, held, stalled, buffer, piece, counters }
     }
 
-    /// Moves what is there, `budget` frames at most.
+    /// Moves the queued frames, at most `budget`.
     ///
     /// # Errors
     /// [`Error::Vanished`].
     pub(super) fn pump(&mut self, budget: usize) -> Result<Pumped> {
-        // Lent to each frame, beside what else a frame needs.
+        // Taken out of `self`, so that a frame in it can be passed to methods of `self`.
         let mut buffer = std::mem::take(&mut self.buffer);
         let pumped = self.pump_by(&mut buffer, budget);
         self.buffer = buffer;
@@ -97,6 +97,7 @@ impl Forwarder {
     }
 
     fn pump_by(&mut self, buffer: &mut [u8], budget: usize) -> Result<Pumped> {
+        // The frame that waits for buffers goes first, so that the order is kept.
         if let Some((length, since)) = self.held {
             self.stalled = since.elapsed() >= Duration::from_millis(PATIENCE_MS.into());
             if self.forward(&buffer[..length])? == Fate::NoRoom {
@@ -115,6 +116,7 @@ impl Forwarder {
                 Err(error) => match errno(&error) {
                     Errno::EAGAIN => return Ok(Pumped::Dry),
                     Errno::EINTR => {}
+                    // The frame was longer than the buffer, and the rest is lost.
                     Errno::EMSGSIZE => {
                         self.counters.receive(0);
                         self.counters.discard(DropReason::Truncated, 1);
@@ -129,17 +131,17 @@ impl Forwarder {
         Ok(Pumped::More)
     }
 
-    /// The queue that frames come from.
+    /// Returns the queue that frames come from.
     pub(super) fn source(&self) -> &Queue {
         &self.from
     }
 
-    /// Whether a frame waits for room.
+    /// Returns whether a frame waits for buffers.
     pub(super) fn holds(&self) -> bool {
         self.held.is_some()
     }
 
-    /// Forwards a frame, header included.
+    /// Forwards a frame, including its header.
     ///
     /// # Errors
     /// [`Error::Vanished`].
@@ -147,11 +149,12 @@ impl Forwarder {
         self.judge(bytes).map(drop)
     }
 
-    /// Counts a frame, and forwards it if it is one.
+    /// Counts a frame, validates it and forwards it.
     fn judge(&mut self, bytes: &mut [u8]) -> Result<Fate> {
         let length = bytes.len();
         let counters = &self.counters;
         counters.receive(length.saturating_sub(HEADER));
+        // Headers from a guest are checked; the kernel's own are valid.
         if length < HEADER + ethernet::HEADER_LEN || (self.gives.is_none() && !sane(bytes)) {
             counters.discard(DropReason::Malformed, 1);
             return Ok(Fate::Settled);
@@ -164,6 +167,7 @@ impl Forwarder {
             };
             match netmap.translate(self.side, &header, frame) {
                 Ok(Outcome::Translated) => {}
+                // The requested host is behind the bridge, which answers for it.
                 Ok(Outcome::ArpRequest) => return self.answer(bytes).map(|()| Fate::Settled),
                 Err(_) => {
                     counters.discard(DropReason::Malformed, 1);
@@ -174,8 +178,9 @@ impl Forwarder {
         self.forward(bytes)
     }
 
-    /// Forwards a frame that was judged.
+    /// Forwards a validated frame.
     fn forward(&mut self, bytes: &[u8]) -> Result<Fate> {
+        // The target supports everything that this source produces: no need to look at the frame.
         if self.gives.is_some_and(|gives| self.to.takes().contains(gives)) {
             let written = self.to.write(bytes);
             return self.written(written, bytes.len() - HEADER);
@@ -183,8 +188,7 @@ impl Forwarder {
         self.adapt(bytes)
     }
 
-    /// Answers an ARP request with the address of the device that stands for
-    /// the one asked for.
+    /// Answers an ARP request with the address of the device that represents the requested host.
     fn answer(&self, bytes: &mut [u8]) -> Result<()> {
         let Ok(address) = self.to.hardware_address() else {
             return Err(Error::Vanished(self.to.name().to_owned()));
@@ -194,6 +198,7 @@ impl Forwarder {
             self.counters.discard(DropReason::Malformed, 1);
             return Ok(());
         };
+        // An ARP answer has neither a checksum to complete nor segments.
         header.fill(0);
         match self.from.write(&bytes[..HEADER + answer]) {
             Ok(_) => self.counters.answer(),
@@ -202,7 +207,7 @@ impl Forwarder {
         Ok(())
     }
 
-    /// Counts a write's outcome.
+    /// Counts the result of a write.
     fn written(&mut self, written: io::Result<usize>, bytes: usize) -> Result<Fate> {
         match written {
             Ok(_) => {
@@ -210,20 +215,21 @@ impl Forwarder {
                 self.counters.forward(1, bytes as u64);
             }
             Err(error) => match errno(&error) {
-                // A device that is gone stays gone.
+                // A removed device does not come back.
                 Errno::EBADFD => return Err(Error::Vanished(self.to.name().to_owned())),
+                // The guest will provide buffers again, so the frame waits.
                 Errno::EAGAIN if self.to.guest().is_some() && !self.stalled => {
                     return Ok(Fate::NoRoom);
                 }
-                // A wire would lose the frame, too.
+                // Drop the frame, as a wire would lose it.
                 _ => self.counters.discard(DropReason::of_write(&error), 1),
             },
         }
         Ok(Fate::Settled)
     }
 
-    /// Writes a frame to a device that does not take everything uncut: as it is
-    /// if this one it takes, else in pieces and with finished checksums.
+    /// Writes a frame to a device that does not support all offloads: unchanged if the device
+    /// supports those that this frame needs, otherwise segmented and with complete checksums.
     fn adapt(&mut self, bytes: &[u8]) -> Result<Fate> {
         let length = bytes.len();
         let (header, frame) = bytes.split_at(HEADER);
@@ -234,8 +240,10 @@ impl Forwarder {
         let Ok(header) = VnetHdr::parse(header, LAYOUT) else {
             return drop(DropReason::Malformed);
         };
+        // An unknown GSO type cannot be segmented here.
         let Ok(gso) = header.gso() else { return drop(DropReason::Uncuttable) };
         let takes = self.to.takes();
+        // This frame needs only offloads that the target supports.
         if takes.contains(needed(&header, gso.as_ref())) {
             let written = self.to.write(bytes);
             return self.written(written, length - HEADER);
@@ -246,7 +254,7 @@ impl Forwarder {
         let Ok(segments) = Segmenter::with_policy(frame, &header, policy) else {
             return drop(DropReason::Uncuttable);
         };
-        // Who waited for room was counted when it came.
+        // A frame that waited for buffers was counted when it arrived.
         if gso.is_some() && self.held.is_none() {
             self.counters.cut(segments.count());
         }
@@ -254,14 +262,14 @@ impl Forwarder {
             let (front, piece) = self.piece.split_at_mut(HEADER);
             let emitted = segments.header(index).emit(LAYOUT, front);
             let (Ok(_), Ok(piece)) = (emitted, segments.write(index, piece)) else {
-                // Cannot be: a piece is no longer than the frame.
+                // Unreachable: a segment is no longer than the frame.
                 self.counters.discard(DropReason::Uncuttable, 1);
                 return Ok(Fate::Settled);
             };
-            // The rest of a GSO packet that lost a piece is of little use to
-            // anyone; a queue that is full gets time to drain.
+            // The rest of a GSO packet that lost a segment is of little use. Dropping it gives a
+            // full queue time to drain.
             if let Err(error) = self.to.write(&self.piece[..HEADER + piece]) {
-                // A guest that has got a part cannot get it again.
+                // A guest that received some segments must not receive them again.
                 self.stalled |= index > 0;
                 return self.written(Err(error), length - HEADER);
             }
@@ -272,19 +280,20 @@ impl Forwarder {
     }
 }
 
-/// Whether a guest's header is one that a device may be given; flags that only a device
-/// may set are taken out. What a segment is, each receiver judges again.
+/// Returns whether a guest's header may be passed to a device. Clears flags that only a device may
+/// set. Each receiver validates segments itself.
 pub(crate) fn sane(bytes: &mut [u8]) -> bool {
     const TUNNEL: u8 = gso_type::UDP_TUNNEL_IPV4 | gso_type::UDP_TUNNEL_IPV6;
     let (front, frame) = bytes.split_at_mut(HEADER);
     front[0] &= flags::NEEDS_CSUM;
     let Ok(header) = VnetHdr::parse(front, LAYOUT) else { return false };
+    // The checksum field must be inside the frame.
     let end = usize::from(header.csum_start) + usize::from(header.csum_offset) + 2;
     let checksum = !header.needs_csum() || end <= frame.len();
     checksum && header.gso_type & TUNNEL == 0 && header.gso().is_ok()
 }
 
-/// What a device must take for this frame to be written uncut.
+/// Returns the offloads that a device needs for this frame to be written unsegmented.
 pub(crate) fn needed(header: &VnetHdr, gso: Option<&Gso>) -> Offload {
     let mut needed = if header.needs_csum() { Offload::CSUM } else { Offload::NONE };
     let Some(gso) = gso else { return needed };

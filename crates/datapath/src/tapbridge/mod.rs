@@ -1,19 +1,18 @@
-//! Two TAP devices or guests joined in user space, GSO packets uncut.
+//! Joins two TAP devices or guests in user space, without segmenting GSO packets.
 //!
-//! A frame's way: a [`Port`] is one side, a device with its queues, or a
-//! [`GuestPort`] is, a guest's rings ([`crate::vhost_user`]); an engine
-//! reads from one port's queue and hands the frame to `forward`, which lets
-//! [`netmap`] translate its addresses where asked for, cuts and sums what the
-//! other port does not take uncut, and writes it there; every fate of a frame is
-//! in [`crate::counters`].
+//! A side is a [`Port`], which is a device with its queues, or a [`GuestPort`], which is the rings
+//! of a guest ([`crate::vhost_user`]). An engine reads frames from the queue of one port and passes
+//! them to `forward`. It translates addresses with [`netmap`] if configured, segments frames and
+//! completes checksums if the other port lacks the offloads, and writes them there.
+//! [`crate::counters`] counts the outcome of every frame.
 //!
 //! Invariants:
 //! - received = forwarded + answered + dropped, each drop with its reason.
-//! - Nothing is allocated per packet. No frame waits in user space but one for a
-//!   guest that has offered no room.
+//! - Nothing is allocated per packet. No frame waits in user space, except one per direction for a
+//!   guest without free buffers.
 //! - Frames of one queue keep their order.
-//! - The devices are not persistent: they go with the descriptors, however the
-//!   process ends.
+//! - The devices are not persistent: the kernel removes them when their descriptors are closed,
+//!   however the process ends.
 
 mod engine;
 mod forward;
@@ -47,7 +46,7 @@ impl Side {
     /// Both sides, in the order of arrays.
     pub const BOTH: [Side; 2] = [Side::Left, Side::Right];
 
-    /// The side that packets of this side are forwarded to.
+    /// Returns the opposite side.
     #[must_use]
     pub const fn other(self) -> Side {
         match self {
@@ -57,12 +56,12 @@ impl Side {
     }
 }
 
-/// What one side of a bridge is.
+/// One side of a bridge.
 #[derive(Debug)]
 pub enum BridgePort {
     /// A TAP device.
     Tap(Port),
-    /// A guest by vhost-user.
+    /// A vhost-user guest.
     Guest(GuestPort),
 }
 
@@ -79,7 +78,7 @@ impl From<GuestPort> for BridgePort {
 }
 
 impl BridgePort {
-    /// Name of the device, or path of the socket.
+    /// Returns the name of the device, or the path of the socket.
     pub fn name(&self) -> &str {
         match self {
             BridgePort::Tap(port) => port.name(),
@@ -87,7 +86,7 @@ impl BridgePort {
         }
     }
 
-    /// What crosses uncut: of a guest, what it is offered.
+    /// Returns the offloads; for a guest, those that are offered.
     pub fn offload(&self) -> sys::tap::Offload {
         match self {
             BridgePort::Tap(port) => port.offload(),
@@ -95,7 +94,7 @@ impl BridgePort {
         }
     }
 
-    /// Queues, or pairs of a guest's.
+    /// Returns the number of queues, or of a guest's queue pairs.
     pub fn queue_count(&self) -> usize {
         match self {
             BridgePort::Tap(port) => port.queues().len(),
@@ -103,7 +102,7 @@ impl BridgePort {
         }
     }
 
-    /// The TAP device, if it is one.
+    /// Returns the TAP device, if it is one.
     pub fn tap(&self) -> Option<&Port> {
         match self {
             BridgePort::Tap(port) => Some(port),
@@ -111,7 +110,7 @@ impl BridgePort {
         }
     }
 
-    /// The queues, and what serves the guest.
+    /// Splits it into its queues, and the port that serves the guest.
     fn into_parts(self) -> (Vec<Queue>, Option<GuestPort>) {
         match self {
             BridgePort::Tap(port) => {
@@ -126,7 +125,7 @@ impl BridgePort {
     }
 }
 
-/// Two ports that are not yet joined.
+/// Two ports that are not joined yet.
 #[derive(Debug)]
 pub struct Bridge {
     left: BridgePort,
@@ -136,10 +135,10 @@ pub struct Bridge {
 }
 
 impl Bridge {
-    /// Joins two ports; frames move from [`Ready::start`] on.
+    /// Joins two ports. Frames are moved from [`Ready::start`] on.
     ///
     /// # Errors
-    /// [`Error::Queues`]; [`Error::Guest`] where addresses are to be translated.
+    /// [`Error::Queues`]; [`Error::Guest`] if addresses are to be translated for a guest.
     pub fn new(
         left: impl Into<BridgePort>,
         right: impl Into<BridgePort>,
@@ -147,27 +146,28 @@ impl Bridge {
     ) -> Result<Bridge> {
         let (left, right) = (left.into(), right.into());
         let (left_queues, right_queues) = (left.queue_count(), right.queue_count());
+        // Each queue is forwarded to the queue with the same number.
         if left_queues != right_queues {
             let (left, right) = (left.name().to_owned(), right.name().to_owned());
             return Err(Error::Queues { left, left_queues, right, right_queues });
         }
         for port in [&left, &right] {
             if netmap.is_some() && port.tap().is_none() {
-                let what = "hardware address to answer ARP with, as netmap does";
+                let what = "hardware address, which netmap needs to answer ARP";
                 return Err(Error::Guest { port: port.name().to_owned(), what });
             }
         }
         Ok(Bridge { left, right, netmap, busy_poll: Duration::ZERO })
     }
 
-    /// Has threads look again for so long before they sleep, as long as that has been of
-    /// use: packets wait less, the CPU is busy. Not with [`Engine::Uring`].
+    /// Busy-polls for up to this time before sleeping, while polling keeps finding packets. It
+    /// reduces latency and keeps the CPU busy. Not with [`Engine::Uring`].
     #[must_use]
     pub fn polling(self, busy_poll: Duration) -> Bridge {
         Bridge { busy_poll, ..self }
     }
 
-    /// One of the ports.
+    /// Returns one of the ports.
     pub fn port(&self, side: Side) -> &BridgePort {
         match side {
             Side::Left => &self.left,

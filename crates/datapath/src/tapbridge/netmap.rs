@@ -1,20 +1,19 @@
-//! Two IPv4 networks exchanged: whatever address of one network a packet has,
-//! as source or destination, becomes the same host's of the other network.
+//! Exchanges two IPv4 networks: a source or destination address in one of the networks becomes the
+//! address of the same host in the other network.
 //!
-//! With 192.168.64.0/24 on the left and 192.168.32.0/24 on the right, who sends
-//! from 192.168.64.64 to 192.168.64.32 is seen as 192.168.32.64 at 192.168.32.32
-//! on the other side: two devices of one machine can talk to each other through
-//! both, which its routing would never let them do by their own addresses.
+//! With 192.168.64.0/24 on the left and 192.168.32.0/24 on the right, a packet from 192.168.64.64
+//! to 192.168.64.32 arrives on the other side as one from 192.168.32.64 to 192.168.32.32. So two
+//! devices of one machine can talk to each other through both networks, which local routing would
+//! prevent with their own addresses.
 //!
-//! Translating twice gives the packet back. Checksums are updated, not computed
-//! (RFC 1624), complete and partial ones; so a wrong one stays wrong. ICMP errors
-//! and redirects are translated within. ARP requests are answered by the bridge,
-//! with the address of the device on the other side; all other ARP is translated.
+//! Translating twice gives the original packet. Checksums, complete and partial ones, are updated
+//! and not recomputed (RFC 1624), so a wrong one stays wrong. Packets inside ICMP errors and
+//! redirects are translated as well. The bridge answers ARP requests, with the address of the
+//! device on the other side; other ARP packets are translated.
 //!
-//! Limits: addresses in IPv4 options and payloads stay. A checksum that an ICMP
-//! error quotes is taken for a complete one; nothing tells. IPv6 and the rest
-//! pass as they are, as do addresses of neither network. More than two VLAN tags
-//! hide what is behind them.
+//! Limits: addresses in IPv4 options and payloads are not translated. A checksum in a packet quoted
+//! by an ICMP error is assumed to be complete. IPv6 and other protocols pass unchanged, as do
+//! addresses of neither network. Packets with more than two VLAN tags are not translated.
 
 use std::net::Ipv4Addr;
 
@@ -28,41 +27,41 @@ use packet::{ParseError, icmp};
 
 use super::Side;
 
-/// Tags that are looked behind.
+/// Maximum number of VLAN tags that are skipped.
 const MAX_TAGS: usize = 2;
 
-/// Place of the addresses in an IPv4 header, source first.
+/// Position of the addresses in an IPv4 header, source first.
 const ADDRESSES: std::ops::Range<usize> = 12..20;
-/// Place of the checksum in an IPv4 header.
+/// Position of the checksum in an IPv4 header.
 const IP_CHECKSUM: usize = 10;
-/// Place of the checksum in an ICMP header.
+/// Position of the checksum in an ICMP header.
 const ICMP_CHECKSUM: usize = 2;
 
-/// Two networks that cannot be exchanged.
+/// Two networks cannot be exchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NetmapError {
-    /// Host parts must be as long.
-    #[error("{left} and {right}: wanted prefixes of the same length")]
+    /// Their prefixes have different lengths.
+    #[error("{left} and {right}: expected prefixes of the same length")]
     Lengths {
         /// Network of the left port.
         left: Address,
         /// Network of the right port.
         right: Address,
     },
-    /// There must be two.
-    #[error("{left} and {right}: wanted two networks, this is one")]
+    /// They are the same network.
+    #[error("{left} and {right}: expected two different networks")]
     SameNetwork {
         /// Network of the left port.
         left: Address,
         /// Network of the right port.
         right: Address,
     },
-    /// No host part, or no network part.
-    #[error("{0}: wanted a prefix of 1 to 30 bits")]
+    /// The prefix leaves no host part, or no network part.
+    #[error("{0}: expected a prefix of 1 to 30 bits")]
     Prefix(Address),
 }
 
-/// A device's own address, and the network it is in.
+/// A device's own address with the prefix length of its network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Address {
     /// Address of the device itself, not of its network.
@@ -77,16 +76,16 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// What became of a frame.
+/// Result for a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// To be forwarded as it is now.
+    /// Forward the frame as it is now.
     Translated,
-    /// To be answered, see [`Netmap::answer`]; it was not changed.
+    /// Answer it with [`Netmap::answer`]. It is unchanged.
     ArpRequest,
 }
 
-/// Two IPv4 networks of one prefix length whose host addresses are exchanged.
+/// Two IPv4 networks of the same prefix length whose host addresses are exchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Netmap {
     own: [u32; 2],
@@ -95,37 +94,41 @@ pub struct Netmap {
 }
 
 impl Netmap {
-    /// The networks that the two devices' addresses are in.
+    /// Exchanges the networks of the two devices' addresses.
     ///
     /// # Errors
     /// See [`NetmapError`].
     pub fn new(left: Address, right: Address) -> Result<Netmap, NetmapError> {
+        // Hosts are mapped one to one, so both networks must have the same size.
         if left.prefix != right.prefix {
             return Err(NetmapError::Lengths { left, right });
         }
+        // A longer prefix has no hosts besides the network and broadcast addresses.
         if !(1..=30).contains(&left.prefix) {
             return Err(NetmapError::Prefix(left));
         }
         let mask = u32::MAX << (32 - left.prefix);
         let own = [left.ip.to_bits(), right.ip.to_bits()];
         let networks = own.map(|ip| ip & mask);
+        // The translation would change nothing.
         if networks[0] == networks[1] {
             return Err(NetmapError::SameNetwork { left, right });
         }
         Ok(Netmap { own, networks, mask })
     }
 
-    /// Network part of an address of that side.
+    /// Returns the network address of that side.
     pub fn network(&self, side: Side) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.networks[side as usize])
     }
 
-    /// The network part's bits.
+    /// Returns the network mask.
     pub fn mask(&self) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.mask)
     }
 
-    /// The same host in the other network; addresses of neither stay.
+    /// Returns the same host in the other network; an address of neither network is returned
+    /// unchanged.
     #[must_use]
     pub fn address(&self, address: Ipv4Addr) -> Ipv4Addr {
         let (bits, [left, right]) = (address.to_bits(), self.networks);
@@ -140,12 +143,10 @@ impl Netmap {
         })
     }
 
-    /// Translates a frame that came from that side, in place. The vnet header
-    /// stays as it is.
+    /// Translates a frame from that side, in place. The vnet header is not changed.
     ///
     /// # Errors
-    /// When the frame is not what its headers say, or has too many tags; it may
-    /// be changed in part then.
+    /// If the frame contradicts its headers, or has too many tags. It may be partly changed then.
     pub fn translate(
         &self,
         from: Side,
@@ -176,8 +177,8 @@ impl Netmap {
         Ok(Outcome::Translated)
     }
 
-    /// Turns an ARP request into its answer by `owner`, in place; returns its
-    /// length in bytes. `None` for a frame that is not an ARP request.
+    /// Turns an ARP request into its answer by `owner`, in place; returns its length in bytes.
+    /// `None`: not an ARP request.
     pub fn answer(frame: &mut [u8], owner: MacAddr) -> Option<usize> {
         let (EtherType::ARP, at) = network_offset(frame).ok()? else { return None };
         let request = Arp::parse(frame.get(at..)?).ok()?.fields();
@@ -191,9 +192,9 @@ impl Netmap {
         Some(end)
     }
 
-    /// Whether the bridge stands for the address that is asked for: all hosts of
-    /// the asker's network but the asker, so that neither a probe for one's own
-    /// address (RFC 5227) nor an announcement meets a conflict.
+    /// Returns whether the bridge answers for the requested address. It answers for all hosts of
+    /// the requester's network except the requester, so that neither a probe for one's own address
+    /// (RFC 5227) nor an announcement causes a conflict.
     fn is_answered(&self, from: Side, arp: &ArpPacket) -> bool {
         let target = arp.target_ip.to_bits();
         let host = target & !self.mask;
@@ -219,8 +220,8 @@ impl Netmap {
         Ok(())
     }
 
-    /// Translates the addresses of a header and the checksums they are in.
-    /// `packet` may be cut off anywhere behind the fixed header.
+    /// Translates the addresses of a header and updates the checksums that cover them. `packet` may
+    /// be truncated anywhere after the fixed header.
     fn header(
         &self,
         packet: &mut [u8],
@@ -229,6 +230,7 @@ impl Netmap {
         has_transport: bool,
         partial: &Partial,
     ) {
+        // Neither address belongs to the exchanged networks.
         let Some(change) = self.change(packet) else { return };
         packet[ADDRESSES].copy_from_slice(&change.new);
         update(packet, IP_CHECKSUM, |checksum| change.complete(checksum));
@@ -238,7 +240,7 @@ impl Netmap {
         let offset = match protocol {
             Protocol::TCP => packet::tcp::CHECKSUM_OFFSET,
             Protocol::UDP | UDP_LITE | DCCP => packet::udp::CHECKSUM_OFFSET,
-            // No pseudo-header in it, as far as is known.
+            // No other protocol is known to include a pseudo-header.
             _ => return,
         };
         let at = header_len + offset;
@@ -247,7 +249,7 @@ impl Netmap {
             if partial.is_at(at) {
                 replace_partial(checksum, &change.old, &change.new)
             } else if udp && checksum == 0 {
-                // There is none.
+                // 0 means that there is no checksum.
                 0
             } else {
                 match change.complete(checksum) {
@@ -258,7 +260,7 @@ impl Netmap {
         });
     }
 
-    /// What becomes of the addresses; `None` if nothing, or if there are none.
+    /// Returns the translation of the addresses; `None` if there is nothing to translate.
     fn change(&self, packet: &[u8]) -> Option<Change> {
         let mut change = Change { old: [0; 8], new: [0; 8] };
         change.old.copy_from_slice(packet.get(ADDRESSES)?);
@@ -270,13 +272,14 @@ impl Netmap {
         (change.old != change.new).then_some(change)
     }
 
-    /// Translates the packet that an ICMP error quotes, the router that a
-    /// redirect names, and the message's checksum for both.
+    /// Translates the packet quoted by an ICMP error and the router named by a redirect, and
+    /// updates the checksum of the message.
     fn icmp(&self, message: &mut [u8], partial: bool) {
         const REDIRECT: u8 = 5;
-        // Longest header, and of the transport's enough to reach its checksum.
+        // The longest IP header, and enough of the transport header to include its checksum.
         const LOOKED_AT: usize = icmp::HEADER_LEN + ipv4::MAX_HEADER_LEN + 20;
         let Ok(view) = icmp::Icmp::parse(message) else { return };
+        // Only errors quote a packet with addresses.
         if !view.message().is_error() {
             return;
         }
@@ -296,7 +299,7 @@ impl Netmap {
             self.header(quote, header_len, protocol, first, &Partial::NONE);
         }
         if !partial {
-            // The checksum's own field has not changed, so it adds nothing.
+            // The checksum field itself is unchanged, so it contributes nothing.
             let (old, new) = (&before[..looked_at & !1], looked_at & !1);
             let after = replace(
                 u16::from_be_bytes([before[ICMP_CHECKSUM], before[ICMP_CHECKSUM + 1]]),
@@ -310,12 +313,12 @@ impl Netmap {
     }
 }
 
-/// RFC 3828; its checksum is where UDP's is.
+/// RFC 3828. Its checksum is at the same offset as UDP's.
 const UDP_LITE: Protocol = Protocol(136);
-/// RFC 4340; its checksum is where UDP's is.
+/// RFC 4340. Its checksum is at the same offset as UDP's.
 const DCCP: Protocol = Protocol(33);
 
-/// Addresses before and after, source and destination.
+/// Source and destination addresses before and after translation.
 struct Change {
     old: [u8; 8],
     new: [u8; 8],
@@ -327,7 +330,7 @@ impl Change {
     }
 }
 
-/// Places of checksums that are still partial, from the IP header on.
+/// Positions of checksums that are still partial, relative to the IP header.
 struct Partial {
     /// Up to two: of an inner packet and of the tunnel around it.
     at: [Option<usize>; 2],
@@ -336,7 +339,7 @@ struct Partial {
 impl Partial {
     const NONE: Partial = Partial { at: [None; 2] };
 
-    /// As the vnet header says, for a packet at `network_offset` of the frame.
+    /// Takes them from the vnet header of a packet at `network_offset` of the frame.
     fn of(header: &VnetHdr, network_offset: usize) -> Partial {
         let place =
             |start: u16, offset: usize| (usize::from(start) + offset).checked_sub(network_offset);
@@ -345,7 +348,7 @@ impl Partial {
             .needs_csum()
             .then(|| place(header.csum_start, header.csum_offset.into()))
             .flatten();
-        // A tunnel's GSO packet: the outer checksum is completed per segment.
+        // For a tunnelled GSO packet, the outer checksum is completed per segment.
         let outer = (header.gso_type & tunnel != 0)
             .then(|| place(header.outer_th_offset, packet::udp::CHECKSUM_OFFSET))
             .flatten();
@@ -357,14 +360,14 @@ impl Partial {
     }
 }
 
-/// Changes the big-endian word at `at`, if the packet reaches that far.
+/// Changes the big-endian word at `at`, if the packet is long enough.
 fn update(packet: &mut [u8], at: usize, change: impl FnOnce(u16) -> u16) {
     if let Some(field) = packet.get_mut(at..).and_then(|rest| rest.first_chunk_mut::<2>()) {
         *field = change(u16::from_be_bytes(*field)).to_be_bytes();
     }
 }
 
-/// Length of an IPv4 header that is quoted whole, followed by anything.
+/// Returns the length of an IPv4 header if it is quoted completely.
 fn quoted_header_len(quote: &[u8]) -> Option<usize> {
     let first = *quote.first()?;
     let header_len = usize::from(first & 0xf) * 4;
@@ -372,7 +375,7 @@ fn quoted_header_len(quote: &[u8]) -> Option<usize> {
     whole.then_some(header_len)
 }
 
-/// The protocol behind all tags, and where its header starts.
+/// Returns the protocol after all VLAN tags, and the offset of its header.
 fn network_offset(frame: &[u8]) -> Result<(EtherType, usize), ParseError> {
     let ethernet = ethernet::Ethernet::parse(frame)?;
     let (mut ether_type, mut at) = (ethernet.ether_type(), ethernet::HEADER_LEN);

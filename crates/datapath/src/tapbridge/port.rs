@@ -1,4 +1,4 @@
-//! One side of the bridge: a TAP device, its queues, what it takes uncut.
+//! A TAP device as one side of the bridge, with its queues and offloads.
 
 use sys::netns::NetNs;
 use sys::tap::{Offload, Tap, TapOptions};
@@ -8,25 +8,25 @@ use crate::vnet_layout::HEADER;
 /// The kernel's `MAX_TAP_QUEUES`.
 pub const QUEUES_MAX: usize = 256;
 
-/// What a port is to be.
+/// Settings of a port.
 #[derive(Debug, Clone)]
 pub struct PortOptions {
-    /// Device name; it must be free in its namespace.
+    /// Device name; it must not exist in the namespace.
     pub name: String,
-    /// Queues, 1 to [`QUEUES_MAX`].
+    /// Number of queues, 1 to [`QUEUES_MAX`].
     pub queues: usize,
-    /// What is wanted uncut; the kernel's age may leave less.
+    /// Wanted offloads. An older kernel may support fewer.
     pub offload: Offload,
 }
 
 impl PortOptions {
-    /// A device with one queue and every offload.
+    /// Returns a device with one queue and every offload.
     pub fn named(name: impl Into<String>) -> PortOptions {
         PortOptions { name: name.into(), queues: 1, offload: Offload::ALL }
     }
 }
 
-/// A TAP device with all its queues; it goes when this is dropped.
+/// A TAP device with all its queues. It is removed when this is dropped.
 #[derive(Debug)]
 pub struct Port {
     queues: Vec<Tap>,
@@ -34,11 +34,11 @@ pub struct Port {
 }
 
 impl Port {
-    /// Creates the device in that namespace, down and without address.
+    /// Creates the device in that namespace, down and without an address.
     ///
     /// # Errors
-    /// As [`Tap::open`]: `EBUSY` for a name in use, `EPERM` without
-    /// `CAP_NET_ADMIN`; `E2BIG` for too many queues.
+    /// As [`Tap::open`]: `EBUSY` if the name is in use, `EPERM` without `CAP_NET_ADMIN`, `E2BIG`
+    /// for too many queues.
     pub fn open(options: &PortOptions, netns: &NetNs) -> sys::Result<Port> {
         let tap_options = TapOptions {
             vnet_header: Some(HEADER),
@@ -58,12 +58,12 @@ impl Port {
         Ok(Port { queues, offload })
     }
 
-    /// Name of the device, which all queues share.
+    /// Returns the name of the device, which all queues share.
     pub fn name(&self) -> &str {
         self.queues[0].name()
     }
 
-    /// The namespace the device is in now.
+    /// Returns the current namespace of the device.
     ///
     /// # Errors
     /// As [`Tap::netns`].
@@ -71,12 +71,12 @@ impl Port {
         self.queues[0].netns()
     }
 
-    /// The queues, at least one.
+    /// Returns the queues, at least one.
     pub fn queues(&self) -> &[Tap] {
         &self.queues
     }
 
-    /// What crosses uncut, after negotiation with the kernel.
+    /// Returns the offloads negotiated with the kernel.
     pub fn offload(&self) -> Offload {
         self.offload
     }

@@ -1,4 +1,4 @@
-//! One queue of a port: a TAP's, or a guest's pair of rings.
+//! One queue of a port: of a TAP, or a queue pair of a guest.
 
 use std::io;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use sys::tap::{Offload, Tap};
 
 use crate::vhost_user::GuestQueue;
 
-/// What frames are read from and written to.
+/// A source and destination of frames.
 #[derive(Debug, Clone)]
 pub(super) enum Queue {
     Tap(Arc<Tap>, Offload),
@@ -23,7 +23,7 @@ impl Queue {
         }
     }
 
-    /// What it takes uncut: a guest may take less when it starts anew.
+    /// Returns the offloads that it accepts. A guest may change them when it restarts.
     pub(super) fn takes(&self) -> Offload {
         match self {
             Queue::Tap(_, offload) => *offload,
@@ -61,7 +61,7 @@ impl Queue {
         }
     }
 
-    /// The address that the port stands for; a guest's is its own affair.
+    /// Returns the hardware address of a TAP; that of a guest is unknown.
     pub(super) fn hardware_address(&self) -> sys::Result<[u8; 6]> {
         match self {
             Queue::Tap(tap, _) => tap.hardware_address(),

@@ -1,5 +1,5 @@
-//! The device as its threads share it: one that serves the client's requests, and one for
-//! each pair of queues, which moves frames.
+//! The device, shared by its threads: one that serves the client's requests, and one for each queue
+//! pair, which moves frames.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,28 +17,28 @@ use super::features;
 use super::memory::Memory;
 use super::ring::{Place, Ring, RingError, Way};
 
-/// Lines that wait to be told, at most; the oldest go.
+/// Maximum number of log lines that wait to be read; the oldest are discarded.
 const NEWS_MAX: usize = 64;
 
-/// What a guest's port is doing.
+/// Status of a guest's port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub struct GuestStatus {
     /// Path of the socket.
     pub socket: String,
-    /// What the port is doing.
+    /// State of the port.
     pub state: GuestState,
-    /// Why a ring is not used any more, of the first one.
+    /// Error of the first ring that was disabled for breaking the specification.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<String>,
-    /// Pairs of queues in use.
+    /// Number of queue pairs in use.
     pub queues: usize,
-    /// Pairs of queues that there are.
+    /// Number of queue pairs available.
     pub queues_max: usize,
-    /// Features that the guest has taken, as the virtio specification names them.
+    /// Features accepted by the guest, as the virtio specification names them.
     pub features: Vec<String>,
-    /// Bytes of the guest's memory.
+    /// Size of the guest's memory, bytes.
     pub memory: u64,
 }
 
@@ -55,23 +55,23 @@ impl fmt::Display for GuestStatus {
     }
 }
 
-/// What a guest's port is doing.
+/// State of a guest's port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum GuestState {
     /// No client is connected.
     Waiting,
-    /// A client is connected, and the guest's driver is not up.
+    /// A client is connected, but the guest's driver is not up.
     Connected,
-    /// Frames can go both ways.
+    /// Frames can be moved in both directions.
     Running,
-    /// The guest has broken a rule of rings, and gets nothing until it starts anew.
+    /// A ring broke the specification. It is disabled until the guest restarts it.
     Broken,
 }
 
 impl GuestState {
-    /// As status and events have it.
+    /// Returns the name used in status and events.
     pub const fn name(self) -> &'static str {
         match self {
             GuestState::Waiting => "waiting",
@@ -82,7 +82,7 @@ impl GuestState {
     }
 }
 
-/// A ring, and what goes with it.
+/// A ring and its state.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     pub(super) ring: Option<(Ring, Arc<Memory>)>,
@@ -90,28 +90,28 @@ pub(super) struct Slot {
     pub(super) call: Option<PeerEvent>,
     enabled: bool,
     broken: Option<RingError>,
-    /// Something was used since the guest was asked whether it wants to know.
+    /// Buffers were used since the guest was last notified.
     pub(super) untold: bool,
 }
 
-/// How the thread of a pair of queues is woken.
+/// Wakes the thread of a queue pair.
 #[derive(Debug)]
 struct Waker {
-    /// What the thread waits by, and as which source.
+    /// The epoll instance of the thread, and the number of the source in it.
     watcher: Mutex<Option<(Arc<Epoll>, u64)>>,
-    /// Something has changed.
+    /// Signals that a ring has changed.
     changed: EventFd,
 }
 
-/// The device. A ring's number is twice that of its pair, and one more if the guest sends
-/// by it (virtio 1.2, section 5.1.2).
+/// The device. A ring's number is twice that of its pair, plus one for the ring on which the guest
+/// sends (virtio 1.2, section 5.1.2).
 #[derive(Debug)]
 pub(super) struct Device {
     name: String,
     offered: u64,
     pub(super) slots: Vec<Mutex<Slot>>,
     wakers: Vec<Waker>,
-    /// What the guest has taken; 0 while no client is connected.
+    /// Features accepted by the guest; 0 while no client is connected.
     features: AtomicU64,
     memory: Mutex<Option<Arc<Memory>>>,
     connected: std::sync::atomic::AtomicBool,
@@ -151,12 +151,12 @@ impl Device {
         self.wakers.len()
     }
 
-    /// Features that can be taken.
+    /// Returns the offered features.
     pub(super) fn offered(&self) -> u64 {
         self.offered
     }
 
-    /// What the guest takes uncut now.
+    /// Returns the offloads that the guest currently accepts.
     pub(super) fn takes(&self) -> Offload {
         features::taken(self.features())
     }
@@ -173,13 +173,13 @@ impl Device {
         *lock(&self.memory) = memory;
     }
 
-    /// A client has come.
+    /// Records that a client has connected.
     pub(super) fn connect(&self) {
         self.connected.store(true, Ordering::Release);
         self.tell("a client has connected");
     }
 
-    /// The client is gone: so is all that it has set up.
+    /// Records that the client has disconnected, and discards everything that it set up.
     pub(super) fn disconnect(&self) {
         for ring in 0..self.slots.len() {
             self.stop(ring);
@@ -190,23 +190,23 @@ impl Device {
         self.connected.store(false, Ordering::Release);
     }
 
-    /// Adds a line that the program is to print.
+    /// Adds a line to the log that the program prints.
     pub(super) fn tell(&self, line: &str) {
         let mut news = lock(&self.news);
         if news.len() == NEWS_MAX {
             news.pop_front();
         }
         news.push_back(format!("{}: {line}", self.name));
-        // An eventfd that cannot be written to would need 2^64 - 1 writes.
+        // Writing can only fail after 2^64 - 1 writes.
         let _ = self.told.write(1);
     }
 
-    /// Becomes readable when there are lines.
+    /// Returns a descriptor that becomes readable when there are log lines.
     pub(super) fn told(&self) -> BorrowedFd<'_> {
         self.told.as_fd()
     }
 
-    /// Takes the lines.
+    /// Takes the log lines.
     pub(super) fn news(&self) -> Vec<String> {
         let _ = self.told.read();
         lock(&self.news).drain(..).collect()
@@ -239,7 +239,7 @@ impl Device {
         }
     }
 
-    /// Has the thread of a pair woken by what the guest says of its rings.
+    /// Wakes the thread of a pair by the guest's notifications for its rings.
     pub(super) fn watch(&self, queue: usize, epoll: Arc<Epoll>, source: u64) -> sys::Result<()> {
         let waker = &self.wakers[queue];
         add(&epoll, waker.changed.as_fd(), source)
@@ -248,7 +248,7 @@ impl Device {
         Ok(())
     }
 
-    /// Starts a ring, which is told of by `kick`.
+    /// Starts a ring, whose notifications arrive by `kick`.
     pub(super) fn start(
         &self,
         number: usize,
@@ -266,7 +266,7 @@ impl Device {
         let ring = place.ok_or(unknown);
         let ring = ring.and_then(|place| Ring::new(map, place, way(number), base, event_index));
         let ring = ring.and_then(|mut ring| {
-            // A sender may have offered something while nobody looked.
+            // A sending guest may have offered buffers before, so ask for notifications.
             match way(number) {
                 Way::FromGuest => drop(ring.wants_to_be_told(map)?),
                 Way::ToGuest => ring.need_not_be_told(map)?,
@@ -279,9 +279,10 @@ impl Device {
             Err(error) => return self.break_ring(&mut slot, number, error),
         }
         if let Some((epoll, source)) = &*lock(&self.wakers[number / 2].watcher) {
-            // What cannot be watched is looked at when something else comes.
+            // Without notifications, the ring is still checked when another source wakes the
+            // thread.
             if let Err(errno) = add(epoll, kick.as_fd(), *source) {
-                self.tell(&format!("ring {number}: its events cannot be watched: {errno}"));
+                self.tell(&format!("ring {number}: cannot watch for its notifications: {errno}"));
             }
         }
         slot.kick = Some(kick);
@@ -289,7 +290,7 @@ impl Device {
         self.changed(number);
     }
 
-    /// Stops a ring; the entry at which it can go on, if it was in use.
+    /// Stops a ring; returns the entry at which it can continue, if it was in use.
     pub(super) fn stop(&self, number: usize) -> Option<u16> {
         self.stop_kick(number);
         let mut slot = lock(&self.slots[number]);
@@ -298,7 +299,8 @@ impl Device {
         slot.ring.take().map(|(ring, _)| ring.base())
     }
 
-    /// The guest is no longer listened to: nobody else may hold the event's last reference.
+    /// Stops watching the guest's notifications. The epoll entry must be deleted explicitly,
+    /// because the client may hold another reference to the event.
     fn stop_kick(&self, number: usize) {
         let kick = lock(&self.slots[number]).kick.take();
         if let (Some(kick), Some((epoll, _))) = (kick, &*lock(&self.wakers[number / 2].watcher)) {
@@ -306,10 +308,10 @@ impl Device {
         }
     }
 
-    /// How the guest is told.
+    /// Sets how the guest is notified.
     pub(super) fn set_call(&self, number: usize, call: Option<PeerEvent>) {
         let mut slot = lock(&self.slots[number]);
-        // What was used before may not have been told.
+        // Buffers used before may not have been announced.
         slot.untold = true;
         slot.call = call;
         drop(slot);
@@ -321,9 +323,10 @@ impl Device {
         self.changed(number);
     }
 
-    /// Memory was mapped anew, or a ring is elsewhere: it goes on there.
+    /// Moves a ring in use to new memory or to another place.
     pub(super) fn replace(&self, number: usize, memory: &Arc<Memory>, place: Option<Place>) {
         let mut slot = lock(&self.slots[number]);
+        // The ring is not started.
         let Some((ring, used)) = &mut slot.ring else { return };
         let unknown = RingError::Outside { part: "descriptors and entries", at: 0 };
         let placed = place.ok_or(unknown);
@@ -337,20 +340,20 @@ impl Device {
         let _ = self.wakers[number / 2].changed.write(1);
     }
 
-    /// The guest has broken a rule: its ring is not looked at any more.
+    /// Disables a ring because the guest broke the specification.
     pub(super) fn break_ring(&self, slot: &mut Slot, number: usize, error: RingError) {
         slot.ring = None;
         slot.broken = Some(error);
-        self.tell(&format!("ring {number} is broken until the guest starts it anew: {error}"));
+        self.tell(&format!("ring {number} is disabled until the guest restarts it: {error}"));
     }
 }
 
 fn add(epoll: &Epoll, fd: BorrowedFd<'_>, source: u64) -> nix::Result<()> {
-    // By edges: each write is one, and nothing need be read.
+    // Edge-triggered: each write causes an event, and the counter need not be read.
     epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, source))
 }
 
-/// Which way the ring of a number goes.
+/// Returns the direction of a ring, by its number.
 pub(super) fn way(number: usize) -> Way {
     if number % 2 == 1 { Way::FromGuest } else { Way::ToGuest }
 }

@@ -1,29 +1,29 @@
-//! What guest and device agree on.
+//! Feature negotiation between guest and device.
 
 use sys::tap::Offload;
 
-/// `VHOST_USER_F_PROTOCOL_FEATURES`: there are features of the protocol.
+/// `VHOST_USER_F_PROTOCOL_FEATURES`: the protocol has features of its own.
 pub const PROTOCOL_FEATURES: u64 = 1 << 30;
-/// `VIRTIO_F_VERSION_1`: the device is not a legacy one.
+/// `VIRTIO_F_VERSION_1`: not a legacy device.
 pub const VERSION_1: u64 = 1 << 32;
-/// `VIRTIO_NET_F_MRG_RXBUF`: a frame may be in several buffers.
+/// `VIRTIO_NET_F_MRG_RXBUF`: a frame may span several buffers.
 pub const MERGEABLE: u64 = 1 << 15;
-/// `VIRTIO_RING_F_EVENT_IDX`: who is told when, by indices.
+/// `VIRTIO_RING_F_EVENT_IDX`: notifications are controlled by indices.
 pub const EVENT_INDEX: u64 = 1 << 29;
-/// `VIRTIO_NET_F_GUEST_CSUM`: the guest takes unfinished checksums.
+/// `VIRTIO_NET_F_GUEST_CSUM`: the guest accepts partial checksums.
 pub const GUEST_CSUM: u64 = 1 << 1;
-/// `VIRTIO_NET_F_MQ`: more than one pair of queues.
+/// `VIRTIO_NET_F_MQ`: more than one queue pair.
 const MULTI_QUEUE: u64 = 1 << 22;
 /// `VIRTIO_F_ANY_LAYOUT`, `VIRTIO_RING_F_INDIRECT_DESC`.
 const RING: u64 = 1 << 27 | 1 << 28;
 
 /// `VHOST_USER_PROTOCOL_F_MQ`, `VHOST_USER_PROTOCOL_F_REPLY_ACK`.
 pub const PROTOCOL: u64 = 1 << 0 | REPLY_ACK;
-/// `VHOST_USER_PROTOCOL_F_REPLY_ACK`: the client may ask how a request went.
+/// `VHOST_USER_PROTOCOL_F_REPLY_ACK`: the client may ask for the result of a request.
 pub const REPLY_ACK: u64 = 1 << 3;
 
-/// What the guest takes (`VIRTIO_NET_F_GUEST_*`), what it may give (`VIRTIO_NET_F_CSUM`,
-/// `VIRTIO_NET_F_HOST_*`), and the offload of both.
+/// Features for what the guest accepts (`VIRTIO_NET_F_GUEST_*`) and for what it may send
+/// (`VIRTIO_NET_F_CSUM`, `VIRTIO_NET_F_HOST_*`), with the offload that both describe.
 const OFFLOADS: [(u64, u64, Offload); 6] = [
     (GUEST_CSUM, 1 << 0, Offload::CSUM),
     (1 << 7, 1 << 11, Offload::TSO4),
@@ -33,7 +33,7 @@ const OFFLOADS: [(u64, u64, Offload); 6] = [
     (1 << 55, 1 << 56, Offload::USO6),
 ];
 
-/// The features of a device with so many pairs of queues that crosses these uncut.
+/// Returns the features of a device with that number of queue pairs and these offloads.
 pub fn offered(offload: Offload, queues: usize) -> u64 {
     let mut features = PROTOCOL_FEATURES | VERSION_1 | MERGEABLE | EVENT_INDEX | RING;
     if queues > 1 {
@@ -47,19 +47,19 @@ pub fn offered(offload: Offload, queues: usize) -> u64 {
     features
 }
 
-/// What a guest with these features takes uncut.
+/// Returns the offloads that a guest with these features accepts.
 pub fn taken(features: u64) -> Offload {
     let taken = OFFLOADS.into_iter().filter(|(takes, ..)| features & takes != 0);
     taken.fold(Offload::NONE, |all, (.., flag)| all | flag)
 }
 
-/// Bytes of the header before each frame.
+/// Returns the length of the header before each frame, bytes.
 pub fn header_bytes(features: u64) -> usize {
-    // A legacy guest's header has no number of buffers where there is always one.
+    // The header of a legacy guest lacks the number of buffers unless buffers are merged.
     if features & (VERSION_1 | MERGEABLE) == 0 { 10 } else { 12 }
 }
 
-/// Names of those that concern what frames may be, as the virtio specification has them.
+/// Returns the names of features that affect frames, as in the virtio specification.
 pub fn names(features: u64) -> Vec<&'static str> {
     const NAMES: [(u32, &str); 16] = [
         (0, "CSUM"),

@@ -1,8 +1,8 @@
-//! What fuzzing calls for a guest's ring: any bytes are a guest's memory, and must cause
-//! no panic. What has to hold for them is asserted.
+//! Entry point for fuzzing a guest's ring. Any bytes are accepted as a guest's memory and must not
+//! cause a panic. Invariants are asserted.
 //!
-//! libFuzzer calls it from `fuzz/fuzz_targets/`, the tests here for a bounded number of
-//! cases with a stable compiler.
+//! libFuzzer calls it from `fuzz/fuzz_targets/`. The tests here run a limited number of cases with
+//! a stable compiler.
 
 use std::cell::RefCell;
 
@@ -10,19 +10,19 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 use super::ring::{Place, Read, Ring, Way, Written};
 
-/// Bytes before those of the memory: how the ring is set up.
+/// Length of the ring's setup, which precedes the memory, bytes.
 pub const SETUP: usize = 16;
-/// Bytes of memory at address 0; more is behind a gap.
+/// Bytes of memory at address 0; more memory follows after a gap.
 pub const MEMORY: usize = 1 << 16;
-/// Where more memory begins, and its bytes.
+/// Start and length of the second memory region.
 const BEHIND: (u64, usize) = (1 << 20, 1 << 12);
-/// What the buffers of ours have, header and all.
+/// Length of our buffer, including the header.
 const FRAME: usize = 65_562;
-/// Bytes around a buffer that stay what they are.
+/// Length of the guard areas around the buffer, which must not change.
 const GUARD: usize = 64;
 
 thread_local! {
-    /// Kept: to map memory takes longer than to use it.
+    /// Reused, because mapping memory takes longer than using it.
     static PLACES: RefCell<(GuestMemoryMmap, Vec<u8>)> = RefCell::new({
         let ranges = [(GuestAddress(0), MEMORY), (GuestAddress(BEHIND.0), BEHIND.1)];
         let memory = GuestMemoryMmap::from_ranges(&ranges).expect("memory for a guest");
@@ -30,9 +30,9 @@ thread_local! {
     });
 }
 
-/// A ring, used as far as it goes. Its setup: two bytes of size, two of the next entry,
-/// two each of where descriptors, available and used entries are in 16 bytes, one of
-/// flags, three without a meaning.
+/// Sets up a ring and uses it until it is exhausted or fails. The setup is two bytes of size, two
+/// of the next entry, two each for the places of descriptors, available and used entries in units
+/// of 16 bytes, one of flags, and three unused bytes.
 pub fn ring(data: &[u8]) {
     PLACES.with_borrow_mut(|(memory, buffer)| use_ring(data, memory, buffer));
 }
@@ -55,13 +55,13 @@ fn use_ring(data: &[u8], memory: &GuestMemoryMmap, buffer: &mut [u8]) {
     let Ok(mut ring) = Ring::new(memory, place, way, word(2), flag(1)) else { return };
     assert!(place.size.is_power_of_two());
     let mut base = ring.base();
-    // A guest that offers nothing more has no more than its entries.
+    // A guest that offers nothing more is exhausted after its entries.
     for _ in 0..64 {
         let done = match way {
             Way::FromGuest => {
                 buffer.fill(0xa5);
                 let read = ring.read(memory, &mut buffer[GUARD..GUARD + FRAME]);
-                // The guest's lengths reach no further than the buffer.
+                // The guest's lengths must not exceed the buffer.
                 assert!(!matches!(read, Ok(Read::Frame(length)) if length > FRAME));
                 assert!(buffer[..GUARD].iter().all(|byte| *byte == 0xa5));
                 assert!(buffer[GUARD + FRAME..].iter().all(|byte| *byte == 0xa5));
@@ -81,7 +81,7 @@ fn use_ring(data: &[u8], memory: &GuestMemoryMmap, buffer: &mut [u8]) {
             }
         };
         let moved = ring.base().wrapping_sub(base);
-        // A reader takes one entry a frame; a writer some, or none.
+        // A read consumes one entry per frame; a write some, or none.
         assert_eq!(moved > 0, done);
         assert!(way == Way::ToGuest || moved == 1);
         base = ring.base();

@@ -1,4 +1,4 @@
-//! A guest's memory, as its table says.
+//! A guest's memory, mapped from the client's memory table.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -8,19 +8,19 @@ use nix::errno::Errno;
 use sys::descriptors::is_sealed_against_shrinking;
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap};
 
-/// Regions of a table, at most (`VHOST_MEMORY_BASELINE_NREGIONS`).
+/// Maximum number of regions in a table (`VHOST_MEMORY_BASELINE_NREGIONS`).
 pub const REGIONS_MAX: usize = 8;
 
-/// One region of a table; all in bytes.
+/// A region of a table; all fields in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Region {
     /// Address in the guest.
     pub guest: u64,
     /// Length.
     pub size: u64,
-    /// Address in the client, by which rings are told.
+    /// Address in the client, which the addresses of rings use.
     pub user: u64,
-    /// Where the region begins in its file.
+    /// Offset of the region in its file.
     pub offset: u64,
 }
 
@@ -34,50 +34,52 @@ impl Region {
 /// Why a table is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// Too many regions, or none.
+    /// There are too many regions, or none.
     #[error(
-        "memory table: expected 1 to {REGIONS_MAX} regions with a descriptor each, got {regions} and {descriptors} descriptors"
+        "memory table: expected 1 to {REGIONS_MAX} regions with a descriptor each, got {regions} \
+         and {descriptors} descriptors"
     )]
     Count {
         /// Regions in the table.
         regions: usize,
-        /// Descriptors beside it.
+        /// Descriptors received with it.
         descriptors: usize,
     },
-    /// An address or a length that cannot be.
-    #[error("memory region at {0:#x}: empty, or beyond the end of addresses")]
+    /// An address or length is invalid.
+    #[error("memory region at {0:#x}: empty, or exceeds the address space")]
     Bounds(u64),
-    /// A file that is shorter than what is to be mapped of it.
+    /// The file is shorter than the region.
     #[error("memory region at {guest:#x}: its file has {got} bytes, expected at least {wanted}")]
     Short {
         /// Address in the guest.
         guest: u64,
-        /// Where the region ends in the file.
+        /// End of the region in the file.
         wanted: u64,
-        /// Where the file ends.
+        /// End of the file.
         got: u64,
     },
-    /// A file that its other owners can cut: to touch what is gone is a signal.
+    /// Other owners of the file can shrink it. Accessing a removed page would cause a signal.
     #[error(
-        "memory region at {0:#x}: its file is not sealed against shrinking (F_SEAL_SHRINK); QEMU's -object memory-backend-memfd seals it"
+        "memory region at {0:#x}: its file is not sealed against shrinking (F_SEAL_SHRINK); \
+         QEMU's -object memory-backend-memfd seals it"
     )]
     Unsealed(u64),
-    /// The kernel's answer.
+    /// A system call failed.
     #[error("memory region at {guest:#x}: {operation}: {reason}")]
     Kernel {
         /// Address in the guest.
         guest: u64,
-        /// What was tried.
+        /// The failed operation.
         operation: &'static str,
-        /// Why it failed.
+        /// Its error.
         reason: String,
     },
-    /// Regions of the same addresses.
+    /// Regions overlap.
     #[error("memory table: {0}")]
     Overlap(String),
 }
 
-/// Guest memory that is mapped; it stays until the last user drops it.
+/// Mapped guest memory. It stays mapped until the last user drops it.
 #[derive(Debug)]
 pub struct Memory {
     map: GuestMemoryMmap,
@@ -85,12 +87,13 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Maps what a table names.
+    /// Maps the regions of a table.
     ///
     /// # Errors
-    /// [`MemoryError`]; nothing stays mapped then.
+    /// [`MemoryError`]; nothing stays mapped.
     pub fn map(table: &[Region], files: Vec<OwnedFd>) -> Result<Memory, MemoryError> {
         let count = MemoryError::Count { regions: table.len(), descriptors: files.len() };
+        // Each region needs its own descriptor.
         if table.is_empty() || table.len() > REGIONS_MAX || table.len() != files.len() {
             return Err(count);
         }
@@ -98,26 +101,26 @@ impl Memory {
         for (region, file) in table.iter().zip(files) {
             mapped.push(map(region, file)?);
         }
-        // The table's order is the client's.
+        // The client may list regions in any order.
         mapped.sort_by_key(|(region, _)| region.guest);
         let (regions, mapped): (Vec<_>, Vec<_>) = mapped.into_iter().unzip();
         let map = GuestMemoryMmap::from_regions(mapped);
         Ok(Memory { map: map.map_err(|e| MemoryError::Overlap(e.to_string()))?, regions })
     }
 
-    /// The guest's address of what is at an address of the client.
+    /// Translates an address of the client to an address of the guest.
     pub fn guest_address(&self, user: u64) -> Option<u64> {
         let holds = |region: &&Region| user >= region.user && user - region.user < region.size;
         let region = self.regions.iter().find(holds)?;
         Some(region.guest + (user - region.user))
     }
 
-    /// What is mapped.
+    /// Returns the mapped memory.
     pub fn mapped(&self) -> &GuestMemoryMmap {
         &self.map
     }
 
-    /// Bytes of all regions.
+    /// Returns the size of all regions in bytes.
     pub fn size(&self) -> u64 {
         self.regions.iter().map(|region| region.size).sum()
     }
@@ -126,6 +129,7 @@ impl Memory {
 fn map(region: &Region, file: OwnedFd) -> Result<(Region, GuestRegionMmap), MemoryError> {
     let guest = region.guest;
     let bounds = MemoryError::Bounds(guest);
+    // The ends must not overflow: the addresses come from the client.
     let Some([_, _, end]) = region.ends() else { return Err(bounds) };
     let Ok(size) = usize::try_from(region.size) else { return Err(bounds) };
     if size == 0 || i64::try_from(end).is_err() {
@@ -133,6 +137,7 @@ fn map(region: &Region, file: OwnedFd) -> Result<(Region, GuestRegionMmap), Memo
     }
     match is_sealed_against_shrinking(&file) {
         Ok(true) => {}
+        // If the client could shrink the file, an access would end this process with SIGBUS.
         Ok(false) | Err(Errno::EINVAL) => return Err(MemoryError::Unsealed(guest)),
         Err(error) => {
             let reason = error.to_string();
@@ -148,6 +153,7 @@ fn map(region: &Region, file: OwnedFd) -> Result<(Region, GuestRegionMmap), Memo
         }
     };
     let got = file.seek(SeekFrom::End(0)).map_err(|e| kernel("lseek")(&e))?;
+    // An access behind the end of the file would end this process with SIGBUS.
     if got < end {
         return Err(MemoryError::Short { guest, wanted: end, got });
     }
@@ -213,7 +219,10 @@ mod tests {
             Region { offset: u64::MAX - 1, ..REGION },
             Region { offset: i64::MAX as u64, ..REGION },
         ] {
-            assert!(refused(&[region], vec![sealed()]).contains("beyond the end"), "{region:?}");
+            assert!(
+                refused(&[region], vec![sealed()]).contains("exceeds the address space"),
+                "{region:?}"
+            );
         }
         assert!(refused(&[REGION], vec![file(0x3000, false)]).contains("F_SEAL_SHRINK"));
         let (reader, _writer) = std::io::pipe().unwrap();

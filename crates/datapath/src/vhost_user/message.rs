@@ -2,12 +2,12 @@
 
 use super::memory::{REGIONS_MAX, Region};
 
-/// Bytes of a message's header.
+/// Length of a message's header, bytes.
 pub const HEADER: usize = 12;
-/// Longest payload that is read: a memory table.
+/// Longest payload that is accepted: a memory table.
 pub const PAYLOAD_MAX: usize = 8 + 32 * REGIONS_MAX;
 
-/// Version 1, which there is no other of.
+/// Version 1, the only one.
 const VERSION: u32 = 1;
 const VERSION_MASK: u32 = 3;
 const REPLY: u32 = 4;
@@ -18,79 +18,79 @@ const NEED_REPLY: u32 = 8;
 pub struct Header {
     /// Number of the request.
     pub request: u32,
-    /// Whether the client wants to know how it went.
+    /// Whether the client wants to know the result.
     pub needs_reply: bool,
-    /// Bytes of the payload.
+    /// Length of the payload, bytes.
     pub size: usize,
 }
 
-/// Why bytes are no message.
+/// Why bytes are not a valid message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
-    /// Flags that no client sets.
-    #[error("a message with flags {0:#x}: expected version 1 of vhost-user, and no reply")]
+    /// Invalid flags.
+    #[error("a message with flags {0:#x}, expected version 1 of vhost-user and no reply")]
     Flags(u32),
-    /// A payload that no request has.
-    #[error("a payload of {0} bytes: expected at most {PAYLOAD_MAX}")]
+    /// The payload is longer than that of any request.
+    #[error("a payload of {0} bytes, expected at most {PAYLOAD_MAX}")]
     Long(u32),
-    /// A request that was not offered.
+    /// The request was not offered.
     #[error("request {0}, which was not offered")]
     Unknown(u32),
-    /// A payload of another length than the request has.
-    #[error("request {request} with {got} bytes: expected {wanted}")]
+    /// The length of the payload does not match the request.
+    #[error("request {request} with {got} bytes, expected {wanted}")]
     Payload {
         /// Number of the request.
         request: u32,
-        /// Bytes that it has.
+        /// Expected length, bytes.
         wanted: usize,
-        /// Bytes that came.
+        /// Actual length, bytes.
         got: usize,
     },
 }
 
-/// What the client wants.
+/// A request of the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// Which features there are.
+    /// Asks for the offered features.
     GetFeatures,
-    /// The features that guest and client took.
+    /// Sets the features accepted by guest and client.
     SetFeatures(u64),
-    /// The client is ours alone.
+    /// The client claims the device for its session.
     SetOwner,
-    /// It no longer is; nobody uses this any more.
+    /// The client releases the device (deprecated).
     ResetOwner,
-    /// The guest's memory; a descriptor for each.
+    /// Sets the guest's memory; each region comes with a descriptor.
     SetMemTable(Vec<Region>),
-    /// Entries of a ring.
+    /// Sets the size of a ring.
     SetVringNum(State),
-    /// Addresses of a ring, as the client calls them.
+    /// Sets the places of a ring, in addresses of the client.
     SetVringAddr {
         /// Number of the ring.
         ring: u32,
-        /// Its descriptors.
+        /// Descriptor table.
         descriptors: u64,
-        /// What was used.
+        /// Used ring.
         used: u64,
-        /// What is offered.
+        /// Available ring.
         available: u64,
     },
-    /// The entry at which a ring goes on.
+    /// Sets the entry at which a ring continues.
     SetVringBase(State),
-    /// The ring is to be stopped, and its next entry told.
+    /// Stops a ring, and asks for its next entry.
     GetVringBase(u32),
-    /// By which the guest tells that it offers more.
+    /// Sets the event by which the guest announces new buffers.
     SetVringKick(Event),
-    /// By which the guest is told that something was used.
+    /// Sets the event by which the guest is notified of used buffers.
     SetVringCall(Event),
-    /// By which the client is told of errors.
+    /// Sets the event by which the client is notified of errors.
     SetVringErr(Event),
-    /// Which features the protocol has.
+    /// Asks for the features of the protocol.
     GetProtocolFeatures,
-    /// Those that the client took.
+    /// Sets the features of the protocol that the client accepted.
     SetProtocolFeatures(u64),
-    /// How many pairs of queues there are.
+    /// Asks for the number of queue pairs.
     GetQueueNum,
-    /// Whether a ring may be used.
+    /// Enables or disables a ring.
     SetVringEnable(State),
 }
 
@@ -99,26 +99,27 @@ pub enum Request {
 pub struct State {
     /// Number of the ring.
     pub ring: u32,
-    /// What it gets.
+    /// The number for the ring.
     pub value: u32,
 }
 
-/// A ring and whether a descriptor comes with the message.
+/// A ring, and whether a descriptor comes with the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
     /// Number of the ring.
     pub ring: u32,
-    /// False: the ring is to be looked at without being told.
+    /// False: the ring is to be polled without notifications.
     pub has_descriptor: bool,
 }
 
 impl Header {
-    /// Reads a header.
+    /// Parses a header.
     ///
     /// # Errors
-    /// Flags or a length that cannot be.
+    /// If flags or length are invalid.
     pub fn parse(bytes: &[u8; HEADER]) -> Result<Header, MessageError> {
         let [request, flags, size] = words(bytes);
+        // Replies go only to the client, and there is only one version.
         if flags & VERSION_MASK != VERSION || flags & REPLY != 0 {
             return Err(MessageError::Flags(flags));
         }
@@ -130,7 +131,7 @@ impl Header {
         }
     }
 
-    /// The answer to it, header and all.
+    /// Builds the answer, including the header.
     pub fn answer(&self, payload: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER + payload.len());
         for word in [self.request, VERSION | REPLY, payload.len() as u32] {
@@ -142,10 +143,10 @@ impl Header {
 }
 
 impl Request {
-    /// Reads a message behind its header.
+    /// Parses the payload of a message.
     ///
     /// # Errors
-    /// A request that is not known, or a payload that is not its own.
+    /// If the request is unknown, or the payload does not match it.
     pub fn parse(header: &Header, payload: &[u8]) -> Result<Request, MessageError> {
         let request = header.request;
         let of = |wanted: usize| match payload.len() {
@@ -168,7 +169,7 @@ impl Request {
             5 => {
                 let regions = if payload.len() < 8 { 0 } else { word32(payload, 0) as usize };
                 let wanted = 8 + 32 * regions.min(REGIONS_MAX);
-                // Some clients send the room of all regions.
+                // Some clients always send the space of all regions.
                 if payload.len() < wanted || regions > REGIONS_MAX {
                     let (wanted, got) = (8 + 32 * regions, payload.len());
                     return Err(MessageError::Payload { request, wanted, got });
@@ -209,8 +210,8 @@ fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
     std::array::from_fn(|at| word32(bytes, 4 * at))
 }
 
-/// In the machine's own order: both ends are on one machine. 0 where there is none, which
-/// the lengths compared before exclude.
+/// Reads a word in the machine's byte order, because both ends are on one machine. Returns 0 beyond
+/// the end, which the callers' length checks exclude.
 fn word32(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |b| u32::from_ne_bytes(*b))
 }
@@ -251,7 +252,7 @@ mod tests {
             Request::SetVringAddr { ring: 3, descriptors: 0x1000, used: 0x2000, available: 0x3000 };
         assert_eq!(Request::parse(&header, &payload), Ok(wanted));
         let short = Request::parse(&header, &payload[..39]).unwrap_err();
-        assert_eq!(short.to_string(), "request 9 with 39 bytes: expected 40");
+        assert_eq!(short.to_string(), "request 9 with 39 bytes, expected 40");
     }
 
     proptest! {

@@ -1,21 +1,20 @@
-//! Guests by vhost-user: their rings are read and written where they are, in the guest's
-//! memory.
+//! Guests by vhost-user. Their rings are read and written in place, in the guest's memory.
 //!
-//! The guest's QEMU connects to a Unix socket (`socket`) and hands over its memory
-//! ([`memory`]) and where its rings are; `server` is the thread that listens to it,
-//! `session` does what it asks for, `message` reads its bytes. `device` is what that thread
-//! shares with those that move frames. For these each pair of queues is a `queue`, which
-//! reads and writes frames as a TAP does. `ring` is the one place that looks into a ring.
+//! The guest's QEMU connects to a Unix socket (`socket`) and passes its memory ([`memory`]) and the
+//! places of its rings. `server` is the thread that serves the connection, `session` executes its
+//! requests, and `message` parses them. `device` is the state shared by that thread and those that
+//! move frames. For the latter, each queue pair is a `queue`, which reads and writes frames as a
+//! TAP does. Only `ring` accesses the rings themselves.
 //!
 //! Invariants:
-//! - What the guest's memory holds is read once, judged and used as read. It causes no
-//!   panic, no access outside of the guest's memory, and no loop without a bound.
-//! - Guest memory is mapped only where its file cannot be cut (`F_SEAL_SHRINK`).
-//! - A ring that breaks a rule is not used again until the guest starts it anew; a client
-//!   that does is sent away. The other side goes on.
-//! - After `GET_VRING_BASE` is answered, and after the client has gone, nothing of the ring
-//!   is touched.
-//! - A frame is copied out before it is judged.
+//! - Every value in the guest's memory is read once, validated, and used as read. It cannot cause a
+//!   panic, an access outside the guest's memory, or an unbounded loop.
+//! - Guest memory is mapped only if its file cannot be shrunk (`F_SEAL_SHRINK`).
+//! - A ring that breaks the specification is disabled until the guest restarts it. A client that
+//!   breaks the protocol is disconnected. The other side continues in both cases.
+//! - After `GET_VRING_BASE` is answered, and after the client has disconnected, the ring is not
+//!   accessed.
+//! - A frame is copied before it is validated.
 
 mod device;
 pub mod features;
@@ -45,40 +44,38 @@ pub use device::{GuestState, GuestStatus};
 pub(crate) use queue::GuestQueue;
 pub use session::SessionError;
 
-/// Entries of a ring, at most.
+/// Maximum number of entries of a ring.
 pub const SIZE_MAX: u16 = 32_768;
 
 use crate::Result;
 use crate::threads::Threads;
 use device::Device;
 
-/// Pairs of queues of a guest, at most: the number of a ring has eight bits.
+/// Maximum number of queue pairs of a guest: a ring's number has eight bits.
 pub const QUEUES_MAX: usize = 128;
 
-/// What precedes the path of a socket where a TAP could be named, too: no name of a device
-/// has a colon.
+/// Prefix of a socket's path where a TAP could also be named. Names of devices contain no colon.
 pub const PREFIX: &str = "vhost-user:";
 
-/// What a guest's port is to be.
+/// Settings of a guest's port.
 #[derive(Debug, Clone)]
 pub struct GuestPortOptions {
     /// Path of the socket.
     pub socket: PathBuf,
-    /// Pairs of queues, 1 to [`QUEUES_MAX`].
+    /// Number of queue pairs, 1 to [`QUEUES_MAX`].
     pub queues: usize,
-    /// What is offered uncut; the guest may take less.
+    /// Offered offloads. The guest may accept fewer.
     pub offload: Offload,
 }
 
 impl GuestPortOptions {
-    /// A port with one pair of queues and every offload.
+    /// Returns a port with one queue pair and every offload.
     pub fn at(socket: impl Into<PathBuf>) -> GuestPortOptions {
         GuestPortOptions { socket: socket.into(), queues: 1, offload: Offload::PLAIN }
     }
 }
 
-/// A port that a guest's QEMU can connect to. It is served from when the bridge or the
-/// endpoint starts.
+/// A port to which a guest's QEMU can connect. It is served when the bridge or the endpoint starts.
 #[derive(Debug)]
 pub struct GuestPort {
     device: Arc<Device>,
@@ -87,10 +84,10 @@ pub struct GuestPort {
 }
 
 impl GuestPort {
-    /// Listens at the socket.
+    /// Listens on the socket.
     ///
     /// # Errors
-    /// [`SocketError`]; when descriptors have run out.
+    /// [`SocketError`]; if there are no more descriptors.
     pub fn listen(options: &GuestPortOptions) -> Result<GuestPort> {
         let name = options.socket.display().to_string();
         let wrong = |reason: String| SocketError { path: name.escape_debug().to_string(), reason };
@@ -101,34 +98,34 @@ impl GuestPort {
             let problem = format!("{} queues, expected 1 to {QUEUES_MAX}", options.queues);
             return Err(wrong(problem).into());
         }
-        // Of those of a TAP, what virtio has.
+        // Keep only those TAP offloads that virtio has.
         let offload = options.offload.without(Offload::ALL.without(Offload::PLAIN));
         let listener = socket::listen_at(&options.socket)?;
         let device = Arc::new(Device::new(&name, options.queues, offload)?);
         Ok(GuestPort { device, listener, offload })
     }
 
-    /// Path of the socket.
+    /// Returns the path of the socket.
     pub fn name(&self) -> &str {
         self.device.name()
     }
 
-    /// Pairs of queues.
+    /// Returns the number of queue pairs.
     pub fn queue_count(&self) -> usize {
         self.device.queues()
     }
 
-    /// What is offered uncut.
+    /// Returns the offered offloads.
     pub fn offload(&self) -> Offload {
         self.offload
     }
 
-    /// What can be asked while it is served.
+    /// Returns a handle for status queries while the port is served.
     pub fn watcher(&self) -> GuestWatcher {
         GuestWatcher(self.device.clone())
     }
 
-    /// The pairs of queues.
+    /// Returns the queue pairs.
     pub(crate) fn pairs(&self) -> Vec<GuestQueue> {
         let queue = |queue| GuestQueue::new(self.device.clone(), queue);
         (0..self.device.queues()).map(queue).collect()
@@ -140,23 +137,23 @@ impl GuestPort {
     }
 }
 
-/// What a guest's port is doing, asked from anywhere.
+/// A handle to query the status of a guest's port from any thread.
 #[derive(Debug, Clone)]
 pub struct GuestWatcher(Arc<Device>);
 
 impl GuestWatcher {
-    /// What it is doing now.
+    /// Returns the current status.
     pub fn status(&self) -> GuestStatus {
         self.0.status()
     }
 
-    /// Becomes readable when there is news.
+    /// Returns a descriptor that becomes readable when there are log lines.
     pub fn told(&self) -> BorrowedFd<'_> {
         self.0.told()
     }
 
-    /// What has happened since, a line each: clients that came, went or were sent away,
-    /// rings that broke a rule.
+    /// Returns the log lines since the last call: clients that connected, disconnected or were
+    /// rejected, and rings that broke the specification.
     pub fn news(&self) -> Vec<String> {
         self.0.news()
     }

@@ -1,4 +1,4 @@
-//! One pair of queues of a guest, as the thread that moves its frames uses it.
+//! One queue pair of a guest, for the thread that moves its frames.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::memory::Memory;
 use super::ring::{Read, Ring, RingError, Written};
 use crate::vnet_layout::HEADER;
 
-/// One pair of queues of a guest.
+/// One queue pair of a guest.
 #[derive(Debug, Clone)]
 pub(crate) struct GuestQueue {
     device: Arc<Device>,
@@ -28,17 +28,17 @@ impl GuestQueue {
         self.device.name()
     }
 
-    /// What the guest takes uncut now.
+    /// Returns the offloads that the guest currently accepts.
     pub(crate) fn takes(&self) -> Offload {
         self.device.takes()
     }
 
-    /// Has the thread that waits by `epoll` woken for this pair.
+    /// Wakes the thread that waits on `epoll` for events of this pair.
     pub(crate) fn watch(&self, epoll: Arc<Epoll>, source: u64) -> sys::Result<()> {
         self.device.watch(self.queue, epoll, source)
     }
 
-    /// Does something with a ring that is usable; what breaks a rule breaks the ring.
+    /// Uses a ring, if it is usable. An error disables the ring.
     fn with<T>(
         &self,
         number: usize,
@@ -46,6 +46,7 @@ impl GuestQueue {
     ) -> Option<T> {
         let features = self.device.features();
         let mut slot = lock(&self.device.slots[number]);
+        // The guest has not started the ring, or an error has disabled it.
         if !slot.is_usable(features) {
             return None;
         }
@@ -59,16 +60,16 @@ impl GuestQueue {
         }
     }
 
-    /// Reads one frame behind a header of the layout of all: the number of bytes.
+    /// Reads one frame with a header of the common layout; returns the number of bytes.
     ///
     /// # Errors
-    /// `EAGAIN`: nothing is there; `EMSGSIZE`: the frame was too long, and is gone.
+    /// `EAGAIN`: the ring is empty. `EMSGSIZE`: the frame was too long and was discarded.
     pub(crate) fn read(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         let number = 2 * self.queue + 1;
         let mut header = HEADER;
         let read = self.with(number, |ring, memory, features| {
             header = features::header_bytes(features);
-            // The frame's own place is behind the longest header.
+            // The frame itself starts after the longest header.
             let Some(place) = buffer.get_mut(HEADER - header..) else { return Ok(Read::Nothing) };
             ring.read(memory.mapped(), place)
         });
@@ -79,38 +80,40 @@ impl GuestQueue {
         match read {
             Some(Read::Frame(length)) if length >= header => {
                 buffer.copy_within(HEADER - header..HEADER, 0);
-                // Their number of buffers means nothing, and the rest they do not have.
+                // On transmit, the number of buffers is meaningless, and guests do not have the
+                // later fields.
                 buffer[10..HEADER].fill(0);
                 Ok(length - header + HEADER)
             }
+            // The frame is shorter than its header, so there is nothing to forward.
             Some(Read::Frame(_)) => Ok(0),
             _ => Err(Errno::EMSGSIZE),
         }
     }
 
-    /// Writes one frame behind its header of the layout of all.
+    /// Writes one frame with a header of the common layout.
     ///
     /// # Errors
-    /// `EAGAIN`: the guest has no room; `EIO`: nobody is there; `EMSGSIZE`: its buffers are
-    /// too small.
+    /// `EAGAIN`: the guest has no free buffers. `EIO`: no guest is connected. `EMSGSIZE`: its
+    /// buffers are too small.
     pub(crate) fn write(&self, bytes: &[u8]) -> Result<(), Errno> {
         self.write_parts(&bytes[..HEADER.min(bytes.len())], &bytes[HEADER.min(bytes.len())..])
     }
 
-    /// [`GuestQueue::write`] of header and frame.
+    /// [`GuestQueue::write`] with header and frame separate.
     ///
     /// # Errors
     /// As [`GuestQueue::write`].
     pub(crate) fn write_parts(&self, header: &[u8], frame: &[u8]) -> Result<(), Errno> {
         let mut own = [0; 12];
         own[..10].copy_from_slice(header.get(..10).ok_or(Errno::EINVAL)?);
-        // A guest may use fewer pairs than there are: the first is always among them.
+        // If the guest does not use this pair, fall back to the first one, which is always in use.
         let numbers = [2 * self.queue, 0];
         let wanted = if self.queue == 0 { &numbers[1..] } else { &numbers[..] };
         for number in wanted {
             let written = self.with(*number, |ring, memory, features| {
                 if features & features::GUEST_CSUM == 0 {
-                    // Without it, flags have to be zero.
+                    // Without it, the flags must be zero.
                     own[0] = 0;
                 }
                 let length = features::header_bytes(features);
@@ -133,7 +136,7 @@ impl GuestQueue {
         Err(Errno::EIO)
     }
 
-    /// Tells the guest what was used since, if it wants to know.
+    /// Notifies the guest of used buffers, if it wants that.
     pub(crate) fn flush(&self) {
         let first = [0, 1].into_iter().filter(|_| self.queue > 0);
         for number in first.chain([2 * self.queue, 2 * self.queue + 1]) {
@@ -141,6 +144,7 @@ impl GuestQueue {
                 let mut slot = lock(&self.device.slots[number]);
                 !std::mem::take(&mut slot.untold)
             };
+            // Nothing was used since the last notification.
             if is_told {
                 continue;
             }
@@ -153,8 +157,8 @@ impl GuestQueue {
         }
     }
 
-    /// The thread is about to sleep: the guest is to say when it sends, and when it has
-    /// room if that is waited for. True if it has done so meanwhile.
+    /// Asks the guest for notifications before the thread sleeps: of new frames, and of new buffers
+    /// if `waits_for_room`. Returns whether any have arrived meanwhile.
     pub(crate) fn before_sleep(&self, waits_for_room: bool) -> bool {
         let sends =
             self.with(2 * self.queue + 1, |ring, memory, _| ring.wants_to_be_told(memory.mapped()));
@@ -164,7 +168,7 @@ impl GuestQueue {
         sends == Some(true) || receives.flatten() == Some(true)
     }
 
-    /// The thread is awake: the guest need not say anything.
+    /// Turns the guest's notifications off while the thread is awake.
     pub(crate) fn after_sleep(&self) {
         for number in [2 * self.queue, 2 * self.queue + 1] {
             self.with(number, |ring, memory, _| ring.need_not_be_told(memory.mapped()));

@@ -1,20 +1,21 @@
 //! One split virtqueue from the device's side (virtio 1.2, section 2.7).
 //!
-//! Everything in it is the guest's, who may change it at any moment: each word is read
-//! once, judged, and used as it was read. What breaks the rules ends the use of the ring
-//! ([`RingError`]) until the guest sets it up anew. Each look has a bound: descriptors of
-//! a chain, buffers of a frame, entries between two looks.
+//! # Errors
+//! verything in it belongs to the guest, which may change it at any moment. So each word is read
+//! once, validated, and used as read. If the guest breaks the specification, the ring is disabled
+//! ([`RingError`]) until the guest sets it up again. Each call is bounded: the descriptors of a
+//! chain, the buffers of a frame, and the entries between two calls.
 
 use std::sync::atomic::{Ordering, fence};
 
 pub use super::ring_error::RingError;
 use vm_memory::{Bytes, GuestAddress, GuestMemory, GuestMemoryMmap, Permissions};
 
-/// Descriptors of one chain, at most: as QEMU and vhost take them.
+/// Maximum number of descriptors of one chain, the same as in QEMU and vhost.
 const CHAIN_MAX: usize = 1024;
-/// Descriptors of the buffers for one frame, at most.
+/// Maximum number of descriptors of the buffers for one frame.
 const SEGMENTS_MAX: usize = 2 * CHAIN_MAX;
-/// Bytes of a descriptor.
+/// Length of a descriptor, bytes.
 const DESCRIPTOR: u64 = 16;
 
 /// `VIRTQ_DESC_F_*`.
@@ -27,16 +28,16 @@ mod flags {
 /// `VRING_USED_F_NO_NOTIFY`, `VRING_AVAIL_F_NO_INTERRUPT`.
 const SUPPRESSED: u16 = 1;
 
-/// Where a ring is, in addresses of the guest.
+/// Location of a ring, in addresses of the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// Number of entries, a power of two.
     pub size: u16,
     /// Descriptor table.
     pub descriptors: u64,
-    /// What the guest offers.
+    /// Available ring.
     pub available: u64,
-    /// What was used of it.
+    /// Used ring.
     pub used: u64,
 }
 
@@ -47,7 +48,7 @@ struct Segment {
     length: u32,
 }
 
-/// Which way a ring goes.
+/// Direction of a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// The guest sends: its buffers are read.
@@ -56,50 +57,50 @@ pub enum Way {
     ToGuest,
 }
 
-/// What was read.
+/// Result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Read {
-    /// Nothing is there.
+    /// The ring is empty.
     Nothing,
-    /// A frame of so many bytes is in the buffer.
+    /// A frame of this length is in the buffer.
     Frame(usize),
-    /// A frame was longer than the buffer, and is gone.
+    /// A frame was longer than the buffer and was discarded.
     TooLong,
 }
 
-/// What became of a frame for the guest.
+/// Result of writing a frame to the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Written {
-    /// The guest has it.
+    /// The frame was written.
     Done,
-    /// The guest has offered no room; nothing was changed.
+    /// The guest has no free buffers; nothing was changed.
     NoRoom,
-    /// The guest's next buffer is too small for it, and buffers are not merged.
+    /// The guest's next buffer is too small, and buffers are not merged.
     TooSmall,
 }
 
-/// A ring in use. All that it knows between two looks is its own; the rest is the guest's.
+/// A ring in use. All fields are private copies; everything else is the guest's.
 #[derive(Debug)]
 pub struct Ring {
     place: Place,
     way: Way,
-    /// `VIRTIO_RING_F_EVENT_IDX` was agreed on.
+    /// Whether `VIRTIO_RING_F_EVENT_IDX` was negotiated.
     event_index: bool,
     next_available: u16,
     next_used: u16,
-    /// What the guest had offered at the last look.
+    /// The guest's available index at the last check.
     seen: u16,
-    /// `next_used` when the guest was told last; `None`: not yet.
+    /// `next_used` at the last notification of the guest; `None`: there was none.
     told: Option<u16>,
     segments: Vec<Segment>,
     heads: Vec<(u16, u32)>,
 }
 
 impl Ring {
-    /// A ring that goes on at entry `base`.
+    /// Creates a ring that continues at entry `base`.
     ///
     /// # Errors
-    /// When its parts are not where they can be.
+    /// If its parts are not aligned, or not in the guest's memory.
     pub fn new(
         memory: &GuestMemoryMmap,
         place: Place,
@@ -119,12 +120,12 @@ impl Ring {
             segments: Vec::new(),
             heads: Vec::new(),
         };
-        // What is used is counted by the device alone; a successor goes on from there.
+        // The used index is written by the device only, so a new device continues from there.
         ring.next_used = ring.load(memory, place.used + 2)?;
         Ok(ring)
     }
 
-    /// The ring is at another place of the same memory, or the memory is mapped anew.
+    /// Moves the ring to another place in memory, or to memory that was mapped again.
     ///
     /// # Errors
     /// As [`Ring::new`].
@@ -134,7 +135,7 @@ impl Ring {
         Ok(())
     }
 
-    /// The entry that is next.
+    /// Returns the next entry.
     pub fn base(&self) -> u16 {
         self.next_available
     }
@@ -142,7 +143,7 @@ impl Ring {
     /// Reads the next frame into `buffer`.
     ///
     /// # Errors
-    /// [`RingError`]: the ring is not to be used any more.
+    /// [`RingError`]: the ring must not be used any more.
     pub fn read(&mut self, memory: &GuestMemoryMmap, buffer: &mut [u8]) -> Result<Read, RingError> {
         if self.available(memory)? == 0 {
             return Ok(Read::Nothing);
@@ -154,7 +155,7 @@ impl Ring {
         if fits {
             let mut rest = &mut *buffer;
             for segment in &self.segments {
-                // They fit: their sum was compared.
+                // In bounds: the sum of the lengths was compared above.
                 let (now, later) = rest.split_at_mut(segment.length as usize);
                 let outside = RingError::Outside { part: "buffers", at: segment.address };
                 memory.read_slice(now, GuestAddress(segment.address)).map_err(|_| outside)?;
@@ -167,11 +168,11 @@ impl Ring {
         Ok(if fits { Read::Frame(length as usize) } else { Read::TooLong })
     }
 
-    /// Writes a frame behind its header; `mergeable`: into as many buffers as it takes,
-    /// whose number becomes the header's last two bytes.
+    /// Writes a frame with its header. With `mergeable`, it may use several buffers, and their
+    /// number is written to the last two bytes of the header.
     ///
     /// # Errors
-    /// [`RingError`]: the ring is not to be used any more.
+    /// [`RingError`]: the ring must not be used any more.
     pub fn write(
         &mut self,
         memory: &GuestMemoryMmap,
@@ -185,13 +186,16 @@ impl Ring {
         let mut missing = (header.len() + frame.len()) as u64;
         while missing > 0 {
             let taken = self.heads.len() as u16;
+            // Nothing was written yet, so the frame can be tried again later.
             if taken == available {
                 return Ok(Written::NoRoom);
             }
             let (head, room) = self.chain(memory, self.next_available.wrapping_add(taken))?;
+            // A chain without writable bytes would never finish a frame.
             if room == 0 {
                 return Err(RingError::Empty);
             }
+            // Without mergeable buffers a frame must fit into one chain.
             if room < missing && !mergeable {
                 return Ok(Written::TooSmall);
             }
@@ -204,8 +208,8 @@ impl Ring {
         {
             [*low, *high] = (self.heads.len() as u16).to_le_bytes();
         }
-        // A part that is not all of a chain is its beginning, and the last: the segments of
-        // all chains in a row have the order of the frame.
+        // Only the last chain can be used in part, and then from its start. So the segments of all
+        // chains in a row have the order of the frame.
         let mut parts = [&*header, frame].into_iter();
         let mut now: &[u8] = parts.next().unwrap_or_default();
         'segments: for segment in &self.segments {
@@ -227,31 +231,32 @@ impl Ring {
         Ok(Written::Done)
     }
 
-    /// Whether the guest wants to be told of what was used since it was told last; it
-    /// counts as told then.
+    /// Returns whether the guest wants to be notified of buffers used since the last notification.
+    /// They count as announced afterwards.
     ///
     /// # Errors
     /// [`RingError`].
     pub fn is_to_be_told(&mut self, memory: &GuestMemoryMmap) -> Result<bool, RingError> {
         let (told, now) = (self.told.replace(self.next_used), self.next_used);
-        // What was used is seen before the guest's wish is read, and its wish after.
+        // The guest must see the used index before its suppression state is read here.
         fence(Ordering::SeqCst);
         if !self.event_index {
             let wish: u16 = self.load(memory, self.place.available)?;
             return Ok(told != Some(now) && wish & SUPPRESSED == 0);
         }
+        // The first notification after a start is always sent.
         let Some(told) = told else { return Ok(true) };
         let wish: u16 = self.load(memory, self.used_event())?;
         // vring_need_event of linux/virtio_ring.h.
         Ok(now.wrapping_sub(wish).wrapping_sub(1) < now.wrapping_sub(told))
     }
 
-    /// Asks the guest to tell when it offers more; true if it has done so meanwhile.
+    /// Asks the guest for notifications of new buffers; returns whether any were offered meanwhile.
     ///
     /// # Errors
     /// [`RingError`].
     pub fn wants_to_be_told(&mut self, memory: &GuestMemoryMmap) -> Result<bool, RingError> {
-        // A sender's frames have all been read; a receiver's buffers were too few.
+        // All frames of a sending guest were read; a receiving guest had too few buffers.
         let seen = match self.way {
             Way::FromGuest => self.next_available,
             Way::ToGuest => self.seen,
@@ -265,16 +270,16 @@ impl Ring {
         Ok(self.seen != seen)
     }
 
-    /// The guest need not tell of what it offers.
+    /// Turns notifications of new buffers off.
     ///
     /// # Errors
     /// [`RingError`].
     pub fn need_not_be_told(&self, memory: &GuestMemoryMmap) -> Result<(), RingError> {
-        // With indices it tells once, when it passes the one that was asked for.
+        // With event indices, the guest notifies once when it passes the index that was asked for.
         if self.event_index { Ok(()) } else { self.store(memory, self.place.used, SUPPRESSED) }
     }
 
-    /// How many entries the guest offers.
+    /// Returns how many entries the guest offers.
     fn available(&mut self, memory: &GuestMemoryMmap) -> Result<u16, RingError> {
         let (from, size) = (self.next_available, self.place.size);
         let at = self.place.available + 2;
@@ -282,24 +287,27 @@ impl Ring {
         let outside = RingError::Outside { part: "available entries", at };
         self.seen = u16::from_le(to.map_err(|_| outside)?);
         let count = self.seen.wrapping_sub(from);
+        // The guest cannot offer more entries than the ring has.
         if count > size {
             return Err(RingError::Jump { from, to: self.seen, size });
         }
         Ok(count)
     }
 
-    /// Appends the segments of the chain at an entry; its head, and the sum of lengths.
+    /// Appends the segments of the chain at an entry; returns its head, and the sum of the lengths.
     fn chain(&mut self, memory: &GuestMemoryMmap, entry: u16) -> Result<(u16, u64), RingError> {
         let slot = u64::from(entry % self.place.size);
         let head: u16 = self.load(memory, self.place.available + 4 + 2 * slot)?;
         let (mut table, mut count) = (self.place.descriptors, u32::from(self.place.size));
         let (mut index, mut direct, mut steps, mut length) = (head, true, 0, 0u64);
         loop {
+            // The index is controlled by the guest.
             if u32::from(index) >= count {
                 return Err(RingError::Index { index, count });
             }
             steps += 1;
             let limit = CHAIN_MAX.min(count as usize);
+            // A chain that links to itself would never end.
             if steps > limit || self.segments.len() >= SEGMENTS_MAX {
                 return Err(RingError::Loop(limit.min(SEGMENTS_MAX)));
             }
@@ -307,15 +315,15 @@ impl Ring {
             let descriptor = Descriptor::read(memory, at)?;
             if descriptor.flags & flags::INDIRECT != 0 {
                 let problem = if !direct {
-                    Some("it is inside of another")
+                    Some("it is inside another indirect table")
                 } else if descriptor.flags & flags::NEXT != 0 {
-                    Some("a descriptor follows it")
+                    Some("another descriptor follows it")
                 } else if descriptor.length == 0 || descriptor.length % DESCRIPTOR as u32 != 0 {
                     Some("expected a multiple of 16")
                 } else if descriptor.length as usize > CHAIN_MAX * DESCRIPTOR as usize {
                     Some("expected at most 1024 descriptors")
                 } else if descriptor.address.checked_add(descriptor.length.into()).is_none() {
-                    Some("it is beyond the end of addresses")
+                    Some("it exceeds the address space")
                 } else {
                     None
                 };
@@ -329,6 +337,7 @@ impl Ring {
             self.way.check(descriptor.flags)?;
             length += u64::from(descriptor.length);
             let Descriptor { address, length, .. } = descriptor;
+            // The end of the buffer must not wrap around.
             if address.checked_add(length.into()).is_none() {
                 return Err(RingError::Outside { part: "buffers", at: address });
             }
@@ -341,7 +350,7 @@ impl Ring {
         Ok((head, length))
     }
 
-    /// Hands the chains of `heads` back, all at once.
+    /// Returns the chains of `heads` to the guest, all at once.
     fn put_used(&mut self, memory: &GuestMemoryMmap) -> Result<(), RingError> {
         for (head, written) in &self.heads {
             let slot = u64::from(self.next_used % self.place.size);
@@ -355,18 +364,18 @@ impl Ring {
         }
         let at = self.place.used + 2;
         let outside = RingError::Outside { part: "used entries", at };
-        // The entries are seen before the index is.
+        // The entries must be visible before the index.
         memory
             .store(self.next_used.to_le(), GuestAddress(at), Ordering::Release)
             .map_err(|_| outside)
     }
 
-    /// The guest's wish: the used entry after which it is to be told.
+    /// Address of the guest's `used_event`: the used entry after which it wants a notification.
     fn used_event(&self) -> u64 {
         self.place.available + 4 + 2 * u64::from(self.place.size)
     }
 
-    /// Ours: the available entry after which we are.
+    /// Address of our `avail_event`: the available entry after which we want a notification.
     fn available_event(&self) -> u64 {
         self.place.used + 4 + 8 * u64::from(self.place.size)
     }
@@ -384,8 +393,8 @@ impl Ring {
 
 impl Way {
     fn check(self, flags: u16) -> Result<(), RingError> {
-        const READABLE: &str = "for the device to read";
-        const WRITABLE: &str = "for the device to write";
+        const READABLE: &str = "readable by the device";
+        const WRITABLE: &str = "writable by the device";
         match (self, flags & flags::WRITE != 0) {
             (Way::FromGuest, false) | (Way::ToGuest, true) => Ok(()),
             (Way::FromGuest, true) => Err(RingError::Direction { got: WRITABLE, wanted: READABLE }),
@@ -418,14 +427,14 @@ impl Descriptor {
     }
 }
 
-/// Whether a ring can be there.
+/// Checks the size, alignment and location of a ring.
 fn check(memory: &GuestMemoryMmap, place: &Place) -> Result<(), RingError> {
     let size = place.size;
     if !size.is_power_of_two() || size > super::SIZE_MAX {
         return Err(RingError::Size(size));
     }
     let entries = u64::from(size);
-    // The words behind the entries are those of the event indices.
+    // The words after the entries are the event indices.
     for (part, at, alignment, length) in [
         ("descriptors", place.descriptors, 16, DESCRIPTOR * entries),
         ("available entries", place.available, 2, 6 + 2 * entries),

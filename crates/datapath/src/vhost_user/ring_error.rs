@@ -1,69 +1,69 @@
-//! What a ring can do wrong.
+//! Violations of the ring specification.
 
 use super::SIZE_MAX;
 
-/// How the ring breaks the rules.
+/// A violation of the ring specification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RingError {
-    /// Its size cannot be.
+    /// The size is invalid.
     #[error("its size is {0}, expected a power of two up to {SIZE_MAX}")]
     Size(u16),
     /// A part is not aligned.
     #[error("its {part} are at {at:#x}, expected a multiple of {wanted}")]
     Alignment {
-        /// Which part.
+        /// Name of the part.
         part: &'static str,
-        /// Where it is.
+        /// Its address.
         at: u64,
-        /// Of what its address has to be a multiple.
+        /// Required alignment, bytes.
         wanted: u64,
     },
-    /// A part or a buffer is outside of the guest's memory.
-    #[error("its {part} at {at:#x} are not in the guest's memory")]
+    /// A part or a buffer is outside the guest's memory.
+    #[error("its {part} at {at:#x} are outside the guest's memory")]
     Outside {
-        /// Which part.
+        /// Name of the part.
         part: &'static str,
-        /// Where it is.
+        /// Its address.
         at: u64,
     },
-    /// More was offered than there are entries.
-    #[error("its index went from {from} to {to}, expected at most {size} more")]
+    /// More entries were offered than the ring has.
+    #[error("its available index advanced from {from} to {to}, expected at most {size} entries")]
     Jump {
-        /// The entry that was to be next.
+        /// The next entry.
         from: u16,
-        /// The index that was read.
+        /// The available index that was read.
         to: u16,
-        /// Entries of the ring.
+        /// Number of entries of the ring.
         size: u16,
     },
-    /// A descriptor that is not in its table.
-    #[error("descriptor {index} is not in its table of {count}")]
+    /// A descriptor index exceeds its table.
+    #[error("descriptor {index} exceeds its table of {count}")]
     Index {
-        /// Number of the descriptor.
+        /// Index of the descriptor.
         index: u16,
-        /// Descriptors of the table.
+        /// Number of descriptors in the table.
         count: u32,
     },
-    /// More descriptors than the table has, or too many.
+    /// A chain is too long, or a loop.
     #[error("a chain has more than {0} descriptors: it is a loop, or too long")]
     Loop(usize),
-    /// An indirect table that cannot be.
+    /// An indirect table is invalid.
     #[error("an indirect table of {length} bytes: {problem}")]
     Indirect {
-        /// Bytes of the table.
+        /// Length of the table, bytes.
         length: u32,
-        /// What is wrong with it.
+        /// The problem.
         problem: &'static str,
     },
-    /// A buffer for the other direction.
+    /// A buffer is for the other direction.
     #[error("a buffer is {got}, expected one that is {wanted}")]
     Direction {
-        /// What it is.
+        /// Actual direction.
         got: &'static str,
-        /// What it should be.
+        /// Expected direction.
         wanted: &'static str,
     },
-    /// Buffers without room.
-    #[error("a chain has buffers of no bytes")]
+    /// The buffers of a chain have no room.
+    #[error("a chain has only empty buffers")]
     Empty,
 }

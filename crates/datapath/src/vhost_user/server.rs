@@ -1,5 +1,5 @@
-//! The thread that serves a client's requests: one client at a time, who is waited for
-//! nowhere.
+//! The thread that serves a client's requests. It serves one client at a time and never blocks on
+//! it.
 
 use std::io::{ErrorKind, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,22 +18,22 @@ use super::session::Session;
 use crate::Result;
 use crate::threads::{Sources, Threads};
 
-/// How long a client may take for the rest of a message, and for its first one.
+/// How long a client may take for its first message, and for the rest of a message.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long nobody is let in after a client was sent away: one that comes again and again
-/// is told of so often.
+/// How long new clients are not accepted after one was disconnected for an error. It limits the log
+/// lines of a client that reconnects again and again.
 const QUIET: Duration = Duration::from_secs(1);
-/// Messages of a client before others are looked at.
+/// Maximum number of messages of a client before other sources are checked.
 const BUDGET: usize = 64;
 
-/// The listener, the client.
+/// Indices of the sources: the listener and the client.
 const LISTENER: usize = 0;
 const CLIENT: usize = 1;
 
 /// Starts the thread.
 ///
 /// # Errors
-/// When threads or descriptors have run out.
+/// If there are no more threads or descriptors.
 pub(super) fn spawn(
     threads: &mut Threads,
     device: Arc<Device>,
@@ -50,28 +50,28 @@ struct Server {
     listener: UnixListener,
     sources: Sources,
     client: Option<Client>,
-    /// Until when nobody is let in.
+    /// Until when no client is accepted.
     closed: Option<Instant>,
-    /// Whether it was told that another client was refused.
+    /// Whether the refusal of another client was already reported.
     refused: bool,
 }
 
-/// Who is connected, and what has come of the next message.
+/// A connected client, and the part of the next message received so far.
 struct Client {
     stream: UnixStream,
     session: Session,
     bytes: [u8; HEADER + PAYLOAD_MAX],
     filled: usize,
     descriptors: Vec<OwnedFd>,
-    /// Since when the rest of a message is waited for.
+    /// Since when the rest of a message is awaited.
     since: Option<Instant>,
 }
 
-/// How a client's connection ends.
+/// Reason for the end of a connection.
 enum End {
-    /// The client has closed it.
+    /// The client closed it.
     Closed,
-    /// It is sent away, and why.
+    /// The client is disconnected, with the reason.
     Dismissed(String),
 }
 
@@ -89,7 +89,8 @@ impl Server {
             if let Some(Client { since: Some(since), .. }) = &self.client
                 && now.duration_since(*since) >= PATIENCE
             {
-                let silent = format!("it was silent for {} s within a message", PATIENCE.as_secs());
+                let silent =
+                    format!("no data for {} s in the middle of a message", PATIENCE.as_secs());
                 self.dismiss(End::Dismissed(silent), now)?;
             }
             if self.closed.is_some_and(|until| now >= until) {
@@ -103,10 +104,11 @@ impl Server {
         Ok(())
     }
 
-    /// How long to wait at most.
+    /// Returns the longest time to wait.
     fn limit(&self) -> PollTimeout {
         let patience = self.client.as_ref().and_then(|client| client.since);
         let ends = [patience.map(|since| since + PATIENCE), self.closed];
+        // There is no deadline, so only events wake the thread.
         let Some(next) = ends.into_iter().flatten().min() else { return PollTimeout::NONE };
         sys::wait::at_most(next.saturating_duration_since(Instant::now()))
     }
@@ -119,9 +121,11 @@ impl Server {
                     let watched = self.sources.epoll().add(&stream, event);
                     let watched = watched.map_err(std::io::Error::from);
                     if let Err(error) = watched.and_then(|()| stream.set_nonblocking(true)) {
-                        self.device.tell(&format!("a client cannot be watched: {error}"));
+                        self.device
+                            .tell(&format!("cannot watch the connection of a client: {error}"));
                         continue;
                     }
+                    // The next refusal is reported again.
                     self.refused = false;
                     let client = Client {
                         stream,
@@ -135,11 +139,12 @@ impl Server {
                 }
                 // A guest has one process, and so one client.
                 Ok(_) if !std::mem::replace(&mut self.refused, true) => {
-                    self.device.tell("another client was refused: one is connected");
+                    self.device.tell("another client was refused, because one is connected");
                 }
                 Ok(_) => {}
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock => return Ok(()),
+                    // A signal arrived, or the client gave up before it was accepted.
                     ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
                     _ => {
                         self.device.tell(&format!("accept: {error}"));
@@ -150,23 +155,23 @@ impl Server {
         }
     }
 
-    /// The client's end.
+    /// Ends the connection of the client.
     fn dismiss(&mut self, end: End, now: Instant) -> Result<()> {
-        // Its session, and all that it has set up, goes with it.
+        // Dropping it ends its session, and discards everything that it set up.
         let Some(client) = self.client.take() else { return Ok(()) };
         let _ = self.sources.epoll().delete(&client.stream);
         drop(client);
         match end {
-            End::Closed => self.device.tell("the client has gone"),
+            End::Closed => self.device.tell("the client has disconnected"),
             End::Dismissed(why) => {
-                self.device.tell(&format!("the client was sent away: {why}"));
+                self.device.tell(&format!("the client was disconnected: {why}"));
                 self.close(now)?;
             }
         }
         Ok(())
     }
 
-    /// Nobody is let in for a while.
+    /// Stops accepting clients for a while.
     fn close(&mut self, now: Instant) -> Result<()> {
         if self.closed.replace(now + QUIET).is_none() {
             self.listen(false)?;
@@ -187,10 +192,10 @@ impl Server {
 }
 
 impl Client {
-    /// Serves what has come.
+    /// Processes the received messages.
     fn serve(&mut self, now: Instant) -> std::result::Result<(), End> {
         for _ in 0..BUDGET {
-            // No more than belongs to the message: descriptors come with its bytes.
+            // Read no further than this message, because descriptors belong to its bytes.
             let wanted = match self.header()? {
                 None => HEADER,
                 Some(header) if self.filled == HEADER + header.size => {
@@ -201,19 +206,25 @@ impl Client {
             };
             let room = &mut self.bytes[self.filled..wanted];
             match receive(&self.stream, room, &mut self.descriptors) {
+                // The connection ended between two messages, as it should.
                 Ok(0) if self.filled == 0 => return Err(End::Closed),
-                Ok(0) => return Err(End::Dismissed("it went within a message".to_owned())),
+                Ok(0) => {
+                    return Err(End::Dismissed(
+                        "connection closed in the middle of a message".to_owned(),
+                    ));
+                }
                 Ok(length) => self.filled += length,
                 Err(Errno::EAGAIN) => break,
                 Err(Errno::EINTR) => {}
                 Err(errno) => return Err(End::Dismissed(format!("recvmsg: {errno}"))),
             }
+            // A client must not make this process collect descriptors.
             if self.descriptors.len() > DESCRIPTORS_MAX {
                 let count = self.descriptors.len();
-                let why = format!("{count} descriptors in a message: expected {DESCRIPTORS_MAX}");
+                let why = format!("{count} descriptors in a message, expected {DESCRIPTORS_MAX}");
                 return Err(End::Dismissed(why));
             }
-            // Byte by byte is no progress.
+            // Single bytes do not extend the time limit of a message.
             self.since.get_or_insert(now);
         }
         Ok(())
@@ -232,12 +243,13 @@ impl Client {
         let answer = answer.map_err(|error| End::Dismissed(error.to_string()))?;
         (self.filled, self.since) = (0, None);
         let Some(answer) = answer else { return Ok(()) };
-        // It fits into the socket's buffer unless the client reads none of them.
+        // It fits into the socket's buffer unless the client does not read its answers.
         match self.stream.write(&answer) {
             Ok(length) if length == answer.len() => Ok(()),
-            Ok(_) => Err(End::Dismissed("it reads no answers".to_owned())),
+            // Part of the answer did not fit.
+            Ok(_) => Err(End::Dismissed("it does not read answers".to_owned())),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                Err(End::Dismissed("it reads no answers".to_owned()))
+                Err(End::Dismissed("it does not read answers".to_owned()))
             }
             Err(error) => Err(End::Dismissed(format!("write: {error}"))),
         }

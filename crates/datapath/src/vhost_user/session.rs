@@ -1,4 +1,4 @@
-//! One client's requests, from its connection to its end.
+//! Requests of one client, from its connection to its end.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -12,70 +12,70 @@ use super::memory::{Memory, MemoryError};
 use super::message::{Event, Header, MessageError, Request, State};
 use super::ring::Place;
 
-/// Why a client is sent away.
+/// Why a client is disconnected.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
-    /// Bytes that are no message.
+    /// A message is invalid.
     #[error(transparent)]
     Message(#[from] MessageError),
-    /// A table that cannot be.
+    /// A memory table is invalid.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// Features that were not offered.
-    #[error("{what} {got:#x}: expected some of {offered:#x}")]
+    /// Features were accepted that were not offered.
+    #[error("{what} {got:#x}, expected a subset of {offered:#x}")]
     Features {
-        /// Of what.
+        /// Kind of the features.
         what: &'static str,
-        /// What it took.
+        /// Features that the client accepted.
         got: u64,
-        /// What there are.
+        /// Features that were offered.
         offered: u64,
     },
-    /// A ring that there is not.
-    #[error("ring {ring}: expected 0 to {last}")]
+    /// The ring does not exist.
+    #[error("ring {ring}, expected 0 to {last}")]
     Ring {
-        /// The number that came.
+        /// The requested number.
         ring: u32,
-        /// The last that there is.
+        /// The highest number.
         last: usize,
     },
-    /// A number that cannot be.
+    /// A number is out of range.
     #[error("ring {ring}: {what} {got}, expected {wanted}")]
     Number {
         /// Number of the ring.
         ring: u32,
-        /// What it is of.
+        /// Meaning of the number.
         what: &'static str,
-        /// The number that came.
+        /// The number received.
         got: u32,
-        /// What it can be.
+        /// The valid range.
         wanted: &'static str,
     },
-    /// A descriptor that is missing, too much, or no eventfd.
+    /// A descriptor is missing, unexpected, or not an eventfd.
     #[error("{request}: expected {wanted}, got {got}")]
     Descriptor {
         /// The request.
         request: &'static str,
-        /// What was to come with it.
+        /// The expected descriptors.
         wanted: &'static str,
-        /// What came.
+        /// The received descriptors.
         got: String,
     },
-    /// A ring was started without memory.
-    #[error("ring {0} is started before the guest's memory is known")]
+    /// A ring was started before memory was set.
+    #[error("ring {0} was started before the guest's memory was set")]
     NoMemory(u32),
 }
 
-/// What the client has said of a ring.
+/// Settings of a ring from the client.
 #[derive(Debug, Clone, Copy, Default)]
 struct Setup {
     size: u16,
     base: u16,
-    /// Descriptors, available, used: in the client's addresses.
+    /// Addresses of descriptors, available and used ring, in the client's address space.
     addresses: Option<[u64; 3]>,
 }
 
-/// A client's session. The device forgets all of it when this is dropped.
+/// A client's session. Dropping it discards all its state in the device.
 #[derive(Debug)]
 pub(super) struct Session {
     device: Arc<Device>,
@@ -91,10 +91,10 @@ impl Session {
         Session { device, protocol: 0, memory: None, rings }
     }
 
-    /// Does what a message asks for; the answer's bytes, if there is one.
+    /// Executes a message; returns the bytes of the answer, if there is one.
     ///
     /// # Errors
-    /// [`SessionError`]: the client is to be sent away.
+    /// [`SessionError`]: the client has to be disconnected.
     pub(super) fn message(
         &mut self,
         header: &Header,
@@ -127,7 +127,7 @@ impl Session {
                 among("protocol features", got, features::PROTOCOL)?;
                 self.protocol = got;
             }
-            // There is but one client, and it is whoever is connected.
+            // There is only one client, so ownership needs no state.
             Request::SetOwner | Request::ResetOwner => {}
             Request::SetMemTable(table) => {
                 let memory = Memory::map(&table, std::mem::take(&mut descriptors))?;
@@ -150,7 +150,7 @@ impl Session {
                 let index = self.ring(ring)?;
                 self.rings[index].addresses = Some([descriptors, available, used]);
                 if let Some(memory) = &self.memory {
-                    // For a ring in use it is most often what it was.
+                    // For a ring in use, this usually sets the same place again.
                     self.device.replace(index, memory, self.place(index, memory));
                 }
             }
@@ -160,7 +160,7 @@ impl Session {
                     self.rings[index].base = base;
                 }
                 let state = u64::from(ring) | u64::from(self.rings[index].base) << 32;
-                // Two words of 32 bits: the first is the lower half where bytes are so.
+                // Two words of 32 bits. On little-endian machines the first one is the lower half.
                 return number(if cfg!(target_endian = "little") {
                     state
                 } else {
@@ -170,7 +170,7 @@ impl Session {
             Request::SetVringKick(event) => {
                 let index = self.ring(event.ring)?;
                 let kick = one("SET_VRING_KICK", event, &mut descriptors)?;
-                let wanted = "an eventfd: there is no polling";
+                let wanted = "an eventfd, because polling is not supported";
                 let none = || SessionError::Descriptor {
                     request: "SET_VRING_KICK",
                     wanted,
@@ -188,7 +188,7 @@ impl Session {
             }
             Request::SetVringErr(event) => {
                 self.ring(event.ring)?;
-                // What is wrong is told to whoever runs the program.
+                // Errors are logged, and not sent to the client.
                 one("SET_VRING_ERR", event, &mut descriptors)?;
             }
             Request::SetVringEnable(State { ring, value }) => {
@@ -203,7 +203,7 @@ impl Session {
         match descriptors.len() {
             0 => Ok(None),
             more => Err(SessionError::Descriptor {
-                request: "a message",
+                request: "message",
                 wanted: "no descriptors",
                 got: more.to_string(),
             }),
@@ -215,7 +215,8 @@ impl Session {
         index.ok_or(SessionError::Ring { ring, last: self.rings.len() - 1 })
     }
 
-    /// Where a ring is for us; `None` while it is unknown, or outside of memory.
+    /// Returns the location of a ring in guest addresses; `None` while it is unknown, or outside
+    /// memory.
     fn place(&self, ring: usize, memory: &Memory) -> Option<Place> {
         let Setup { size, addresses, .. } = self.rings[ring];
         let [descriptors, available, used] = addresses?;
@@ -227,7 +228,7 @@ impl Session {
         })
     }
 
-    /// Takes memory that is mapped anew: rings in use go on in it.
+    /// Sets newly mapped memory. Rings in use continue in it.
     pub(super) fn set_memory(&mut self, memory: Arc<Memory>) {
         for ring in 0..self.rings.len() {
             self.device.replace(ring, &memory, self.place(ring, &memory));
@@ -250,7 +251,7 @@ fn among(what: &'static str, got: u64, offered: u64) -> Result<(), SessionError>
     }
 }
 
-/// The event that comes with a message, if one is to.
+/// Returns the event that comes with a message, if there should be one.
 fn one(
     request: &'static str,
     event: Event,

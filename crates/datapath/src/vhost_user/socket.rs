@@ -19,12 +19,12 @@ use crate::error::SocketError;
 /// Connections that may wait to be refused.
 const WAITING: i32 = 8;
 
-/// Listens at a path, which only this user may connect to. What a process that is gone has
-/// left there is replaced; nothing else is.
+/// Listens on a path, to which only this user may connect. A socket left by a process that has
+/// ended is replaced; nothing else is.
 ///
 /// # Errors
-/// A directory that others may write to; a file that is there and is no socket of this
-/// user, or one that somebody listens at; the kernel's answers.
+/// If other users may write to the directory; if the path exists and is not a socket of this user,
+/// or a program listens on it; errors of the kernel.
 pub(super) fn listen_at(path: &Path) -> Result<UnixListener, SocketError> {
     let wrong = |reason: String| SocketError { path: path.display().to_string(), reason };
     let failed =
@@ -36,7 +36,7 @@ pub(super) fn listen_at(path: &Path) -> Result<UnixListener, SocketError> {
     };
     let own = geteuid().as_raw();
     let directory = std::fs::metadata(parent).map_err(|e| failed("stat of its directory", &e))?;
-    // Whoever may write there can put another socket in its place.
+    // A user who may write to the directory could replace the socket.
     if ![0, own].contains(&directory.uid()) || directory.mode() & 0o022 != 0 {
         return Err(wrong(format!(
             "its directory is of user {} with mode {:04o}, expected one that only user {own} \
@@ -49,11 +49,18 @@ pub(super) fn listen_at(path: &Path) -> Result<UnixListener, SocketError> {
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(failed("stat", &error)),
+        // A file that is not a socket may be something that the user needs.
         Ok(file) if !file.file_type().is_socket() => {
-            return Err(wrong("there is a file that is no socket; it stays".to_owned()));
+            return Err(wrong(
+                "a file that is not a socket exists there and was not replaced".to_owned(),
+            ));
         }
+        // Another user's socket must not be replaced.
         Ok(file) if file.uid() != own => {
-            return Err(wrong(format!("there is a socket of user {}; it stays", file.uid())));
+            return Err(wrong(format!(
+                "a socket of user {} exists there and was not replaced",
+                file.uid()
+            )));
         }
         Ok(_) => match UnixStream::connect(path) {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
@@ -66,7 +73,7 @@ pub(super) fn listen_at(path: &Path) -> Result<UnixListener, SocketError> {
     let socket: OwnedFd = socket(AddressFamily::Unix, SockType::Stream, flags, None)
         .map_err(|e| failed("socket", &e))?;
     bind(std::os::fd::AsRawFd::as_raw_fd(&socket), &address).map_err(|e| failed("bind", &e))?;
-    // Nobody can connect before it listens.
+    // Nobody can connect before `listen`.
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o600))
         .map_err(|e| failed("chmod", &e))?;
     let backlog = Backlog::new(WAITING).map_err(|e: Errno| failed("listen", &e))?;
@@ -74,7 +81,7 @@ pub(super) fn listen_at(path: &Path) -> Result<UnixListener, SocketError> {
     Ok(UnixListener::from(socket))
 }
 
-/// Whether a path can be printed as it is.
+/// Returns whether a path can be printed without escaping.
 pub(super) fn is_plain(path: &OsStr) -> bool {
     !path.as_bytes().is_empty() && path.to_str().is_some_and(|p| !p.contains(char::is_control))
 }
@@ -99,11 +106,11 @@ mod tests {
         drop(second);
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "precious").unwrap();
-        assert!(refused(&path).contains("no socket; it stays"));
+        assert!(refused(&path).contains("not a socket"));
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
         let link = directory.path().join("link");
         std::os::unix::fs::symlink("elsewhere", &link).unwrap();
-        assert!(refused(&link).contains("no socket; it stays"));
+        assert!(refused(&link).contains("not a socket"));
         assert!(refused(Path::new("/no/such/directory/s")).contains("its directory"));
         assert!(refused(Path::new("/")).contains("a directory"));
         let long = directory.path().join("s".repeat(200));

@@ -1,4 +1,4 @@
-//! What an endpoint is to do, as a file (TOML) or as the command line says it.
+//! Configuration of an endpoint, from a file (TOML) or the command line.
 //!
 //! ```toml
 //! local = "10.0.0.1"
@@ -13,7 +13,7 @@
 //! neighbours = { "10.1.0.7" = "02:00:00:00:00:07" }
 //! ```
 //!
-//! Unknown keys are refused, so that none is thought to be in force.
+//! Unknown keys are refused, so that nobody relies on a setting that has no effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -32,76 +32,76 @@ use crate::error::ConfigError;
 use crate::tapbridge::QUEUES_MAX;
 use crate::vhost_user;
 
-/// Most remote ends a frame is replicated to: one frame becomes so many packets.
+/// Maximum number of remote endpoints that a frame is replicated to. One frame becomes this many
+/// packets.
 pub const REPLICATION_MAX: usize = 256;
-/// Most remote ends of a network.
+/// Maximum number of remote endpoints of a network.
 pub const REMOTES_MAX: usize = 4096;
-/// Most learned entries that may be asked for; one takes about 120 bytes, and up to 400
-/// where several places claim it.
+/// Maximum number of learned entries that can be configured. An entry takes about 120 bytes, and up
+/// to 400 if several places claim its address.
 pub const ENTRIES_MAX: usize = 1 << 20;
-/// MTUs a TAP may have: the least of IPv4 (RFC 791), and what fits into a
-/// VXLAN packet.
+/// Valid MTUs of a TAP: from the minimum of IPv4 (RFC 791) to what fits into a VXLAN packet.
 pub const MTU: std::ops::RangeInclusive<u32> = 68..=65_450;
 
 /// An endpoint: one address, one port, any number of networks.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Config {
-    /// Own address on the underlay; decides between IPv4 and IPv6.
+    /// Own address on the underlay. It selects IPv4 or IPv6.
     pub local: IpAddr,
-    /// UDP port of all ends.
+    /// UDP port of all endpoints.
     #[serde(default = "port")]
     pub port: u16,
-    /// TTL or hop limit of what is sent.
+    /// TTL or hop limit of outer packets.
     #[serde(default = "ttl")]
     pub ttl: u8,
-    /// Don't Fragment: packets that the path does not take are answered with
-    /// ICMP; otherwise they are sent as fragments.
+    /// Sets Don't Fragment: packets that exceed the path MTU are answered with ICMP. Otherwise they
+    /// are sent as fragments.
     #[serde(default = "yes")]
     pub df: bool,
-    /// Whether what is sent has an outer UDP checksum.
+    /// Whether outer packets have a UDP checksum.
     #[serde(default = "yes")]
     pub checksum: bool,
-    /// Over IPv6, whether packets without a checksum are received (RFC 6935).
-    /// Over IPv4 they always are.
+    /// Over IPv6, whether packets without a checksum are accepted (RFC 6935). Over IPv4 they always
+    /// are.
     #[serde(default)]
     pub zero_checksum6: bool,
-    /// How encapsulated GSO packets are handed to the kernel.
+    /// How encapsulated GSO packets are passed to the kernel.
     #[serde(default)]
     pub hand_over: HandOver,
-    /// Where counters are told to Prometheus, `unix:PATH` or `ADDRESS:PORT`; whoever
-    /// tells them interprets it.
+    /// Address where counters are served to Prometheus, `unix:PATH` or `ADDRESS:PORT`. It is
+    /// interpreted by the caller.
     #[serde(default)]
     pub metrics: Option<String>,
-    /// Queues of each TAP; each number has its thread.
+    /// Number of queues of each TAP. Each queue number has its own thread.
     #[serde(default = "one")]
     pub queues: usize,
     /// How the TAPs are read.
     #[serde(default)]
     pub engine: Engine,
-    /// Microseconds for which a thread looks again before it sleeps, as long as that has
-    /// been of use: packets wait less, the CPU is busy. Not with [`Engine::Uring`].
+    /// Busy-polls for up to this many microseconds before sleeping, while polling keeps finding
+    /// packets. It reduces latency and keeps the CPU busy. Not with [`Engine::Uring`].
     #[serde(default)]
     pub busy_poll: u32,
-    /// CPUs of the threads, in the queues' order; none: wherever the caller may run.
+    /// CPUs of the threads, in the order of the queues; empty: all CPUs of the caller.
     #[serde(default)]
     pub cpus: Vec<usize>,
-    /// Virtual networks, each with a VNI and a TAP of its own.
+    /// Virtual networks, each with its own VNI and TAP.
     #[serde(default, rename = "network")]
     pub networks: Vec<NetworkConfig>,
 }
 
-/// How encapsulated GSO packets are handed to the kernel.
+/// How encapsulated GSO packets are passed to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HandOver {
-    /// Whole where that works and passes no packet filter by, else cut.
+    /// Unsegmented, if that works and bypasses no packet filter. Otherwise segmented here.
     #[default]
     Auto,
-    /// Whole, by a second TAP with `TUN_F_UDP_TUNNEL_GSO`, or not at all; packet
-    /// filters of the underlay do not see the tunnel.
+    /// Unsegmented, through a second TAP with `TUN_F_UDP_TUNNEL_GSO`; an error if that is not
+    /// possible. Packet filters of the underlay do not see the tunnel.
     TunnelGso,
-    /// Cut here, by sockets with `UDP_SEGMENT`.
+    /// Segmented here, and sent through sockets with `UDP_SEGMENT`.
     UdpSegment,
 }
 
@@ -113,7 +113,7 @@ impl std::str::FromStr for HandOver {
             "auto" => Ok(HandOver::Auto),
             "tunnel-gso" => Ok(HandOver::TunnelGso),
             "udp-segment" => Ok(HandOver::UdpSegment),
-            _ => Err("wanted auto, tunnel-gso or udp-segment".to_owned()),
+            _ => Err("expected auto, tunnel-gso or udp-segment".to_owned()),
         }
     }
 }
@@ -122,10 +122,10 @@ impl std::str::FromStr for HandOver {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Engine {
-    /// Frame by frame, when `epoll` says so.
+    /// Frame by frame, with `epoll`.
     #[default]
     Epoll,
-    /// By batches, by io_uring (Linux 6.7).
+    /// In batches, with io_uring (Linux 6.7).
     Uring,
 }
 
@@ -145,84 +145,85 @@ impl std::str::FromStr for Engine {
         match text {
             "epoll" => Ok(Engine::Epoll),
             "uring" => Ok(Engine::Uring),
-            _ => Err("wanted epoll or uring".to_owned()),
+            _ => Err("expected epoll or uring".to_owned()),
         }
     }
 }
 
-/// One network: a VNI and the TAP that leads to it.
+/// A network: a VNI and its TAP.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct NetworkConfig {
     /// VXLAN network identifier, 24 bits.
     #[serde(deserialize_with = "vni")]
     pub vni: Vni,
-    /// The TAP's name; it is created. Or `vhost-user:` and the path of a socket for a guest,
+    /// Name of the TAP, which is created. For a guest: `vhost-user:` and the path of the socket,
     /// which is created.
     pub tap: String,
-    /// Namespace of the TAP: name, process id or path; none: the caller's. Whoever
+    /// Namespace of the TAP: name, process ID or path; `None`: that of the caller. The code that
     /// creates the devices interprets it.
     #[serde(default)]
     pub netns: Option<String>,
-    /// Addresses of the TAP, ADDRESS/LENGTH; likewise.
+    /// Addresses of the TAP, ADDRESS/LENGTH. The code that creates the devices interprets them.
     #[serde(default)]
     pub address: Vec<String>,
-    /// MTU of the TAP; none: the least that the paths to the remote ends allow.
+    /// MTU of the TAP; `None`: the smallest that the paths to the remote endpoints allow.
     #[serde(default)]
     pub mtu: Option<u32>,
-    /// The remote ends: they may send, and get what is replicated.
+    /// Remote endpoints. They may send, and they receive replicated frames.
     #[serde(default)]
     pub remotes: Vec<IpAddr>,
-    /// Who gets broadcast, multicast and packets to unknown addresses; none:
-    /// all remote ends, or the group.
+    /// Receivers of broadcast, multicast and unknown unicast; `None`: all remote endpoints, or the
+    /// group.
     #[serde(default)]
     pub replicate: Option<Vec<IpAddr>>,
-    /// A multicast group of the underlay that gets these instead, once. It is joined
-    /// on the link that has the endpoint's address.
+    /// A multicast group of the underlay that receives these frames instead. It is joined on the
+    /// link with the endpoint's address.
     #[serde(default)]
     pub group: Option<IpAddr>,
-    /// Whether anyone may send.
+    /// Whether packets from any remote endpoint are accepted.
     #[serde(default)]
     pub any_remote: bool,
     /// Whether addresses are learned from packets.
     #[serde(default = "yes")]
     pub learning: bool,
-    /// Seconds after which a learned address or neighbour is forgotten.
+    /// Seconds after which a learned address or neighbour expires.
     #[serde(default = "ageing")]
     pub ageing: u32,
-    /// Most learned addresses of all remote ends, and as many of the TAP's side.
+    /// Maximum number of learned addresses of all remote endpoints, and the same number for the
+    /// TAP's side.
     #[serde(default = "entries")]
     pub max_learned: usize,
-    /// Most learned addresses, and most learned neighbours, of one remote end; without it a
-    /// quarter of all, so that no remote end takes the room of the others.
+    /// Maximum number of learned addresses, and of learned neighbours, of one remote endpoint. The
+    /// default is a quarter of all, so that no remote endpoint uses up the room of the others.
     #[serde(default)]
     pub max_learned_per_remote: Option<usize>,
-    /// How many addresses a remote end may take within a minute from places that still
-    /// send; more go to it when those have been silent for ten seconds.
+    /// How many addresses a remote endpoint may take over within a minute from places that still
+    /// send. Further addresses move to it once those places have been silent for ten seconds.
     #[serde(default = "moves")]
     pub max_moves: u32,
-    /// Addresses that are never learned: hardware address = remote end.
+    /// Static FDB entries: hardware address = remote endpoint.
     #[serde(default)]
     pub fdb: BTreeMap<String, IpAddr>,
-    /// Whether ARP requests and neighbour solicitations of the TAP are answered where
-    /// the answer is known, instead of being flooded.
+    /// Whether ARP requests and neighbour solicitations from the TAP are answered if the answer is
+    /// known, instead of being flooded.
     #[serde(default)]
     pub neigh_suppress: bool,
-    /// Most neighbours that are learned from ARP and neighbour discovery.
+    /// Maximum number of neighbours learned from ARP and neighbour discovery.
     #[serde(default = "entries")]
     pub max_neighbours: usize,
-    /// Neighbours that are never learned: IP address = hardware address. They are
-    /// answered for as hosts, not as routers, and to questions without a VLAN tag.
+    /// Static neighbours: IP address = hardware address. Answers describe them as hosts, not as
+    /// routers. Only requests without a VLAN tag are answered.
     #[serde(default)]
     pub neighbours: BTreeMap<String, String>,
 }
 
-/// The entries of a network that are never learned.
+/// The static entries of a network.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Entries {
-    /// Where a hardware address is.
+    /// Location of each hardware address.
     pub fdb: Vec<(MacAddr, IpAddr)>,
-    /// Who has an IP address.
+    /// Hardware address of each IP address.
     pub neighbours: Vec<(IpAddr, MacAddr)>,
 }
 
@@ -269,7 +270,7 @@ fn wrong(key: impl Into<String>, problem: impl Into<String>) -> ConfigError {
 }
 
 impl Config {
-    /// An endpoint without networks.
+    /// Returns an endpoint without networks.
     pub fn new(local: IpAddr) -> Config {
         Config {
             local,
@@ -288,10 +289,10 @@ impl Config {
         }
     }
 
-    /// Reads and validates a file's text.
+    /// Parses and validates the text of a file.
     ///
     /// # Errors
-    /// The line that is wrong, or the value.
+    /// If the syntax is wrong, with the line, or a value is invalid.
     pub fn parse(text: &str) -> Result<Config, ConfigError> {
         let config: Config = toml_edit::de::from_str(text)
             .map_err(|error| ConfigError::Text(error.to_string().trim_end().to_owned()))?;
@@ -299,70 +300,79 @@ impl Config {
         Ok(config)
     }
 
-    /// Checks what types cannot say.
+    /// Checks the values that their types do not.
     ///
     /// # Errors
     /// [`ConfigError::Value`].
     pub fn validate(&self) -> Result<(), ConfigError> {
         if self.local.is_unspecified() || self.local.is_multicast() {
-            return Err(wrong("local", format!("{} is no host's address", self.local)));
+            return Err(wrong("local", format!("{} is not a host address", self.local)));
         }
         if self.port == 0 {
-            return Err(wrong("port", "0 is no port"));
+            return Err(wrong("port", "must not be 0"));
         }
         if self.ttl == 0 {
-            return Err(wrong("ttl", "0 reaches no one: wanted 1 to 255"));
+            return Err(wrong("ttl", "must be 1 to 255"));
         }
         if !(1..=QUEUES_MAX).contains(&self.queues) {
-            return Err(wrong("queues", format!("{} is not 1 to {QUEUES_MAX}", self.queues)));
+            return Err(wrong(
+                "queues",
+                format!("{} is not between 1 and {QUEUES_MAX}", self.queues),
+            ));
         }
         if self.busy_poll > BUSY_POLL_MAX {
-            let problem = format!("{} is not 0 to {BUSY_POLL_MAX} microseconds", self.busy_poll);
+            let problem =
+                format!("{} is not between 0 and {BUSY_POLL_MAX} microseconds", self.busy_poll);
             return Err(wrong("busy-poll", problem));
         }
         if self.busy_poll > 0 && self.engine == Engine::Uring {
-            return Err(wrong("busy-poll", "a ring sleeps in the kernel: engine = \"epoll\" only"));
+            return Err(wrong(
+                "busy-poll",
+                "not available with io_uring, which sleeps in the kernel: use engine = \"epoll\"",
+            ));
         }
         if self.networks.is_empty() {
-            return Err(wrong("network", "there is none"));
+            return Err(wrong("network", "no network is configured"));
         }
         let mut vnis = BTreeSet::new();
         let mut taps = BTreeSet::new();
         for network in &self.networks {
             network.validate(self.local)?;
             if network.guest().is_some() && self.engine == Engine::Uring {
-                let problem = "uring reads TAP devices only, and there is a guest by vhost-user";
+                let problem = "uring reads TAP devices only, but a network has a vhost-user guest";
                 return Err(wrong("engine", problem));
             }
             if network.guest().is_some() && self.queues > vhost_user::QUEUES_MAX {
-                let problem =
-                    format!("{} is not 1 to {} with a guest", self.queues, vhost_user::QUEUES_MAX);
+                let problem = format!(
+                    "{} is not between 1 and {}, the range with a guest",
+                    self.queues,
+                    vhost_user::QUEUES_MAX
+                );
                 return Err(wrong("queues", problem));
             }
             if !vnis.insert(network.vni) {
-                return Err(wrong("vni", format!("{} is there twice", network.vni)));
+                return Err(wrong("vni", format!("{} is used twice", network.vni)));
             }
             if !taps.insert((&network.netns, &network.tap)) {
-                return Err(wrong("tap", format!("{:?} is there twice", network.tap)));
+                return Err(wrong("tap", format!("{:?} is used twice", network.tap)));
             }
         }
         Ok(())
     }
 
-    /// How long a thread looks again before it sleeps.
+    /// Returns how long a thread polls before it sleeps.
     pub fn busy_poll(&self) -> Duration {
         Duration::from_micros(self.busy_poll.into())
     }
 
-    /// Bytes that the tunnel takes from the underlay's MTU: inner Ethernet,
-    /// VXLAN, UDP and outer IP header.
+    /// Returns the overhead of the tunnel in bytes: inner Ethernet, VXLAN, UDP and outer IP header.
     pub fn overhead(&self) -> u32 {
         if self.local.is_ipv4() { 50 } else { 70 }
     }
 }
 
 impl NetworkConfig {
-    /// A network without remote ends.
+    /// Returns a network without remote endpoints.
     pub fn new(vni: Vni, tap: impl Into<String>) -> NetworkConfig {
         NetworkConfig {
             vni,
@@ -386,7 +396,7 @@ impl NetworkConfig {
         }
     }
 
-    /// Who gets what is replicated.
+    /// Returns the receivers of replicated frames.
     pub fn replication(&self) -> &[IpAddr] {
         match (&self.replicate, &self.group) {
             (Some(replicate), _) => replicate,
@@ -395,7 +405,7 @@ impl NetworkConfig {
         }
     }
 
-    /// The bounds of what is learned.
+    /// Returns the limits of learned addresses.
     pub fn limits(&self) -> Limits {
         Limits {
             ageing: self.ageing,
@@ -405,31 +415,31 @@ impl NetworkConfig {
         }
     }
 
-    /// What one remote end may claim of a table.
+    /// Returns the share of a table that one remote endpoint may use.
     fn share_of(&self, entries: usize) -> usize {
         self.max_learned_per_remote.unwrap_or_else(|| (entries / 4).max(1))
     }
 
-    /// The bounds of the neighbours that are learned; `None`: nobody is answered.
+    /// Returns the limits of learned neighbours; `None`: neighbour suppression is off.
     pub fn neighbour_limits(&self) -> Option<Limits> {
-        // Who has said it last has the address, as hosts themselves have it.
+        // The last claim for an address wins, as it does in hosts' own neighbour tables.
         let moves = u32::MAX;
         let (entries, share) = (self.max_neighbours, self.share_of(self.max_neighbours));
         let limits = Limits { ageing: self.ageing, entries, share, moves };
         self.neigh_suppress.then_some(limits)
     }
 
-    /// The entries that are never learned.
+    /// Returns the static entries.
     ///
     /// # Errors
-    /// What is no unicast hardware address, or no host's address.
+    /// If an entry is not a unicast hardware address, or not a host address.
     pub fn entries(&self) -> Result<Entries, ConfigError> {
         let key = |name: &str| format!("{name} of VNI {}", self.vni);
         let mac = |key: &str, text: &str| {
             let mac: MacAddr = text.parse().map_err(|e| wrong(key, format!("{e}")))?;
             match mac.is_unicast() {
                 true => Ok(mac),
-                false => Err(wrong(key, format!("{mac} is no unicast address"))),
+                false => Err(wrong(key, format!("{mac} is not a unicast address"))),
             }
         };
         let fdb = self.fdb.iter().map(|(text, remote)| Ok((mac(&key("fdb"), text)?, *remote)));
@@ -437,9 +447,9 @@ impl NetworkConfig {
             let key = key("neighbours");
             let ip: IpAddr = ip
                 .parse()
-                .map_err(|_| wrong(&key, format!("{ip:?}: wanted an IPv4 or IPv6 address")))?;
+                .map_err(|_| wrong(&key, format!("{ip:?}: expected an IPv4 or IPv6 address")))?;
             if ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() {
-                return Err(wrong(&key, format!("{ip} is no neighbour's address")));
+                return Err(wrong(&key, format!("{ip} is not a host address")));
             }
             Ok((ip, mac(&key, text)?))
         };
@@ -450,7 +460,7 @@ impl NetworkConfig {
         })
     }
 
-    /// The socket, where the tenants' side is a guest.
+    /// Returns the path of the guest's socket, if the tenants' side is a guest.
     pub fn guest(&self) -> Option<&Path> {
         self.tap.strip_prefix(vhost_user::PREFIX).map(Path::new)
     }
@@ -460,84 +470,96 @@ impl NetworkConfig {
         if let Some(path) = self.guest() {
             let plain = |c: char| !c.is_control() && !"\"\\".contains(c);
             if !path.is_absolute() || !self.tap.chars().all(plain) {
-                let problem = format!("{:?}: wanted an absolute path without quotes", self.tap);
+                let problem = format!("{:?}: expected an absolute path without quotes", self.tap);
                 return Err(wrong(key("tap"), problem));
             }
             if self.netns.is_some() || !self.address.is_empty() {
-                let problem =
-                    "a guest has a socket, in no network namespace, and no addresses here";
+                let problem = "a guest has a socket: it takes no netns and no address";
                 return Err(wrong(key("tap"), problem));
             }
         } else if self.tap.is_empty() || self.tap.len() > 15 || self.tap.contains(['/', '%', ':']) {
-            let problem = format!("{:?}: wanted 1 to 15 bytes without / % and :", self.tap);
+            let problem = format!("{:?}: expected 1 to 15 bytes without / % and :", self.tap);
             return Err(wrong(key("tap"), problem));
         }
         if let Some(mtu) = self.mtu.filter(|mtu| !MTU.contains(mtu)) {
-            let problem = format!("{mtu} is not {} to {}", MTU.start(), MTU.end());
+            let problem = format!("{mtu} is not between {} and {}", MTU.start(), MTU.end());
             return Err(wrong(key("mtu"), problem));
         }
         if let Some(group) = self.group {
             if !group.is_multicast() || group.is_ipv4() != local.is_ipv4() {
-                let problem = format!("{group} is no multicast group of the family of {local}");
+                let problem =
+                    format!("{group} is not a multicast group of the address family of {local}");
                 return Err(wrong(key("group"), problem));
             }
             if self.replicate.is_some() {
-                return Err(wrong(key("group"), "and replicate exclude each other"));
+                return Err(wrong(key("group"), "cannot be combined with replicate"));
             }
         }
         let replicate = self.replicate.iter().flatten();
         let all = self.remotes.iter().chain(replicate.clone()).chain(self.fdb.values());
         for remote in all {
             if remote.is_ipv4() != local.is_ipv4() {
-                let problem = format!("{remote} is not of the family of local = {local}");
+                let problem = format!("{remote} is not of the address family of local = {local}");
                 return Err(wrong(key("remotes"), problem));
             }
             if remote.is_multicast() {
                 let problem = format!(
-                    "{remote} is a multicast group: say group for who gets what is flooded, and \
-                     the remote ends, or any-remote, for who may send"
+                    "{remote} is a multicast group. Set group to flood to it, and remotes or \
+                        any-remote to select the accepted senders"
                 );
                 return Err(wrong(key("remotes"), problem));
             }
             if remote.is_unspecified() || *remote == local {
-                return Err(wrong(key("remotes"), format!("{remote} is no remote end")));
+                return Err(wrong(
+                    key("remotes"),
+                    format!("{remote} is not a valid remote endpoint"),
+                ));
             }
         }
-        // Who gets something without being able to answer is a mistake.
+        // An endpoint that receives frames but whose answers would be dropped is a mistake.
         let known = |remote: &&IpAddr| self.any_remote || self.remotes.contains(remote);
         let others = replicate.chain(self.fdb.values());
         if let Some(stranger) = others.into_iter().find(|remote| !known(remote)) {
-            let problem = format!("{stranger} is not among the remotes");
+            let problem = format!("{stranger} is not in remotes");
             return Err(wrong(key("replicate and fdb"), problem));
         }
         if self.remotes.len() > REMOTES_MAX {
-            let problem = format!("{} are more than {REMOTES_MAX}", self.remotes.len());
+            let problem =
+                format!("{} entries are more than the limit of {REMOTES_MAX}", self.remotes.len());
             return Err(wrong(key("remotes"), problem));
         }
         if self.replication().len() > REPLICATION_MAX {
-            let problem = format!("{} are more than {REPLICATION_MAX}", self.replication().len());
+            let problem = format!(
+                "{} entries are more than the limit of {REPLICATION_MAX}",
+                self.replication().len()
+            );
             return Err(wrong(key("replicate"), problem));
         }
         if self.remotes.is_empty() && !self.any_remote {
-            return Err(wrong(key("remotes"), "there is none, and any-remote is not set"));
+            return Err(wrong(
+                key("remotes"),
+                "no remote endpoint is configured and any-remote is not set",
+            ));
         }
         if self.max_learned_per_remote == Some(0) {
-            return Err(wrong(key("max-learned-per-remote"), "0 learns nothing: learning = false"));
+            return Err(wrong(
+                key("max-learned-per-remote"),
+                "must not be 0: to disable learning, set learning = false",
+            ));
         }
         if let Some(share) = self.max_learned_per_remote.filter(|share| *share > self.max_learned) {
-            let problem =
-                format!("{share} is more than all have: max-learned is {}", self.max_learned);
+            let problem = format!("{share} exceeds max-learned, which is {}", self.max_learned);
             return Err(wrong(key("max-learned-per-remote"), problem));
         }
         for (name, most) in
             [("max-learned", self.max_learned), ("max-neighbours", self.max_neighbours)]
         {
             if most > ENTRIES_MAX {
-                return Err(wrong(key(name), format!("{most} is more than {ENTRIES_MAX}")));
+                return Err(wrong(key(name), format!("{most} exceeds the limit of {ENTRIES_MAX}")));
             }
         }
         if !self.neighbours.is_empty() && !self.neigh_suppress {
-            return Err(wrong(key("neighbours"), "nobody is told without neigh-suppress = true"));
+            return Err(wrong(key("neighbours"), "static neighbours need neigh-suppress = true"));
         }
         self.entries().map(drop)
     }
@@ -595,12 +617,12 @@ mod tests {
             (
                 "vni = 11",
                 "vni = 11\nneighbours = { \"ff02::1\" = \"02:00:00:00:00:09\" }\nneigh-suppress = true",
-                "ff02::1 is no neighbour",
+                "ff02::1 is not a host address",
             ),
             (
                 "vni = 11",
                 "vni = 11\nneighbours = { \"10.1.0.9\" = \"03:00:00:00:00:09\" }\nneigh-suppress = true",
-                "03:00:00:00:00:09 is no unicast",
+                "03:00:00:00:00:09 is not a unicast",
             ),
             ("vni = 11", "vni = 11\nmax-neighbours = 99999999", "max-neighbours"),
             ("vni = 11", "vni = 11\nmax-learned-per-remote = 0", "max-learned-per-remote"),
@@ -614,12 +636,12 @@ mod tests {
             ("vni = 11", "vni = 16777216", "16777216"),
             ("tap1", "tap0", "twice"),
             ("any-remote = true", "", "remotes of VNI 11"),
-            ("[\"10.0.0.2\"]", "[\"10.0.0.4\"]", "10.0.0.4 is not among"),
+            ("[\"10.0.0.2\"]", "[\"10.0.0.4\"]", "10.0.0.4 is not in remotes"),
             ("[\"10.0.0.2\", ", "[\"fd00::1\", ", "fd00::1"),
             ("[\"10.0.0.2\", ", "[\"239.1.1.1\", ", "multicast group"),
-            ("vni = 11", "vni = 11\ngroup = \"10.0.0.9\"", "no multicast group"),
-            ("vni = 11", "vni = 11\ngroup = \"ff02::9\"", "no multicast group"),
-            ("vni = 10", "vni = 10\ngroup = \"239.1.1.1\"", "exclude each other"),
+            ("vni = 11", "vni = 11\ngroup = \"10.0.0.9\"", "not a multicast group"),
+            ("vni = 11", "vni = 11\ngroup = \"ff02::9\"", "not a multicast group"),
+            ("vni = 10", "vni = 10\ngroup = \"239.1.1.1\"", "cannot be combined with replicate"),
             ("02:00:00:00:00:07", "03:00:00:00:00:07", "unicast"),
             ("02:00:00:00:00:07", "02:00", "hardware address"),
             ("local = \"10.0.0.1\"", "local = \"host\"", "local"),

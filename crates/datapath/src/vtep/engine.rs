@@ -1,7 +1,8 @@
-//! A thread per queue: its receiving sockets, and its queue of each TAP.
+//! A thread per queue, with its receiving sockets and its queue of each TAP.
 //!
-//! A thread sleeps in `epoll_wait`; what is ready is read until it is empty, but
-//! no more than [`BUDGET`] reads of one while others wait. Or its ring brings the
+//! With epoll, the thread sleeps in `epoll_wait` and then reads ready sources until they are empty,
+//! but at most [`BUDGET`] reads from one while others wait. With io_uring, the ring delivers the
+//! TAPs' frames in batches, and reports which sockets are readable.
 //! TAPs' frames by batches (io_uring), and says when a socket has something.
 
 use std::net::UdpSocket;
@@ -27,43 +28,42 @@ use crate::vhost_user::GuestQueue;
 use crate::vnet_layout::HEADER;
 use crate::{Error, Result};
 
-/// Frames or batches of one source before the others get their turn.
+/// Maximum number of frames or batches from one source before the next one gets its turn.
 const BUDGET: usize = 64;
 
-/// How long a TAP that is empty behind a full segment is looked at again: ten segments'
-/// time of a writer on another CPU, less than half of a round trip.
+/// How long to poll an empty TAP after a full-sized segment: the time of ten segments from a writer
+/// on another CPU, and less than half of a round trip.
 ///
-/// A TAP takes a frame from its sender's account as soon as it is queued, so that TCP
-/// does not hold back small writes until they fill a GSO packet, as it does before a
-/// device that is busy (`tcp_should_autocork`). A thread that is awake would then carry
-/// a writer's segments one at a time through everything that follows. A sender whose
-/// frame was as long as the MTU allows has more to say, unless its messages have just
-/// that length.
+/// A TAP releases a frame from its sender's account as soon as it is queued. So TCP does not hold
+/// back small writes until they fill a GSO packet, as it does for a busy device
+/// (`tcp_should_autocork`), and a thread that reads at once would carry each segment alone. A
+/// sender whose frame was as long as the MTU allows usually has more data, unless its messages have
+/// exactly that length.
 const COMPANY: Duration = Duration::from_micros(30);
 
-/// Buffers of a ring; more than a few would only be cold when they are used again.
+/// Buffers of a ring. More would no longer be in the cache when they are reused.
 const BUFFERS: u16 = 16;
 
-/// Messages a system call. Each may be a GSO packet of 64 KiB.
+/// Messages per system call. Each may be a GSO packet of 64 KiB.
 const MESSAGES: usize = 16;
 
-/// Header, Ethernet with two tags, and the longest IP packet; rounded up to a
-/// whole number of pages.
+/// Size for a vnet header, Ethernet with two tags, and the longest IP packet, rounded up to a whole
+/// number of pages.
 const FRAME: usize = 17 * 4096;
 const _: () = assert!(FRAME >= HEADER + ethernet::HEADER_LEN + 8 + 65_536);
 
-/// What one thread of the endpoint forwards with.
+/// State of one forwarding thread.
 pub(super) struct Worker {
     pub(super) index: usize,
     pub(super) thread_networks: Vec<ThreadNetwork>,
     pub(super) underlay: Arc<Underlay>,
     pub(super) strangers: Arc<Tally>,
-    /// Time from which the endpoint counts seconds.
+    /// Time zero of the endpoint's clock, which counts seconds.
     pub(super) start: Instant,
     pub(super) merge: bool,
     pub(super) merge_udp: bool,
     pub(super) seed: u64,
-    /// How long to look again before it sleeps.
+    /// How long to poll before sleeping.
     pub(super) busy_poll: Duration,
 }
 
@@ -74,7 +74,7 @@ impl Worker {
         if let Some(ring) = ring {
             return Ok(threads.spawn(&name, move || self.run_by_ring(ring))?);
         }
-        // Their order: the sockets, each TAP, the second TAP where there is one.
+        // Order of the sources: sockets, TAPs, then the second TAP if there is one.
         let sockets = self.underlay.receivers(self.index);
         let mut sources: Vec<_> =
             sockets.map(|socket| Some((socket.as_fd(), "UDP socket"))).collect();
@@ -108,6 +108,7 @@ impl Worker {
         let mut looked = None;
         while self.sleep(&mut sources, &mut ready, sockets.len())? {
             while ready.contains(&true) {
+                // The thread has to end, even if frames keep arriving.
                 if !sources.go_on() {
                     return Ok(());
                 }
@@ -139,12 +140,13 @@ impl Worker {
         guests.map(GuestWriter::queue)
     }
 
-    /// Waits until a source has something; false when it is time to end. The TAPs' places
-    /// are from `first` on.
+    /// Waits until a source is ready; returns false when the thread has to end. The TAPs' indices
+    /// start at `first`.
     fn sleep(&self, sources: &mut Sources, ready: &mut [bool], first: usize) -> Result<bool> {
         let mut meanwhile = false;
         for (at, thread_network) in self.thread_networks.iter().enumerate() {
-            // A guest is asked to tell, and may have sent something just before.
+            // Ask the guest for notifications. It may have queued something just before, so check
+            // again.
             if let Some(guest) = thread_network.tap.guest()
                 && guest.queue().before_sleep(false)
             {
@@ -184,7 +186,7 @@ impl Worker {
                         );
                     }
                     Some(Event::Readable(at)) => match sockets.get(at - frames) {
-                        // What is left after this is told anew.
+                        // Anything left after this is reported again.
                         Some(socket) => {
                             self.wire(socket, &mut intake, &mut slots, now)?;
                         }
@@ -198,7 +200,7 @@ impl Worker {
         }
     }
 
-    /// Why a TAP of the ring cannot be read.
+    /// Returns the error for a TAP of the ring that cannot be read.
     fn failed(&self, at: usize, errno: Errno) -> Error {
         let tap = match self.thread_networks.get(at) {
             Some(thread_network) => thread_network.tap.tap(),
@@ -211,7 +213,8 @@ impl Worker {
         }
     }
 
-    /// The second that it is; once in each, and after a reload, things are looked at.
+    /// Returns the current second. Once per second, and after a reload, it refreshes the TAPs'
+    /// state.
     fn now(&mut self, looked: &mut Option<u32>) -> Result<u32> {
         let now = self.start.elapsed().as_secs() as u32;
         if *looked != Some(now) {
@@ -222,9 +225,10 @@ impl Worker {
         Ok(now)
     }
 
-    /// Anyone may change a TAP's address at any time.
+    /// Reads the TAPs' hardware addresses again: an administrator may change them at any time.
     fn look_at_taps(&mut self) -> Result<()> {
         for thread_network in &mut self.thread_networks {
+            // A vhost-user guest has no device.
             let Some(tap) = thread_network.tap.tap() else { continue };
             match tap.hardware_address() {
                 Ok(address) => thread_network.own = MacAddr(address),
@@ -234,7 +238,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Frames of one TAP to the wire; true if there may be more.
+    /// Sends frames of one TAP to the wire; returns whether there may be more.
     fn tap(
         &self,
         index: usize,
@@ -267,7 +271,7 @@ impl Worker {
                     budget -= 1;
                 }
                 Read::Nothing if last == full && company.expects(Instant::now) => {
-                    // The sender may have been on this CPU.
+                    // Let the sender run if it shares this CPU.
                     std::thread::yield_now();
                 }
                 Read::Nothing => {
@@ -281,7 +285,7 @@ impl Worker {
         Ok(more)
     }
 
-    /// Messages of the wire to the TAPs; true if there may be more.
+    /// Delivers messages from the wire to the TAPs; returns whether there may be more.
     fn wire(
         &self,
         socket: &UdpSocket,
@@ -289,15 +293,17 @@ impl Worker {
         slots: &mut ReceiveSlots,
         now: u32,
     ) -> Result<bool> {
-        // Each batch of messages is as much work as some frames.
+        // A batch of messages is as much work as several frames.
         for _ in 0..BUDGET / MESSAGES {
             let count = match slots.receive(socket) {
                 Ok(count) => count,
+                // Nothing is left to read.
                 Err(Errno::EAGAIN) => return Ok(false),
                 Err(Errno::EINTR) => continue,
                 Err(errno) => return Err(sys::Error::new("recvmmsg", "vtep", errno).into()),
             };
             for index in 0..count {
+                // The sender's address is not IP.
                 let Some(incoming) = slots.message(index) else { continue };
                 let message = Message {
                     from: incoming.from.ip(),
@@ -309,6 +315,7 @@ impl Worker {
                 intake.message(&self.thread_networks, &self.strangers, message, now);
             }
             self.written(intake)?;
+            // The socket was emptied.
             if count < slots.capacity() {
                 return Ok(false);
             }
@@ -316,9 +323,10 @@ impl Worker {
         Ok(true)
     }
 
-    /// What the second TAP has taken from the wire, to the TAPs; true if there may
-    /// be more.
+    /// Delivers packets that the second TAP received from the wire; returns whether there may be
+    /// more.
     fn second_tap(&self, intake: &mut Intake, frame: &mut [u8], now: u32) -> Result<bool> {
+        // Packets are not passed on unsegmented, so nothing arrives here.
         let Some(second) = self.underlay.second_tap() else { return Ok(false) };
         let (tap, port) = (second.queue(self.index), self.underlay.port());
         let mut more = true;
@@ -339,7 +347,7 @@ impl Worker {
         Ok(more)
     }
 
-    /// Delivers what is held; an error if a TAP is gone.
+    /// Delivers packets held for merging; fails if a TAP is gone.
     fn written(&self, intake: &mut Intake) -> Result<()> {
         intake.flush(&self.thread_networks);
         if let Some(index) = intake.gone()
@@ -351,11 +359,11 @@ impl Worker {
     }
 }
 
-/// A thread's ring: its queue of each TAP and of the second TAP where there is one,
-/// then its sockets, then the end.
+/// Creates a thread's ring. Its sources are the queue of each TAP, that of the second TAP if there
+/// is one, the sockets, and the stop event.
 ///
 /// # Errors
-/// Why the kernel has no such ring for us.
+/// If the kernel does not support or allow such a ring.
 pub(super) fn ring(
     taps: &[&Tap],
     underlay: &Underlay,

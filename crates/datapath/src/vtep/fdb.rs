@@ -1,27 +1,27 @@
-//! Which hardware address is where: entries as configured, and learned ones.
+//! Forwarding table: the place of each hardware address, from static and learned entries.
 //!
-//! A packet that claims an address for another place may be the first after a live
-//! migration, or a lie; nothing in it tells. So the move is made at once, but it is
-//! the old place's to undo:
+//! A packet that claims an address for another place may be the first one after a live migration,
+//! or forged. The packet alone does not show which. So the address moves at once, but its old place
+//! can take it back:
 //!
-//! - An entry keeps the places that have claimed its address, in their order. A place
-//!   that had it before and sends again has not moved: it gets the address back, and
-//!   who took it gets it no more while the other sends ([`SILENCE`]).
-//! - A new place comes behind the one that has the address and before those that lost
-//!   it. A claim lasts as long as an address is known ([`Limits::ageing`]), that of a
-//!   place which lost it for [`MEMORY`].
-//! - The TAP's side has the address whenever it sends, and is not moved away from
-//!   before it has been silent for [`LOCAL_SILENCE`].
-//! - A remote end takes so many addresses a minute from places that still send
-//!   ([`Limits::moves`]), and has so many in all ([`Limits::share`]).
-//! - What is configured is never changed.
+//! - An entry keeps the places that have claimed its address, in order. If a place that had the
+//!   address before sends again, it has not moved: it gets the address back. The place that took
+//!   the address cannot take it again while the other one sends ([`SILENCE`]).
+//! - A new place ranks behind the one that has the address and before those that lost it. A claim
+//!   lasts as long as an address is known ([`Limits::ageing`]); the claim of a place that lost it
+//!   lasts for [`MEMORY`].
+//! - The TAP's side gets the address whenever it sends. It loses the address only after it was
+//!   silent for [`LOCAL_SILENCE`].
+//! - A remote endpoint can take a limited number of addresses per minute from places that still
+//!   send ([`Limits::moves`]), and have a limited number in all ([`Limits::share`]).
+//! - Static entries never change.
 //!
-//! An honest place that had the address first has it again at each packet of its own. If
-//! it sends at least every [`SILENCE`] seconds, it is without the address at the most
-//! from an end's first claim to its own next packet, once for each such end. Who came first cannot be known: an address that somebody
-//! else has claimed before its owner was ever heard is that one's as long as it sends.
-//! Against that there are configured entries. `docs/src/design/remote-ends.md`
-//! compares these rules with the kernel's and Open vSwitch's.
+//! A genuine place that had the address first gets it back with each packet it sends. If it sends
+//! at least every [`SILENCE`] seconds, it is without the address at most from an endpoint's first
+//! claim to its own next packet, once per such endpoint. The table cannot know who is genuine: if
+//! another place claims an address before its owner was ever heard, it keeps the address while it
+//! sends. Static entries protect against that. `docs/src/design/remote-ends.md` compares these
+//! rules with those of the kernel and Open vSwitch.
 
 use std::collections::HashMap;
 use std::collections::hash_map;
@@ -34,22 +34,23 @@ use packet::ethernet::MacAddr;
 use super::place::Place;
 use super::table::{Learned, Limits, Shares, confirm};
 
-/// Seconds for which a place must have been silent before its address goes to one that
-/// has lost it before, or that takes too many.
+/// Seconds of silence after which an address can go to a place that lost it before, or that has
+/// used up its moves.
 pub const SILENCE: u32 = 10;
-/// Seconds for which the TAP's side must have been silent before its address goes to a
-/// remote end. A virtual machine that leaves is paused longer, or announces itself again.
+/// Seconds of silence after which an address on the TAP's side can go to a remote endpoint. A
+/// virtual machine that migrates away is paused for longer, or announces itself again.
 pub const LOCAL_SILENCE: u32 = 2;
 /// Seconds for which a place that took an address and lost it is remembered.
 pub const MEMORY: u32 = 60;
-/// Most places that have a claim on one address.
+/// Maximum number of places with a claim on one address.
 const CLAIMS: usize = 8;
 
-/// A place with a claim on an address.
+/// A claim of a place on an address.
 #[derive(Debug)]
 struct Claim {
     place: Place,
-    /// Second of its last packet; of the place that has the address, the entry knows it.
+    /// Second of its last packet. For the place that has the address, the entry's `seen` is
+    /// current.
     seen: AtomicU32,
 }
 
@@ -59,8 +60,8 @@ struct Entry {
     configured: bool,
     /// Second of the last packet from `place`.
     seen: AtomicU32,
-    /// Where the address has moved of late: all places with a claim, `place` among them,
-    /// the first that had it first. Else empty.
+    /// All places with a claim, including `place`, if the address has moved recently; the first had
+    /// it first. Otherwise empty.
     claims: Vec<Claim>,
 }
 
@@ -68,30 +69,30 @@ struct Entry {
 struct Entries {
     entries: HashMap<MacAddr, Entry>,
     shares: Shares,
-    /// Second of the last search for entries to forget.
+    /// Second of the last search for expired entries.
     swept: u32,
 }
 
-/// The forwarding table of one network. Seconds are the caller's, from any start.
+/// The forwarding table of one network. The caller defines the time zero of seconds.
 #[derive(Debug)]
 pub struct Fdb {
     table: RwLock<Entries>,
 }
 
-/// What a claim of another place comes to.
+/// Decision about the claim of another place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    /// Back to that place.
+    /// Give the address back to that place.
     Return,
-    /// The place that has it has been silent.
+    /// Move: the place that has it was silent.
     Move,
-    /// The place that has it may be gone: moved, if the end has not moved too many.
+    /// The place that has it may be gone: move, unless the endpoint has used up its moves.
     Try,
     Refuse(Learned),
 }
 
 impl Fdb {
-    /// A table with nothing but what is configured.
+    /// Creates a table with static entries.
     pub fn new(configured: impl IntoIterator<Item = (MacAddr, Place)>) -> Fdb {
         let entries = Entries { entries: HashMap::new(), shares: Shares::default(), swept: 0 };
         let fdb = Fdb { table: RwLock::new(entries) };
@@ -99,8 +100,7 @@ impl Fdb {
         fdb
     }
 
-    /// Replaces what is configured, and forgets of what was learned all but what is
-    /// at places that are to be kept.
+    /// Replaces the static entries, and removes learned entries whose place `keep` rejects.
     pub fn configure(
         &self,
         configured: impl IntoIterator<Item = (MacAddr, Place)>,
@@ -109,7 +109,7 @@ impl Fdb {
         let mut table = self.write();
         let table = &mut *table;
         table.entries.retain(|_, entry| !entry.configured && keep(entry.place));
-        // Who may send no more claims nothing.
+        // Places that may no longer send have no claims.
         let learned = table.entries.values_mut();
         learned.for_each(|entry| entry.claims.retain(|claim| keep(claim.place)));
         for (mac, place) in configured {
@@ -119,22 +119,22 @@ impl Fdb {
         table.recount();
     }
 
-    /// Where an address is, if that is known and not too old.
+    /// Returns the place of an address, if known and not expired.
     pub fn find(&self, mac: MacAddr, now: u32, limits: &Limits) -> Option<Place> {
         let table = self.read();
         let entry = table.entries.get(&mac)?;
         (entry.configured || entry.silence(now) <= limits.ageing).then_some(entry.place)
     }
 
-    /// Whether another place is configured.
+    /// Returns whether a static entry has another place for the address.
     pub fn contradicts(&self, mac: MacAddr, place: Place) -> bool {
         self.read().entries.get(&mac).is_some_and(|e| e.configured && e.place != place)
     }
 
-    /// Takes notice of a packet's source address.
+    /// Learns the source address of a packet.
     pub fn learn(&self, mac: MacAddr, place: Place, now: u32, limits: &Limits) -> Learned {
-        // Nearly always nothing changes: then threads do not wait for each other, nor
-        // for a flood of what is refused.
+        // Usually nothing changes. Then threads only share a read lock and do not wait for each
+        // other, not even in a flood of refused packets.
         {
             let table = self.read();
             match table.entries.get(&mac) {
@@ -148,6 +148,7 @@ impl Fdb {
                     }
                 }
                 None if table.swept == now => {
+                    // Expired entries were already removed in this second, so there is no room.
                     if let Some(refused) = table.shares.refuses(place, limits) {
                         return refused;
                     }
@@ -157,7 +158,7 @@ impl Fdb {
         }
         let mut table = self.write();
         let table = &mut *table;
-        // One that is known already needs room in its new place's share, too.
+        // A known address also needs room in the share of its new place.
         if table.shares.refuses(place, limits).is_some() {
             table.forget_old(now, limits);
         }
@@ -180,21 +181,21 @@ impl Fdb {
         }
     }
 
-    /// Entries: configured, learned (those too old included, until their room is
-    /// needed).
+    /// Returns the number of static entries, and of learned ones. Expired entries are included
+    /// until their room is needed.
     pub fn count(&self) -> (usize, usize) {
         let table = self.read();
         let learned = table.shares.learned();
         (table.entries.len() - learned, learned)
     }
 
-    /// The remote end with the most learned addresses, and their number.
+    /// Returns the remote endpoint with the most learned addresses, and their number.
     pub fn largest(&self) -> Option<(IpAddr, usize)> {
         self.read().shares.largest()
     }
 
-    // A panic while the lock is held, which would be a defect, leaves a table
-    // that is valid entry by entry.
+    // After a panic with the lock held, which would be a defect, each entry of the table is still
+    // valid. So ignore the poisoning.
     fn read(&self) -> RwLockReadGuard<'_, Entries> {
         self.table.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -205,8 +206,8 @@ impl Fdb {
 }
 
 impl Entries {
-    /// Once a second at most: a flood of addresses must not make every packet
-    /// search the whole table.
+    /// Removes expired entries, at most once per second: a flood of addresses must not cause a
+    /// search of the whole table for each packet.
     fn forget_old(&mut self, now: u32, limits: &Limits) {
         if self.swept == now {
             return;
@@ -223,7 +224,7 @@ impl Entries {
 }
 
 impl Entry {
-    /// Seconds since the last packet from where it is.
+    /// Returns the seconds since the last packet from its place.
     fn silence(&self, now: u32) -> u32 {
         now.saturating_sub(self.seen.load(Ordering::Relaxed))
     }
@@ -232,8 +233,8 @@ impl Entry {
         self.claims.iter().position(|claim| claim.place == place)
     }
 
-    /// Whether the claim of that rank is still kept up. One before the place that has
-    /// the address is kept as long as an address is known.
+    /// Returns whether the claim of that rank is still valid. A claim that ranks before the place
+    /// that has the address is valid as long as an address is known.
     fn is_kept(&self, rank: usize, now: u32, limits: &Limits) -> bool {
         let claim = &self.claims[rank];
         let first = self.rank(self.place).is_some_and(|current| rank <= current);
@@ -242,9 +243,10 @@ impl Entry {
             || now.saturating_sub(claim.seen.load(Ordering::Relaxed)) <= memory
     }
 
-    /// What a packet from `place`, which is not where the address is, comes to. Changes
-    /// nothing but when the place was seen.
+    /// Decides about a packet from `place`, which is not where the address is. Only updates when
+    /// the place was last seen.
     fn judge(&self, place: Place, now: u32, limits: &Limits) -> Verdict {
+        // A static entry never moves.
         if self.configured {
             return Verdict::Refuse(Learned::Configured);
         }
@@ -252,7 +254,7 @@ impl Entry {
         let own = rank.filter(|rank| self.is_kept(*rank, now, limits));
         let had_it_before = own.is_some() && own < self.rank(self.place);
         if place == Place::Local {
-            // What comes from the TAP is there.
+            // A packet from the TAP proves that the address is on this side.
             return if had_it_before { Verdict::Return } else { Verdict::Move };
         }
         let silence = self.silence(now);
@@ -260,18 +262,20 @@ impl Entry {
             confirm(&self.claims[rank].seen, now);
         }
         match self.place {
-            // Too old to be anywhere.
+            // The entry has expired.
             _ if silence > limits.ageing => Verdict::Move,
             Place::Local if silence < LOCAL_SILENCE => Verdict::Refuse(Learned::Local),
             Place::Local if own.is_some() && silence < SILENCE => Verdict::Refuse(Learned::Local),
             _ if had_it_before => Verdict::Return,
+            // The address has been silent at its old place, so the new claim is accepted.
             _ if silence >= SILENCE => Verdict::Move,
+            // It lost the address to a place that still uses it.
             _ if own.is_some() => Verdict::Refuse(Learned::Contested),
             _ => Verdict::Try,
         }
     }
 
-    /// A packet came from `place`, whose share has no room if `refused`.
+    /// Handles a packet from `place`; `refused`: its share has no room.
     fn claim(
         &mut self,
         place: Place,
@@ -281,16 +285,17 @@ impl Entry {
         refused: Option<Learned>,
     ) -> Learned {
         if self.place == place {
-            // Another thread was here first.
+            // Another thread has already moved it.
             confirm(&self.seen, now);
             return Learned::Known;
         }
-        // Where the address has moved from it had the room; and nothing keeps the TAP's
-        // side from its own.
+        // A place that had the address before had the room for it. The TAP's side always gets its
+        // own addresses.
         let refused = refused.filter(|_| place != Place::Local);
         let learned = match (self.judge(place, now, limits), refused) {
             (Verdict::Refuse(refused), _) => return refused,
             (Verdict::Return, _) => Learned::Returned,
+            // There is no room for another entry at the new place.
             (_, Some(refused)) => return refused,
             (Verdict::Try, None) if !shares.take_move(place, now, limits) => {
                 return if self.place == Place::Local {
@@ -309,7 +314,7 @@ impl Entry {
         learned
     }
 
-    /// Enters the claims of the place that has the address and of the one that gets it.
+    /// Records the claims of the place that has the address and of the one that gets it.
     fn note(&mut self, place: Place, now: u32, limits: &Limits) {
         let kept: Vec<bool> =
             (0..self.claims.len()).map(|rank| self.is_kept(rank, now, limits)).collect();
@@ -318,7 +323,7 @@ impl Entry {
         let seen = self.seen.load(Ordering::Relaxed);
         match self.rank(self.place) {
             Some(rank) => self.claims[rank].seen.store(seen, Ordering::Relaxed),
-            // What is too old to be anywhere has no claim either.
+            // An expired entry gives no claim.
             None if self.silence(now) > limits.ageing => {}
             None => self.claims.insert(0, Claim { place: self.place, seen: seen.into() }),
         }
@@ -326,15 +331,15 @@ impl Entry {
         let behind = current.map_or(0, |current| current + 1);
         let claim = Claim { place, seen: now.into() };
         match self.rank(place) {
-            // It had it first: who took it stays behind it.
+            // It had the address first: the place that took it stays behind it.
             Some(own) if own < behind => self.claims[own] = claim,
-            // It has waited for the other's silence: before all that lost it, too.
+            // It waited until the other was silent: rank it before all that lost the address.
             Some(own) => {
                 self.claims.remove(own);
                 self.claims.insert(behind, claim);
             }
             None => {
-                // The last one has the least of a claim; of these the first has the most.
+                // The list is full: drop the weakest claim, which is the last.
                 if self.claims.len() >= CLAIMS {
                     self.claims.pop();
                 }

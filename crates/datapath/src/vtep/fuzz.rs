@@ -1,8 +1,8 @@
-//! What fuzzing calls for the endpoint: each function takes any bytes, must not
-//! panic, and asserts what has to hold for them.
+//! Entry points for fuzzing the endpoint. Each function accepts any bytes, must not panic, and
+//! asserts the invariants.
 //!
-//! libFuzzer calls them from `fuzz/fuzz_targets/`, the tests here for a bounded
-//! number of cases with a stable compiler.
+//! libFuzzer calls them from `fuzz/fuzz_targets/`. The tests here run a limited number of cases
+//! with a stable compiler.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr};
@@ -21,14 +21,14 @@ use super::thread_network::{ThreadNetwork, Writer};
 use crate::counters::{Counters, DropReason, Tally};
 
 pub(super) const REMOTE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
-/// The other allowed remote end.
+/// The other accepted remote endpoint.
 pub(super) const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 4));
 pub(super) const STRANGER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3));
 pub(super) const OWN: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 pub(super) const ELSEWHERE: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 const TAP_MTU: u32 = 1450;
 
-/// A configuration's text: what passes can be, and passes again.
+/// Checks that a configuration that parses is valid and within its limits.
 pub fn config(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(config) = Config::parse(text) else { return };
@@ -57,9 +57,9 @@ pub fn config(data: &[u8]) {
     }
 }
 
-/// Datagrams and frames of the second TAP, each behind four bytes that say how it
-/// came: every packet has one fate, nothing goes back to the wire, and no more is
-/// written than has come.
+/// Receives datagrams and frames of the second TAP, each preceded by four bytes that describe how
+/// it arrived. Checks that every packet has one outcome, that nothing is sent to the wire, and that
+/// no more is written than was received.
 pub fn receive(mut data: &[u8]) {
     let mut bench = Bench::new();
     let mut packets = 0;
@@ -70,7 +70,7 @@ pub fn receive(mut data: &[u8]) {
         let (bytes, rest) = rest.split_at(length);
         data = rest;
         let from = if how & 1 == 0 { REMOTE } else { STRANGER };
-        // Merged datagrams of a length that the bytes themselves choose.
+        // Merged datagrams whose segment size comes from the bytes.
         let segment =
             (how & 2 != 0 && length > 1).then(|| u16::from_le_bytes([bytes[0], bytes[1]]) % 512);
         if how & 4 == 0 {
@@ -84,7 +84,7 @@ pub fn receive(mut data: &[u8]) {
             bench.intake.message(&bench.thread_networks, &bench.strangers, message, how.into());
         } else {
             let mut bytes = bytes.to_vec();
-            // What the kernel has merged says so in its header.
+            // Packets merged by the kernel are marked in the vnet header.
             let vnet = packet::vnet_hdr::split(&bytes, Layout::Tunnel).ok();
             let size = vnet.map_or(0, |(vnet, _)| usize::from(vnet.gso_size));
             packets += if size > 0 { length.div_ceil(size) } else { 1 };
@@ -116,9 +116,9 @@ pub fn receive(mut data: &[u8]) {
     assert!(written as u64 <= all.forwarded, "{written} written, {all:?}");
 }
 
-/// Frames of tenants of both sides, each behind three bytes that say where from, when
-/// and how long: what is answered is a question's answer, by who is at a remote end, and
-/// the tables stay within their bounds.
+/// Processes frames of tenants on both sides, each preceded by three bytes for side, time and
+/// length. Checks that only requests are answered, on behalf of owners at remote endpoints, and
+/// that the tables keep their limits.
 pub fn neighbours(mut data: &[u8]) {
     let thread_networks = thread_networks();
     let thread_network = &thread_networks[0];
@@ -147,14 +147,14 @@ pub fn neighbours(mut data: &[u8]) {
         assert_ne!(owner.mac, who.mac);
         let mut answer = [0; neighbour::ANSWER_LEN];
         let length = who.answer(&owner, &mut answer);
-        // Who hears it learns just that.
+        // A receiver of the answer learns exactly the owner.
         let told = neighbour::examine(&answer[..length]).unwrap();
         assert_eq!(told.claim, Some(Claim::Has(who.address(), owner)));
         assert_eq!(told.question, None);
     }
 }
 
-/// Networks 10 and 11 behind writers that keep what is written.
+/// Returns networks 10 and 11, with writers that keep the frames.
 fn thread_networks() -> Vec<ThreadNetwork> {
     [10, 11]
         .into_iter()
@@ -184,7 +184,7 @@ fn thread_networks() -> Vec<ThreadNetwork> {
         .collect()
 }
 
-/// The receiving half without a kernel: what it writes is kept.
+/// The receiving side without a kernel. It keeps the frames that it writes.
 pub(super) struct Bench {
     pub(super) thread_networks: Vec<ThreadNetwork>,
     pub(super) strangers: Tally,
@@ -208,7 +208,7 @@ impl Bench {
         self.intake.flush(&self.thread_networks);
     }
 
-    /// Why the last packet was dropped, if one was; and that counters add up.
+    /// Returns the reasons of drops, and checks that the counters add up.
     pub(super) fn check(&self) -> Vec<DropReason> {
         let mut reasons = Vec::new();
         for tally in self
@@ -230,7 +230,7 @@ impl Bench {
         reasons
     }
 
-    /// A whole frame of the underlay, as the second TAP delivers it.
+    /// Receives a complete frame of the underlay, as the second TAP delivers it.
     #[cfg(test)]
     pub(super) fn take_encapsulated(&mut self, vnet: &VnetHdr, frame: &[u8]) {
         let mut bytes = [&vnet.to_bytes()[..], frame].concat();

@@ -1,9 +1,10 @@
 //! Multicast groups of the underlay, on the link that has the endpoint's address.
 //!
-//! The kernel keeps a membership while the link is down. With the link it ends, and the
-//! address may come back with another: then the groups are joined there. So are those
-//! whose address was away for a while, as an IPv6 address is while its link is down.
-//! Limit: a socket for a group of link-local scope (ff02::/16) stays bound to the link that
+//! The kernel keeps a membership while the link is down, and drops it when the link is removed. If
+//! the address then appears on another link, the groups are joined there. The same happens after
+//! the address was absent for a while, as an IPv6 address is while its link is down. Limit: a
+//! socket for a group of link-local scope (ff02::/16) stays bound to the link for which it was
+//! opened.
 //! it was opened for.
 
 use std::fmt;
@@ -19,15 +20,15 @@ use sys::errno::Errno;
 use super::config::Config;
 use crate::Error;
 
-/// The groups of an endpoint, each with the socket that receives what is sent to it.
+/// The groups of an endpoint, each with its receiving socket.
 pub(super) struct Groups {
     local: IpAddr,
     sockets: Vec<UdpSocket>,
     groups: Vec<IpAddr>,
-    /// Of the underlay's namespace, wherever the thread is.
+    /// Belongs to the underlay's namespace, in whatever namespace the thread is.
     netlink: Netlink,
     watch: Watch,
-    /// Index of the link on which the groups are joined; none: the address is nowhere.
+    /// Index of the link on which the groups are joined; `None`: no link has the address.
     link: Mutex<Option<u32>>,
 }
 
@@ -38,10 +39,10 @@ impl fmt::Debug for Groups {
 }
 
 impl Groups {
-    /// Joins them in the calling thread's namespace; `None` where none is configured.
+    /// Joins the groups in the calling thread's namespace; `None` if none is configured.
     ///
     /// # Errors
-    /// `EADDRNOTAVAIL` when no link has the endpoint's address; those of the sockets.
+    /// `EADDRNOTAVAIL` if no link has the endpoint's address; errors of the sockets.
     pub(super) fn join(
         config: &Config,
         options: &ReceiverOptions,
@@ -54,10 +55,10 @@ impl Groups {
             return Ok(None);
         }
         let local = config.local;
-        // Before the first reading: nothing is missed between.
+        // Subscribe before the first read, so that no change is missed in between.
         let (watch, netlink) = (Watch::open()?, Netlink::open()?);
         let none = || {
-            sys::Error::new("join groups by the link of", local.to_string(), Errno::EADDRNOTAVAIL)
+            sys::Error::new("join groups on the link of", local.to_string(), Errno::EADDRNOTAVAIL)
         };
         let link = link_of(&netlink, local)?.ok_or_else(none)?;
         let socket =
@@ -66,48 +67,52 @@ impl Groups {
         Ok(Some(Groups { local, sockets, groups, netlink, watch, link: Mutex::new(Some(link)) }))
     }
 
-    /// The sockets, by group.
+    /// Returns the sockets, by group.
     pub(super) fn sockets(&self) -> &[UdpSocket] {
         &self.sockets
     }
 
-    /// Index of the link on which the groups are joined.
+    /// Returns the index of the link on which the groups are joined.
     pub(super) fn link(&self) -> Option<u32> {
         *self.link.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What to poll for reading.
+    /// Returns the descriptors to poll.
     pub(super) fn watched(&self) -> impl Iterator<Item = (BorrowedFd<'_>, &'static str)> {
         self.watch.fds()
     }
 
-    /// Joins the groups where the endpoint's address is by now; `lead` is to make what is
-    /// sent to them leave by that link. True if that has changed. What fails is tried
-    /// again at the next call.
+    /// Joins the groups on the link that now has the endpoint's address. `lead` must direct
+    /// outgoing packets of the groups to that link. Returns whether the link changed. Failed steps
+    /// are retried at the next call.
     pub(super) fn follow(&self, lead: impl Fn(u32) -> sys::Result<()>) -> bool {
         let mut joined = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+        // No address has changed since the groups were joined.
         if !self.watch.changed() && joined.is_some() {
             return false;
         }
-        // The kernel that does not answer now may later.
+        // A failed query is retried at the next call.
         let Ok(link) = link_of(&self.netlink, self.local) else { return false };
+        // The address is still on the same link.
         if link == *joined {
             return false;
         }
         if let Some(old) = joined.take() {
             for (socket, group) in self.sockets.iter().zip(&self.groups) {
-                // It was joined there; the socket's membership outlives the link.
+                // The membership of the socket outlives the link, so leave it.
                 let _ = datagram::leave_group(socket, *group, old);
             }
         }
+        // At present no link has the address.
         let Some(link) = link else { return false };
         for (socket, group) in self.sockets.iter().zip(&self.groups) {
-            // At the last attempt it may have been joined already.
+            // The last attempt may have joined it already.
             match datagram::join_group(socket, *group, link) {
                 Err(error) if error.errno != Errno::EADDRINUSE => return false,
                 _ => {}
             }
         }
+        // Not complete: the next call tries again.
         if lead(link).is_err() {
             return false;
         }
@@ -116,7 +121,7 @@ impl Groups {
     }
 }
 
-/// Index of the link with that address, in the namespace of `netlink`.
+/// Returns the index of the link with that address, in the namespace of `netlink`.
 fn link_of(netlink: &Netlink, local: IpAddr) -> Result<Option<u32>, netstate::Error> {
     let addresses = netlink.addresses()?;
     Ok(addresses.iter().find(|address| address.address == local).map(|address| address.link))

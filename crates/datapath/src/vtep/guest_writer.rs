@@ -1,4 +1,4 @@
-//! A tenant that is a guest by vhost-user, as one thread reads it and writes to it.
+//! The reads and writes of one thread for a tenant that is a vhost-user guest.
 
 use std::cell::RefCell;
 use std::io;
@@ -12,11 +12,11 @@ use crate::tapbridge::{FRAME_BUFFER, needed, sane};
 use crate::vhost_user::GuestQueue;
 use crate::vnet_layout::{HEADER, LAYOUT};
 
-/// One pair of a guest's queues.
+/// A pair of a guest's queues.
 #[derive(Debug)]
 pub(super) struct GuestWriter {
     queue: GuestQueue,
-    /// For what has to be cut.
+    /// Buffer for segments.
     piece: RefCell<Box<[u8]>>,
 }
 
@@ -30,23 +30,26 @@ impl GuestWriter {
         &self.queue
     }
 
-    /// Reads one frame with its header, which is one that a device may be given; `None`:
-    /// nothing is there. A frame that cannot be has no bytes.
+    /// Reads one frame with its header, validated for use with a device; `None`: the queue is
+    /// empty. An invalid frame is returned with length 0.
     pub(super) fn read(&self, buffer: &mut [u8]) -> Option<usize> {
         match self.queue.read(buffer) {
             Ok(length) if length > HEADER && sane(&mut buffer[..length]) => Some(length),
+            // Invalid: with length 0 the caller counts it as malformed.
             Ok(_) => Some(0),
             Err(Errno::EMSGSIZE) => Some(0),
             Err(_) => None,
         }
     }
 
-    /// Writes one frame behind its header: whole, if the guest takes it, else in pieces.
+    /// Writes one frame with its header: unsegmented if the guest accepts that, otherwise in
+    /// segments.
     pub(super) fn write(&self, header: &[u8; HEADER], frame: &[u8]) -> io::Result<()> {
         let unfit = || io::Error::from(Errno::EINVAL);
         let vnet = VnetHdr::parse(header, LAYOUT).map_err(|_| unfit())?;
         let gso = vnet.gso().map_err(|_| unfit())?;
         let takes = self.queue.takes();
+        // The guest accepts the frame unsegmented.
         if takes.contains(needed(&vnet, gso.as_ref())) {
             return Ok(self.queue.write_parts(header, frame)?);
         }

@@ -1,8 +1,8 @@
-//! "Too long": what the sender of a packet is told that the path does not take.
+//! ICMP errors for packets that exceed the path MTU.
 //!
-//! The endpoint has no address of its own in the tenants' network. As the
-//! kernel's tunnels do (`iptunnel_pmtud_build_icmp`, `net/ipv4/ip_tunnel_core.c`),
-//! it answers with the address that the packet was for.
+//! The endpoint has no address of its own in the tenants' network. Like the kernel's tunnels
+//! (`iptunnel_pmtud_build_icmp`, `net/ipv4/ip_tunnel_core.c`), it answers from the destination
+//! address of the packet.
 
 use packet::ethernet::{self, EtherType, Ethernet, EthernetHeader};
 use packet::ipv4::Ipv4;
@@ -10,7 +10,7 @@ use packet::ipv6::Ipv6;
 use packet::vlan::{self, Vlan};
 use packet::{icmp, icmpv6};
 
-/// Most tags in front of an answered packet.
+/// Maximum number of VLAN tags of an answered packet.
 const MAX_TAGS: usize = 2;
 
 /// Longest answer in bytes.
@@ -18,15 +18,15 @@ pub(super) const MAX_LEN: usize =
     ethernet::HEADER_LEN + MAX_TAGS * vlan::TAG_LEN + icmpv6::MAX_ERROR_LEN;
 const _: () = assert!(icmpv6::MAX_ERROR_LEN >= icmp::MAX_ERROR_LEN);
 
-/// The least MTU of an IPv6 link (RFC 8200, section 5).
+/// Minimum MTU of an IPv6 link (RFC 8200, section 5).
 const IPV6_MTU_MIN: u32 = 1280;
 
-/// Writes the answer to a frame too long for a path on which Ethernet payloads
-/// of `room` bytes pass, and returns its length. `None` for a frame that must not
-/// be answered, or whose sender could do nothing about it.
+/// Writes the answer to a frame that is too long for a path on which Ethernet payloads of `room`
+/// bytes fit; returns its length. `None` if the frame must not be answered, or its sender could not
+/// react to the answer.
 pub(super) fn too_big(frame: &[u8], room: u32, out: &mut [u8; MAX_LEN]) -> Option<usize> {
     let link = Ethernet::parse(frame).ok()?;
-    // A group has no address to answer from.
+    // A multicast address cannot be the source of an answer.
     if link.destination().is_multicast() || link.source().is_multicast() {
         return None;
     }
@@ -37,12 +37,14 @@ pub(super) fn too_big(frame: &[u8], room: u32, out: &mut [u8; MAX_LEN]) -> Optio
         (ether_type, packet) = (tag.ether_type(), tag.payload());
         at += vlan::TAG_LEN;
     }
+    // The answer must have room for the same tags.
     if at > ethernet::HEADER_LEN + MAX_TAGS * vlan::TAG_LEN {
         return None;
     }
+    // Tags are part of the Ethernet payload, but not of the IP packet.
     let mtu = room.checked_sub((at - ethernet::HEADER_LEN) as u32)?;
     let (head, body) = out.split_at_mut(at);
-    // Tags and EtherType as they were, the addresses the other way round.
+    // Tags and EtherType stay; the addresses are swapped.
     head.copy_from_slice(&frame[..at]);
     let back = EthernetHeader {
         destination: link.source(),
@@ -53,7 +55,7 @@ pub(super) fn too_big(frame: &[u8], room: u32, out: &mut [u8; MAX_LEN]) -> Optio
     let written = match ether_type {
         EtherType::IPV4 => {
             let original = Ipv4::parse(packet).ok()?;
-            // The error is about Don't Fragment (RFC 792).
+            // The error only makes sense with Don't Fragment (RFC 792).
             if !original.dont_fragment() || !icmp::may_answer_with_error(&original) {
                 return None;
             }
@@ -62,7 +64,7 @@ pub(super) fn too_big(frame: &[u8], room: u32, out: &mut [u8; MAX_LEN]) -> Optio
         }
         EtherType::IPV6 => {
             let original = Ipv6::parse(packet).ok()?;
-            // Less may not be told: the sender would only add a fragment header.
+            // A smaller MTU must not be reported: the sender would only add a fragment header.
             if mtu < IPV6_MTU_MIN || !icmpv6::may_answer_with_error(&original, true) {
                 return None;
             }

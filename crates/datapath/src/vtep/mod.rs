@@ -1,22 +1,22 @@
 //! A VXLAN tunnel endpoint in user space (RFC 7348).
 //!
-//! A packet's way out: [`crate::tapbridge::Port`] is the tenants' TAP, whose
-//! GSO packets `transmit` reads, finds their remote end in [`fdb`] (or, where it is
-//! asked for a [`neighbour`], answers), and hands over whole by the second TAP of
-//! `handover`, or cuts and sends through the sockets of `underlay`. The way in:
-//! `receive` takes packets from both, believes nothing, merges, and writes to the TAP. `engine` is a thread per queue that does both ways,
-//! `path_monitor` one that watches routes; [`config`] says what it is to do, [`crate::counters`]
-//! what became of every packet.
+//! To the wire: `transmit` reads GSO packets from the tenants' TAP ([`crate::tapbridge::Port`]) and
+//! looks up the remote endpoint in [`fdb`], or answers a request for a [`neighbour`] itself. It
+//! then passes the packet on unsegmented, through the second TAP of `handover`, or segments it and
+//! sends it through the sockets of `underlay`. From the wire: `receive` takes packets from both,
+//! validates and merges them, and writes them to the TAP. `engine` is a thread per queue that
+//! handles both directions. `path_monitor` is a thread that watches routes. [`config`] is the
+//! configuration, and [`crate::counters`] counts the outcome of every packet.
 //!
 //! Invariants:
 //! - received = forwarded + answered + dropped, each drop with its reason.
-//! - Nothing is allocated per packet; what packets can make grow ([`table`]) has a
-//!   bound.
-//! - What comes from the wire never goes to the wire. What comes from a TAP goes to
-//!   one remote end, or once to each of the replication list.
+//! - Nothing is allocated per packet. Everything that packets can make grow ([`table`]) has a
+//!   limit.
+//! - A packet from the wire is never sent to the wire. A packet from a TAP is sent to one remote
+//!   endpoint, or once to each entry of the replication list.
 //! - Packets of one flow that one thread handles keep their order.
-//! - The TAPs are not persistent: they go with the descriptors, however the process
-//!   ends.
+//! - The TAPs are not persistent: the kernel removes them when their descriptors are closed,
+//!   however the process ends.
 
 pub mod config;
 mod engine;
@@ -66,7 +66,7 @@ use thread_network::{ThreadNetwork, Writer};
 pub use underlay::SENDERS;
 use underlay::Underlay;
 
-/// An endpoint whose sockets are open.
+/// An endpoint with open sockets.
 #[derive(Debug)]
 pub struct Endpoint {
     config: Config,
@@ -76,15 +76,15 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// What of a TAP's offloads is of use here.
+    /// The TAP offloads that the endpoint can use.
     pub const OFFLOAD: Offload = Offload::PLAIN;
 
     /// Opens the sockets in the underlay's namespace and looks up the paths.
     ///
     /// # Errors
-    /// For a configuration that cannot be ([`Config::validate`]), an MTU that the
-    /// path does not take; `EADDRINUSE` when another endpoint has the port, or
-    /// the kernel's VXLAN; `EADDRNOTAVAIL`, `ENETUNREACH`.
+    /// If the configuration is invalid ([`Config::validate`]) or an MTU exceeds the path MTU.
+    /// `EADDRINUSE`: another endpoint or the kernel's VXLAN uses the port. `EADDRNOTAVAIL`,
+    /// `ENETUNREACH`.
     pub fn open(config: &Config, netns: &NetNs) -> Result<Endpoint> {
         config.validate()?;
         let underlay = Underlay::open(config, netns, true)?;
@@ -98,22 +98,22 @@ impl Endpoint {
         Ok(Endpoint { config: config.clone(), underlay, policies, mtus })
     }
 
-    /// MTU that the TAP of the network at that place of the configuration is to
-    /// have, in bytes; its ICMP answers and GSO packets are made to it.
+    /// Returns the MTU for the TAP of a network, by its index in the configuration, in bytes. ICMP
+    /// answers and GSO packets are made for this MTU.
     pub fn mtu(&self, network: usize) -> u32 {
         self.mtus[network]
     }
 
-    /// How GSO packets will be handed to the kernel.
+    /// Returns how GSO packets will be passed to the kernel.
     pub fn way(&self) -> Way {
         self.underlay.way()
     }
 
-    /// Joins the TAPs, in the configuration's order.
+    /// Attaches the TAPs, in the order of the configuration.
     ///
     /// # Errors
-    /// [`Error::Ports`] for another number of ports or queues; those of a ring where
-    /// it is configured.
+    /// [`Error::Ports`] if the number of ports or queues differs; errors of io_uring if it is
+    /// configured.
     pub fn attach(self, ports: Vec<impl Into<BridgePort>>) -> Result<Ready> {
         let ports: Vec<BridgePort> = ports.into_iter().map(Into::into).collect();
         let Endpoint { config, underlay, policies, mtus } = self;
@@ -142,7 +142,7 @@ impl Endpoint {
         let mut rings = Vec::new();
         if config.engine == Engine::Uring {
             for queue in 0..config.queues {
-                // A configuration with guests has no rings.
+                // The configuration allows no guests with rings, so every port is a TAP.
                 let taps = ports.iter().filter_map(BridgePort::tap);
                 let taps: Vec<_> = taps.map(|port| &port.queues()[queue]).collect();
                 rings.push(engine::ring(&taps, &underlay, queue, &threads)?);
@@ -152,7 +152,7 @@ impl Endpoint {
     }
 }
 
-/// The MTU of a network's TAP.
+/// Returns the MTU of a network's TAP.
 fn mtu(config: &Config, network: &NetworkConfig, policy: &Policy) -> Result<u32> {
     let wrong =
         |problem| ConfigError::Value { key: format!("mtu of VNI {}", network.vni), problem };
@@ -160,25 +160,27 @@ fn mtu(config: &Config, network: &NetworkConfig, policy: &Policy) -> Result<u32>
     let room = path.saturating_sub(config.overhead()).min(*config::MTU.end());
     let unknown = network.remotes.is_empty() && network.group.is_none();
     match network.mtu {
-        // It would be a black hole but for the ICMP answers.
+        // Packets above the path MTU would be lost unless the sender handles the ICMP answers, so
+        // refuse.
         Some(mtu) if config.df && mtu > room && !unknown => Err(wrong(format!(
-            "{mtu} and {} of the tunnel exceed the path's {path}; with df = false packets are \
-             fragmented",
+            "{mtu} plus {} bytes of overhead exceed the path MTU of {path}. With df = false, \
+                packets are fragmented",
             config.overhead()
         ))
         .into()),
         Some(mtu) => Ok(mtu),
-        None if unknown => {
-            Err(wrong("cannot be found out without remotes or group; say which".to_owned()).into())
-        }
+        None if unknown => Err(wrong(
+            "cannot be determined without remotes or group; set it explicitly".to_owned(),
+        )
+        .into()),
         None if room < *config::MTU.start() => {
-            Err(wrong(format!("the path's {path} leave no room")).into())
+            Err(wrong(format!("the path MTU of {path} leaves no room")).into())
         }
         None => Ok(room),
     }
 }
 
-/// An endpoint that is set up: nothing that it still does needs a capability.
+/// An endpoint that is set up. It needs no capabilities from here on.
 #[derive(Debug)]
 pub struct Ready {
     config: Config,
@@ -186,24 +188,23 @@ pub struct Ready {
     networks: Vec<Arc<Network>>,
     ports: Vec<BridgePort>,
     threads: Threads,
-    /// By thread, where the TAPs are read by rings.
+    /// One ring per thread, if the TAPs are read with io_uring.
     rings: Vec<FrameRing>,
 }
 
 impl Ready {
-    /// Starts the threads, which have the capabilities and CPUs of the calling
-    /// thread.
+    /// Starts the threads, with the capabilities and CPUs of the calling thread.
     ///
     /// # Errors
-    /// When threads or descriptors have run out.
+    /// If there are no more threads or descriptors.
     pub fn start(self) -> Result<Running> {
         let Ready { config, underlay, networks, ports, threads, rings } = self;
         let mut rings = rings.into_iter();
         let start = Instant::now();
-        // Packets for devices that take no GSO packets are left as they came.
+        // A device that takes no GSO packets gets packets as they arrived.
         let merge = ports.iter().all(|port| port.offload().contains(Offload::CSUM));
         let merge_udp = ports.iter().all(|port| port.offload().contains(Offload::USO4));
-        // Whoever knows it can choose which flows share a source port.
+        // Secret: a tenant that knew it could choose which flows share a source port.
         let seed = RandomState::new().hash_one(0);
         let guests = ports.iter().map(|port| match port {
             BridgePort::Guest(guest) => Some(guest.watcher()),
@@ -267,7 +268,7 @@ impl Ready {
                 seed,
                 busy_poll: running.config.busy_poll(),
             };
-            // Those that run already end when `running` is dropped.
+            // If this fails, dropping `running` ends the threads that were started.
             worker.spawn(&mut running.threads, rings.next())?;
         }
         let Running { underlay, networks, threads, .. } = &mut running;
@@ -280,72 +281,71 @@ impl Ready {
     }
 }
 
-/// What an endpoint has counted.
+/// Counters of an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// Each network, in the configuration's order.
+    /// One report per network, in the order of the configuration.
     pub networks: Vec<NetworkReport>,
     /// Packets from the wire that belong to no network.
     pub strangers: Counters,
 }
 
-/// What was counted of a network.
+/// Counters of a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkReport {
     /// VXLAN network identifier, 24 bits.
     pub vni: packet::vxlan::Vni,
-    /// Name of the tenant-facing TAP device, or what the configuration has for a guest.
+    /// Name of the tenants' TAP device, or the configured name of a guest.
     pub tap: String,
     /// From the TAP to the wire.
     pub out: Counters,
     /// From the wire to the TAP.
     pub back: Counters,
-    /// FDB entries that the configuration has.
+    /// Static FDB entries.
     pub configured: usize,
-    /// Learned FDB entries, those too old included until their room is needed.
+    /// Learned FDB entries. Expired ones are included until their room is needed.
     pub learned: usize,
-    /// The remote end with the most of these, and how many they are.
+    /// The remote endpoint with the most learned entries, and their number.
     pub largest: Option<(std::net::IpAddr, usize)>,
-    /// Neighbours: configured and learned.
+    /// Number of static and of learned neighbours.
     pub neighbours: [usize; 2],
-    /// The guest, where the tenants' side is one.
+    /// State of the guest, if the tenants' side is a guest.
     pub guest: Option<GuestStatus>,
 }
 
-/// An endpoint at work; dropping it ends it and removes its TAPs.
+/// A running endpoint. Dropping it ends it and removes its TAPs.
 #[derive(Debug)]
 pub struct Running {
     config: Config,
     underlay: Arc<Underlay>,
     networks: Vec<Arc<Network>>,
-    /// Likewise, where it is a guest.
+    /// Guests by network; `None` for a TAP.
     guests: Vec<Option<GuestWatcher>>,
-    /// By thread and network: from the TAP, from the wire.
+    /// Counters by thread and network: from the TAP, from the wire.
     tallies: Vec<Vec<[Arc<Tally>; 2]>>,
-    /// One counter block a thread, of packets for no network.
+    /// Counters by thread, of packets for no network.
     strangers: Vec<Arc<Tally>>,
     threads: Threads,
 }
 
 impl Running {
-    /// How GSO packets are handed to the kernel now.
+    /// Returns how GSO packets are currently passed to the kernel.
     pub fn way(&self) -> Way {
         self.underlay.way()
     }
 
-    /// What a filter of system calls has to know: the numbers of the sockets that
-    /// datagrams pass through, first and last, and of the one that is connected anew to
-    /// look up a path.
+    /// Returns descriptor numbers for a seccomp filter: the range of sockets that carry datagrams,
+    /// and the socket that is connected again to look up a path.
     pub fn descriptors(&self) -> (RangeInclusive<RawFd>, RawFd) {
         (self.underlay.descriptors(), self.underlay.probe_descriptor())
     }
 
-    /// The guests that there are.
+    /// Returns the guests.
     pub fn guests(&self) -> Vec<GuestWatcher> {
         self.guests.iter().flatten().cloned().collect()
     }
 
-    /// What was counted so far.
+    /// Returns the counters so far.
     pub fn report(&self) -> Report {
         let sum = |network: usize, way: usize| {
             Counters::sum(self.tallies.iter().map(|thread| &*thread[network][way]))
@@ -368,11 +368,11 @@ impl Running {
         Report { networks: networks.collect(), strangers }
     }
 
-    /// Takes over what may change: remote ends, replication, forwarding entries,
-    /// neighbours, learning and its bounds. On an error everything stays as it was.
+    /// Applies the settings that can change: remote endpoints, replication, FDB entries,
+    /// neighbours, learning and its limits. On an error, nothing changes.
     ///
     /// # Errors
-    /// When anything else differs, or a remote end has no route.
+    /// If another setting differs, or a remote endpoint has no route.
     pub fn reload(&mut self, config: &Config) -> Result<()> {
         config.validate()?;
         unchangeable(&self.config, config)?;
@@ -387,21 +387,21 @@ impl Running {
         Ok(())
     }
 
-    /// Becomes readable when the endpoint has ended by itself; [`Running::stop`]
-    /// tells why.
+    /// Returns a descriptor that becomes readable when the endpoint has ended by itself.
+    /// [`Running::stop`] returns the reason.
     pub fn ended(&self) -> BorrowedFd<'_> {
         self.threads.ended()
     }
 
-    /// Ends the endpoint and removes its TAPs. Returns what was counted, and why it
-    /// ended by itself, if it did.
+    /// Ends the endpoint and removes its TAPs. Returns the counters, and the error if it had ended
+    /// by itself.
     pub fn stop(mut self) -> (Report, Result<()>) {
         let outcome = self.threads.join();
         (self.report(), outcome)
     }
 }
 
-/// Refuses a change of what sockets and TAPs were made from.
+/// Refuses changes to settings that the sockets and TAPs were created from.
 fn unchangeable(old: &Config, new: &Config) -> Result<()> {
     let part = |config: &Config| {
         let networks = config.networks.iter().map(|network| NetworkConfig {
@@ -418,8 +418,8 @@ fn unchangeable(old: &Config, new: &Config) -> Result<()> {
     }
     Err(ConfigError::Value {
         key: "reload".to_owned(),
-        problem: "only remotes, replicate, any-remote, fdb, neighbours, learning and its bounds \
-                  can change while the endpoint runs; start it anew for the others"
+        problem: "only remotes, replicate, any-remote, fdb, neighbours, learning and its limits \
+            can change at run time; restart the endpoint to change other settings"
             .to_owned(),
     }
     .into())

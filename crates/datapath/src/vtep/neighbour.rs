@@ -1,17 +1,17 @@
-//! Address resolution among the tenants (ARP, IPv6 neighbour discovery): what a frame
-//! claims, what it asks, and the answer in the owner's stead, so that the question
-//! need not be flooded (RFC 9161 calls it proxy ARP/ND; the kernel's bridge,
-//! `neigh_suppress`).
+//! Address resolution between tenants (ARP, IPv6 neighbour discovery). It parses claims and
+//! requests, and builds the answer on behalf of the owner, so that requests need not be flooded.
+//! RFC 9161 calls this proxy ARP/ND, the kernel's bridge `neigh_suppress`.
 //!
-//! Pure: bytes in, bytes out. Each VLAN has neighbours of its own: what is asked with a
-//! tag (IEEE 802.1Q) is answered with it, by what was said with a tag of that VLAN, as a
-//! bridge that filters VLANs does (`net/bridge/br_arp_nd_proxy.c`; one that does not
-//! answers without the tag, and so nobody). When in doubt a frame claims and asks nothing,
-//! and goes its way as any other:
-//! - Frames with several tags, or a service tag (IEEE 802.1ad).
-//! - Questions to one host: it is asked whether it still is there (RFC 4861, 7.3).
-//! - Duplicate address detection (RFC 5227's probes, RFC 4862's solicitations without
-//!   a source): only the owner knows whether it still has the address.
+//! No I/O. Each VLAN has its own neighbours: a request with a tag (IEEE 802.1Q) is answered with
+//! the same tag, from claims in that VLAN. A bridge that filters VLANs does the same
+//! (`net/bridge/br_arp_nd_proxy.c`); one that does not answers without the tag, so nobody receives
+//! it. If in doubt, a frame contains neither claim nor request and is forwarded as usual:
+//!
+//! - Frames with several tags, or with a service tag (IEEE 802.1ad).
+//! - Requests to one host, which check whether it is still there (RFC 4861, section 7.3).
+//! - Duplicate address detection (RFC 5227 probes, RFC 4862 solicitations without a source): only
+//!   the owner knows whether it still has the address.
+//! - Frames whose link-layer address differs from the address in the message: a proxy, or forged.
 //! - Whose link-layer and resolved addresses differ: a proxy, or a lie.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -25,35 +25,35 @@ use packet::vlan::{self, Vlan, VlanId, VlanTag};
 
 use super::table::Table;
 
-/// An address among the tenants: in two VLANs it is two.
+/// An address of a tenant. The same IP address in two VLANs is two addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Address {
-    /// VLAN; [`VlanId::PRIORITY`]: that of frames without a tag.
+    /// VLAN; [`VlanId::PRIORITY`] for frames without a tag.
     pub vlan: VlanId,
     /// IPv4 or IPv6 address of the tenant.
     pub ip: IpAddr,
 }
 
 impl Address {
-    /// One of frames without a tag.
+    /// Returns the address for frames without a tag.
     pub fn untagged(ip: IpAddr) -> Address {
         Address { vlan: VlanId::PRIORITY, ip }
     }
 }
 
-/// Who has an address, by what it has said about itself.
+/// The owner of an address, as it has described itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Neighbour {
-    /// Hardware address that it told in ARP or a neighbour advertisement.
+    /// Hardware address from ARP or a neighbour advertisement.
     pub mac: MacAddr,
-    /// Whether it routes (the R flag): who is told otherwise routes by it no more.
+    /// Router flag (R). A host that sees it cleared no longer routes through this neighbour.
     pub router: bool,
-    /// Whether it replaces what is known (the O flag); not so of anycast and proxies.
+    /// Override flag (O): replaces a known address. Cleared by anycast addresses and proxies.
     pub overrides: bool,
 }
 
 impl Neighbour {
-    /// A host with that hardware address.
+    /// Returns a host with that hardware address.
     pub fn host(mac: MacAddr) -> Neighbour {
         Neighbour { mac, router: false, overrides: true }
     }
@@ -67,49 +67,49 @@ pub(super) const ANSWER_LEN: usize =
     ethernet::HEADER_LEN + vlan::TAG_LEN + icmpv6::ADVERTISEMENT_LEN;
 const _: () = assert!(icmpv6::ADVERTISEMENT_LEN >= arp::PACKET_LEN);
 
-/// What the sender says about itself.
+/// A sender's claim about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Claim {
-    /// It has an address.
+    /// The sender owns an address.
     Has(Address, Neighbour),
-    /// It uses an address; whether it routes is not said.
+    /// The sender uses an address; its router flag is unknown.
     Uses(Address, MacAddr),
 }
 
-/// What the sender asks everyone.
+/// A request sent to all hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Question {
-    /// Whether an address that it will use is somebody's.
+    /// Duplicate address detection for an address.
     Duplicate,
-    /// Who has an address.
+    /// Request for the owner of an address.
     Who(Who),
 }
 
-/// A question for the hardware address of `target`, by ARP or neighbour solicitation.
+/// A request for the hardware address of `target`, by ARP or neighbour solicitation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Who {
-    /// The asker's hardware address.
+    /// The requester's hardware address.
     pub(super) mac: MacAddr,
-    /// The question's tag, if it names a VLAN.
+    /// The request's tag, if it names a VLAN.
     tag: Option<VlanTag>,
-    /// The asker's address, of the same family as `target`.
+    /// The requester's address, of the same family as `target`.
     asker: IpAddr,
-    /// The address in question.
+    /// The requested address.
     pub(super) target: IpAddr,
 }
 
-/// What a frame is to address resolution.
+/// Claim and request in a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Resolving {
     pub(super) claim: Option<Claim>,
     pub(super) question: Option<Question>,
 }
 
-/// A frame, its tag taken off.
+/// A frame with its tag removed.
 struct Untagged<'a> {
     source: MacAddr,
     destination: MacAddr,
-    /// Where it names a VLAN.
+    /// The tag, if it names a VLAN.
     tag: Option<VlanTag>,
     ether_type: EtherType,
     payload: &'a [u8],
@@ -122,6 +122,7 @@ impl<'a> Untagged<'a> {
         let (mut tag, mut ether_type, mut payload) = (None, link.ether_type(), link.payload());
         if ether_type == EtherType::VLAN {
             let vlan = Vlan::parse(payload).ok()?;
+            // IEEE 802.1Q reserves this VLAN ID.
             if vlan.id() == VlanId::RESERVED {
                 return None;
             }
@@ -131,14 +132,14 @@ impl<'a> Untagged<'a> {
         Some(Untagged { source, destination, tag, ether_type, payload })
     }
 
-    /// An address in the frame's VLAN.
+    /// Returns an address in the frame's VLAN.
     fn address(&self, ip: impl Into<IpAddr>) -> Address {
         Address { vlan: self.tag.map_or(VlanId::PRIORITY, |tag| tag.id), ip: ip.into() }
     }
 }
 
-/// Looks at a frame whose checksums are finished; `None` for one that neither claims
-/// nor asks anything.
+/// Parses a frame whose checksums are complete; `None` if it contains neither a claim nor a
+/// request.
 pub(super) fn examine(frame: &[u8]) -> Option<Resolving> {
     let link = Untagged::parse(frame)?;
     let found = match link.ether_type {
@@ -151,6 +152,7 @@ pub(super) fn examine(frame: &[u8]) -> Option<Resolving> {
 
 fn by_arp(link: &Untagged<'_>) -> Option<Resolving> {
     let arp = Arp::parse(link.payload).ok()?;
+    // A claim for another host is not trusted.
     if arp.sender_mac() != link.source || !link.source.is_unicast() {
         return None;
     }
@@ -158,7 +160,7 @@ fn by_arp(link: &Untagged<'_>) -> Option<Resolving> {
     let claim = (is_host4(sender)
         && [Operation::REQUEST, Operation::REPLY].contains(&arp.operation()))
     .then(|| Claim::Has(link.address(sender), Neighbour::host(arp.sender_mac())));
-    // An announcement (sender is target) asks nothing (RFC 5227, section 3).
+    // An announcement (sender equals target) is not a request (RFC 5227, section 3).
     let asks = arp.operation() == Operation::REQUEST
         && link.destination.is_broadcast()
         && sender != target
@@ -178,13 +180,14 @@ fn by_arp(link: &Untagged<'_>) -> Option<Resolving> {
 
 fn by_discovery(link: &Untagged<'_>) -> Option<Resolving> {
     let ip = Ipv6::parse(link.payload).ok()?;
-    // No extension header may be before it, no router on its way: RFC 4861, section
-    // 7.1. Nearly everything ends here.
+    // RFC 4861, section 7.1: no extension header may precede it, and no router may have forwarded
+    // it. Most packets are excluded here.
     if ip.next_header() != Protocol::ICMPV6 || ip.hop_limit() != 255 {
         return None;
     }
     let icmp = Icmpv6::parse(ip.payload()).ok()?;
     let own = link.source;
+    // A damaged message must not change the neighbour table.
     if !own.is_unicast() || !icmp.checksum_is_valid(&ip) {
         return None;
     }
@@ -195,12 +198,14 @@ fn by_discovery(link: &Untagged<'_>) -> Option<Resolving> {
                 router: flags.contains(Advertised::ROUTER),
                 overrides: flags.contains(Advertised::OVERRIDE),
             };
+            // A claim for another host is not trusted.
             let claim = (mac == own && is_host6(target))
                 .then_some(Claim::Has(link.address(target), neighbour));
             Some(Resolving { claim, question: None })
         }
         Message::NeighborSolicitation { target, source } => {
             let asker = ip.source();
+            // Unicast requests are left to their owner.
             let to_all = link.destination.is_multicast()
                 && ip.destination() == icmpv6::solicited_node(target)
                 && is_host6(target)
@@ -209,7 +214,8 @@ fn by_discovery(link: &Untagged<'_>) -> Option<Resolving> {
                 let question = to_all.then_some(Question::Duplicate);
                 return Some(Resolving { claim: None, question });
             }
-            // Without its hardware address it is asked for that in turn.
+            // Without its link-layer address, the owner would have to ask back for it, so leave the
+            // answer to the owner.
             if source != Some(own) || !is_host6(asker) {
                 return None;
             }
@@ -223,7 +229,7 @@ fn by_discovery(link: &Untagged<'_>) -> Option<Resolving> {
     }
 }
 
-/// Whether that can be one host's.
+/// Returns whether the address can belong to one host.
 fn is_host4(ip: Ipv4Addr) -> bool {
     ip.octets()[0] != 0 && !ip.is_loopback() && !ip.is_multicast() && !ip.is_broadcast()
 }
@@ -233,13 +239,13 @@ fn is_host6(ip: Ipv6Addr) -> bool {
 }
 
 impl Who {
-    /// What is asked for, in the VLAN of the question.
+    /// Returns the requested address, in the VLAN of the request.
     pub(super) fn address(&self) -> Address {
         let vlan = self.tag.map_or(VlanId::PRIORITY, |tag| tag.id);
         Address { vlan, ip: self.target }
     }
 
-    /// Writes the frame with which `owner` answers, and returns its length in bytes.
+    /// Writes the frame with which `owner` answers; returns its length in bytes.
     pub(super) fn answer(&self, owner: &Neighbour, out: &mut [u8; ANSWER_LEN]) -> usize {
         let start = ethernet::HEADER_LEN + if self.tag.is_some() { vlan::TAG_LEN } else { 0 };
         let (head, packet) = out.split_at_mut(start);
@@ -259,12 +265,12 @@ impl Who {
                 let flags = Advertised::SOLICITED
                     .with(Advertised::ROUTER, owner.router)
                     .with(Advertised::OVERRIDE, owner.overrides);
-                // There is room for it.
+                // The buffer is large enough.
                 let written =
                     icmpv6::neighbor_advertisement(target, owner.mac, asker, flags, packet);
                 (EtherType::IPV6, written.unwrap_or(0))
             }
-            // Both are read from one packet.
+            // Both addresses come from one packet, so their families are equal.
             _ => return 0,
         };
         let (link, tag) = head.split_at_mut(ethernet::HEADER_LEN);
@@ -272,7 +278,7 @@ impl Who {
         let header =
             EthernetHeader { destination: self.mac, source: owner.mac, ether_type: outermost };
         link.copy_from_slice(&header.to_bytes());
-        // The priority of the question, too, as the kernel's bridge has it.
+        // Keep the priority of the request, as the kernel's bridge does.
         if let Some(asked) = self.tag {
             tag.copy_from_slice(&VlanTag { ether_type, ..asked }.to_bytes());
         }

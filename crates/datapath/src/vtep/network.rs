@@ -1,5 +1,5 @@
-//! One network while it runs: what is configured, which a reload replaces, and
-//! what was learned, which stays.
+//! A network at run time: its configuration, which a reload replaces, and its learned entries,
+//! which a reload keeps.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -17,34 +17,34 @@ use super::table::{Learned, Limits};
 use super::underlay::Underlay;
 use crate::counters::Resolution;
 
-/// Seconds between two questions for a path's MTU.
+/// Minimum time between two path MTU queries, seconds.
 const PROBE_INTERVAL: u32 = 1;
 
-/// A remote end, or the group of all.
+/// A remote endpoint, or a multicast group.
 #[derive(Debug)]
 pub(super) struct Remote {
     address: IpAddr,
     /// MTU of the path in bytes.
     mtu: AtomicU32,
-    /// Second of the last question for it.
+    /// Second of the last MTU query.
     probed: AtomicU32,
-    /// Outer headers of what is handed over whole.
+    /// Outer headers for packets that are passed on unsegmented.
     encap: Option<Encap>,
-    /// Whether the way to it is that of what is handed over whole.
+    /// Whether the route to it uses the NIC of the second TAP.
     whole: AtomicBool,
 }
 
-/// Rules of one network as the configuration has them; a reload replaces them.
+/// Configured rules of one network. A reload replaces them.
 #[derive(Debug)]
 pub(super) struct Policy {
     any_remote: bool,
     learning: bool,
     limits: Limits,
-    /// Of neighbours; `None`: nothing is answered.
+    /// Limits of learned neighbours; `None`: no neighbour suppression.
     neighbours: Option<Limits>,
-    /// Configured remote ends and the group, sorted by address.
+    /// Configured remote endpoints and the group, sorted by address.
     remotes: Vec<Remote>,
-    /// MTU of the path to remote ends that are not among these, in bytes.
+    /// Path MTU to remote endpoints that are not in `remotes`, in bytes.
     other_mtu: u32,
     pub(super) replication: Vec<IpAddr>,
 }
@@ -56,14 +56,14 @@ impl Policy {
                 address,
                 mtu: underlay.path_mtu(address)?.into(),
                 probed: 0.into(),
-                // Only the sockets know the way to a group.
+                // A group is reached through the sockets only, which know its link.
                 encap: underlay.encap(config.vni, address).filter(|_| !address.is_multicast()),
                 whole: underlay.second_tap().is_some_and(|tap| tap.leads_to(address)).into(),
             })
         })
     }
 
-    /// A policy whose paths take everything.
+    /// Returns a policy whose paths have no MTU limit.
     #[cfg(any(test, feature = "fuzz"))]
     pub(super) fn without_paths(config: &NetworkConfig) -> Policy {
         let mtu = u32::from(u16::MAX);
@@ -98,13 +98,13 @@ impl Policy {
             limits: config.limits(),
             neighbours: config.neighbour_limits(),
             remotes,
-            // What nobody knows is not judged here; the kernel does when it is sent.
+            // Without any known path MTU, leave the check to the kernel when the packet is sent.
             other_mtu: least.unwrap_or(u32::from(u16::MAX)),
             replication,
         })
     }
 
-    /// Whether questions for neighbours are answered.
+    /// Returns whether requests for neighbours are answered.
     pub(super) fn suppresses(&self) -> bool {
         self.neighbours.is_some()
     }
@@ -114,53 +114,54 @@ impl Policy {
         at.ok().map(|at| &self.remotes[at])
     }
 
-    /// Whether that end may send.
+    /// Returns whether packets from that endpoint are accepted.
     pub(super) fn may_send(&self, address: IpAddr) -> bool {
         self.any_remote || self.remote(address).is_some()
     }
 
-    /// The least MTU of the paths to the remote ends, in bytes.
+    /// Returns the smallest path MTU of the remote endpoints, in bytes.
     pub(super) fn least_mtu(&self) -> u32 {
         self.other_mtu
     }
 
-    /// MTU of the path to a remote end in bytes, as last known.
+    /// Returns the last known path MTU to a remote endpoint in bytes.
     pub(super) fn path_mtu(&self, address: IpAddr) -> u32 {
         self.remote(address).map_or(self.other_mtu, |remote| remote.mtu.load(Ordering::Relaxed))
     }
 
-    /// The outer headers of a packet of `outer` bytes that can go to a remote end
-    /// whole; `None`: the sockets take it.
+    /// Returns the outer headers for a packet of `outer` bytes that can be passed on unsegmented;
+    /// `None`: it must use the sockets.
     pub(super) fn whole(&self, address: IpAddr, outer: usize) -> Option<&Encap> {
         let remote = self.remote(address)?;
-        // Nobody would fragment it on that way.
+        // The second TAP does not fragment.
         let fits = outer <= remote.mtu.load(Ordering::Relaxed) as usize;
         let whole = fits && remote.whole.load(Ordering::Relaxed);
         remote.encap.as_ref().filter(|_| whole)
     }
 
-    /// Asks for the MTU of every path, and for the ways if `routes`.
+    /// Queries the MTU of every path, and the routes if `routes` is true.
     pub(super) fn look_at_paths(&self, underlay: &Underlay, routes: bool) {
         for remote in &self.remotes {
             if routes {
                 let whole = underlay.second_tap().is_some_and(|tap| tap.leads_to(remote.address));
                 remote.whole.store(whole, Ordering::Relaxed);
             }
-            // Without a route the sockets say so.
+            // If there is no route, sending through the sockets reports it.
             if let Ok(mtu) = underlay.path_mtu(remote.address) {
                 remote.mtu.store(mtu, Ordering::Relaxed);
             }
         }
     }
 
-    /// Asks the kernel for that MTU again, unless it was asked just now.
+    /// Queries the path MTU to an endpoint, unless that was done within the last second.
     pub(super) fn probe(&self, address: IpAddr, underlay: &Underlay, now: u32) {
+        // Not an endpoint of this policy.
         let Some(remote) = self.remote(address) else { return };
         let last = remote.probed.swap(now, Ordering::Relaxed);
         if now.saturating_sub(last) < PROBE_INTERVAL && last != 0 {
             return;
         }
-        // Without a route nothing can be sent either, which is counted then.
+        // If there is no route, sending fails as well and is counted there.
         if let Ok(mtu) = underlay.path_mtu(address) {
             remote.mtu.store(mtu, Ordering::Relaxed);
         }
@@ -196,17 +197,17 @@ impl Network {
         }
     }
 
-    /// What is configured now.
+    /// Returns the current configuration.
     pub(super) fn policy(&self) -> Arc<Policy> {
         self.policy.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Changes when what is configured does.
+    /// Returns a number that changes with every reload.
     pub(super) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Replaces what is configured.
+    /// Replaces the configuration.
     pub(super) fn reload(&self, policy: Policy, entries: &Entries) {
         let policy = Arc::new(policy);
         *self.policy.lock().unwrap_or_else(PoisonError::into_inner) = policy.clone();
@@ -219,12 +220,12 @@ impl Network {
         self.neighbours.configure(entries.neighbours(), |who| policy.suppresses() && keep(who));
     }
 
-    /// Where an address is, by what is configured and learned.
+    /// Returns the place of an address, from static and learned entries.
     pub(super) fn find(&self, policy: &Policy, mac: MacAddr, now: u32) -> Option<Place> {
         self.fdb.find(mac, now, &policy.limits)
     }
 
-    /// Takes notice of a source address.
+    /// Learns the source address of a packet.
     pub(super) fn learn(&self, policy: &Policy, mac: MacAddr, place: Place, now: u32) -> Learned {
         if policy.learning {
             return self.fdb.learn(mac, place, now, &policy.limits);
@@ -232,18 +233,20 @@ impl Network {
         if self.fdb.contradicts(mac, place) { Learned::Configured } else { Learned::Known }
     }
 
-    /// Takes notice of what a sender says about itself.
+    /// Learns a neighbour from what a sender claims about itself.
     pub(super) fn notice(&self, policy: &Policy, claim: Claim, place: Place, now: u32) -> Learned {
+        // Neighbours are needed only to answer requests.
         let Some(limits) = &policy.neighbours else { return Learned::Known };
         let (Claim::Has(address, _) | Claim::Uses(address, _)) = claim;
         if place == Place::Local {
-            // Neighbours of the same side answer for themselves.
+            // Neighbours on the same side answer for themselves.
             self.neighbours.forget(address);
             return Learned::Known;
         }
         let known = self.neighbours.find(address, now, limits).map(|(neighbour, _)| neighbour);
         match (claim, known) {
-            // RFC 4861, section 7.2.5: it does not replace another's.
+            // RFC 4861, section 7.2.5: without the override flag, it does not replace another
+            // address.
             (Claim::Has(_, new), Some(known)) if !new.overrides && new.mac != known.mac => {
                 Learned::Known
             }
@@ -251,7 +254,7 @@ impl Network {
             (Claim::Uses(_, mac), Some(known)) if known.mac == mac => {
                 self.neighbours.learn(address, known, place, now, limits)
             }
-            // It may be a router or none: that an advertisement will say.
+            // Router or host is unknown here; an advertisement will tell.
             (Claim::Uses(..), _) => {
                 self.neighbours.forget(address);
                 Learned::Known
@@ -259,10 +262,10 @@ impl Network {
         }
     }
 
-    /// Who it is that is asked for, if it is at a remote end.
+    /// Returns the neighbour that is asked for, if it is at a remote endpoint.
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// The reason why there is no answer.
     pub(super) fn resolve(
         &self,
         policy: &Policy,
@@ -272,14 +275,17 @@ impl Network {
         let limits = policy.neighbours.as_ref().ok_or(Resolution::Unknown)?;
         let known = self.neighbours.find(who.address(), now, limits);
         let (neighbour, configured) = known.ok_or(Resolution::Unknown)?;
+        // The requester asks for its own address.
         if neighbour.mac == who.mac {
             return Err(Resolution::OwnSide);
         }
         match self.find(policy, neighbour.mac, now) {
             Some(Place::Remote(_)) => Ok(neighbour),
+            // The owner receives the request itself.
             Some(Place::Local) => Err(Resolution::OwnSide),
+            // A static neighbour needs no known location.
             None if configured => Ok(neighbour),
-            // It may be anywhere by now.
+            // The location of its hardware address has expired, so it may have moved.
             None => Err(Resolution::Unknown),
         }
     }

@@ -1,10 +1,10 @@
-//! A thread that notices what becomes of the paths to the remote ends: routes,
-//! path MTUs, packet filters, and the link of multicast groups.
+//! A thread that watches routes, path MTUs, packet filters, and the link of multicast groups.
 //!
-//! What goes through a socket learns of these by the kernel's answer. What is
-//! handed over whole ([`super::handover`]) is past that, so this thread looks: at
-//! once when the kernel notifies of a change, each second for what it does not
-//! notify (path MTUs learned from ICMP, the older iptables).
+//! # Panics
+//! ackets sent through a socket fail if one of these changes. Packets that are passed on
+//! unsegmented ([`super::handover`]) do not, so this thread checks: at once when the kernel
+//! notifies of a change, and each second for changes without notification (path MTUs learned from
+//! ICMP, legacy iptables).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,13 +18,13 @@ use super::underlay::Underlay;
 use crate::Result;
 use crate::threads::{Sources, Threads};
 
-/// Milliseconds between two looks that nothing has called for.
+/// Milliseconds between two checks without a notification.
 const INTERVAL_MS: u16 = 1000;
 
-/// At least that between two: notifications come in bursts.
+/// Minimum time between two checks, because notifications come in bursts.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Starts the thread; none where nothing is handed over whole and there is no group.
+/// Starts the thread, if there is a second TAP or a multicast group.
 pub(super) fn spawn(
     underlay: &Arc<Underlay>,
     networks: &[Arc<Network>],
@@ -37,7 +37,7 @@ pub(super) fn spawn(
         return Ok(());
     }
     let sources = threads.sources(&watched, Duration::ZERO)?;
-    // Asked here: the thread may not open files by the time that it runs.
+    // Determined here, because the thread may not be allowed to open files when it runs.
     let here = match underlay.second_tap() {
         Some(tap) => NetNs::current()?.inode() == tap.netns().inode(),
         None => true,
@@ -53,8 +53,8 @@ fn watch(
     here: bool,
 ) -> Result<()> {
     let tap = underlay.second_tap();
-    // Entering needs a right that a program has given up by now; its threads are
-    // there already.
+    // Entering a namespace needs a capability that the program may have dropped. In that case its
+    // threads are in the namespace already.
     if let Some(tap) = tap
         && !here
     {

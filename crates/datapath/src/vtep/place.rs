@@ -1,12 +1,12 @@
-//! Where an address of a tenant is.
+//! Place of a tenant's hardware address.
 
 use std::net::IpAddr;
 
-/// Where an address is.
+/// Place of a tenant's hardware address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Place {
     /// Behind the endpoint's own TAP.
     Local,
-    /// Behind that remote end.
+    /// Behind that remote endpoint.
     Remote(IpAddr),
 }

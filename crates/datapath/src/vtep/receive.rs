@@ -1,19 +1,19 @@
 //! From the wire to the TAP.
 //!
-//! Nothing that comes in is believed: who sends, which network, whose source
-//! address, what lengths. What passes is merged with its neighbours again
-//! ([`packet::coalesce`]), so that the tenant gets GSO packets, and never goes
-//! back to the wire.
+//! Nothing received is trusted: sender, VNI, source address and lengths are all checked. Accepted
+//! packets are merged again ([`packet::coalesce`]), so that the tenant gets GSO packets. They are
+//! never sent back to the wire.
 //!
-//! The second TAP ([`super::handover`]) says everything about a packet. A socket
-//! does not: on veth and between VMs a kernel's VXLAN device sends packets that
-//! nobody has cut or summed, and a socket learns little of that:
-//! - A TCP GSO packet comes as one datagram whose frame is longer than the
-//!   network's MTU. Its segment size is not told; the largest that the MTU allows
-//!   is put in.
-//! - A UDP GSO packet comes as one datagram, too, and its segment size comes
-//!   beside it just as that of merged datagrams does. The inner IP header's length
-//!   tells them apart: it covers all of the former, and one part of the latter.
+//! The second TAP ([`super::handover`]) delivers a packet with complete metadata. A socket does
+//! not. On veth and between VMs, a kernel VXLAN device sends packets that are neither segmented nor
+//! checksummed, and a socket reports little of that:
+//!
+//! - A TCP GSO packet arrives as one datagram whose frame is longer than the network's MTU. Its
+//!   segment size is not reported. The largest that the MTU allows is assumed.
+//! - A UDP GSO packet also arrives as one datagram. Its segment size is reported in the same way as
+//!   that of merged datagrams. The inner IP header's length distinguishes the two: it covers all of
+//!   a GSO packet, but only one of the merged datagrams.
+//! - A checksum equal to the sum of the pseudo-header is unfinished.
 //! - A checksum that equals the pseudo-header's sum is an unfinished one.
 
 use std::net::IpAddr;
@@ -34,18 +34,18 @@ use super::thread_network::ThreadNetwork;
 use crate::counters::{DropReason, Tally};
 use crate::vnet_layout::{HEADER, LAYOUT};
 
-/// One thread's way in.
+/// Receive state of one thread.
 #[derive(Debug)]
 pub(super) struct Intake {
-    /// `None`: every packet goes to the TAP as it is.
+    /// `None`: packets are not merged.
     coalescer: Option<Coalescer>,
-    /// The network of what is held.
+    /// Index of the network whose packets are held for merging.
     holding: usize,
-    /// The network whose TAP is gone.
+    /// Index of a network whose TAP is gone.
     gone: Option<usize>,
 }
 
-/// A UDP payload and what is known about it.
+/// A UDP payload with its metadata.
 #[derive(Debug)]
 pub(super) struct Message<'a> {
     pub(super) from: IpAddr,
@@ -56,19 +56,19 @@ pub(super) struct Message<'a> {
 }
 
 impl Intake {
-    /// `merge` is whether packets are merged, `udp` whether UDP is.
+    /// `merge` enables merging, `udp` also for UDP.
     pub(super) fn new(merge: bool, udp: bool) -> Intake {
         let options = Options { udp, ..Options::default() };
         Intake { coalescer: merge.then(|| Coalescer::new(options)), holding: 0, gone: None }
     }
 
-    /// Index of the network whose TAP was found to be gone.
+    /// Returns the index of a network whose TAP was found to be gone.
     pub(super) fn gone(&self) -> Option<usize> {
         self.gone
     }
 
-    /// Takes a message: a datagram, several merged, or a GSO packet.
-    /// `strangers` counts what belongs to no network.
+    /// Handles a message: a datagram, several merged ones, or a GSO packet. `strangers` counts
+    /// packets that belong to no network.
     pub(super) fn message(
         &mut self,
         thread_networks: &[ThreadNetwork],
@@ -77,10 +77,12 @@ impl Intake {
         now: u32,
     ) {
         let Message { from, tos, segment, truncated, bytes } = message;
+        // The rest of the datagram is lost.
         if truncated {
             strangers.receive(bytes.len());
             return strangers.discard(DropReason::Truncated, 1);
         }
+        // A segment size that is not below the payload means a single datagram.
         let segment = segment.map(usize::from).filter(|size| *size > 0 && *size < bytes.len());
         let sender = Sender { from, ecn: Ecn::of(tos) };
         match segment {
@@ -95,8 +97,8 @@ impl Intake {
         }
     }
 
-    /// Takes a frame of the underlay, headers and all, behind its vnet header, as the
-    /// second TAP delivers it. `strangers` counts what belongs to no network.
+    /// Handles a complete frame of the underlay with its vnet header, as the second TAP delivers
+    /// it. `strangers` counts packets that belong to no network.
     pub(super) fn encapsulated(
         &mut self,
         thread_networks: &[ThreadNetwork],
@@ -139,8 +141,7 @@ impl Intake {
         }
     }
 
-    /// Takes one VXLAN packet; `inner_size` is the segment size of the UDP
-    /// GSO packet in it, if it is one.
+    /// Handles one VXLAN packet. `inner_size` is the segment size if it contains a UDP GSO packet.
     fn datagram(
         &mut self,
         thread_networks: &[ThreadNetwork],
@@ -175,8 +176,8 @@ impl Intake {
             strangers.receive(frame.len());
             strangers.discard(reason, 1);
         };
-        // RFC 7348 has them ignored; but protocols that use them (GPE, GBP) put
-        // other things than a plain frame behind. The kernel drops them, too.
+        // RFC 7348 says to ignore them. But protocols that use them (GPE, GBP) carry other payloads
+        // than a plain frame. The kernel drops them, too.
         if !envelope.plain {
             return stranger(DropReason::Reserved);
         }
@@ -192,6 +193,7 @@ impl Intake {
             Ok(vnet) => vnet,
             Err(reason) => return thread_network.back.discard(reason, 1),
         };
+        // Only frames of one network are merged, so deliver those of the previous one.
         if self.holding != index {
             self.flush(thread_networks);
             self.holding = index;
@@ -206,6 +208,7 @@ impl Intake {
             Some(coalescer) => {
                 coalescer.push(frame, &vnet, &mut deliver);
             }
+            // Merging is disabled.
             None => deliver(Delivery {
                 vnet,
                 frame,
@@ -216,7 +219,7 @@ impl Intake {
         }
     }
 
-    /// Writes all that is held.
+    /// Delivers all packets held for merging.
     pub(super) fn flush(&mut self, thread_networks: &[ThreadNetwork]) {
         let (gone, holding) = (&mut self.gone, self.holding);
         if let Some(coalescer) = &mut self.coalescer {
@@ -235,7 +238,7 @@ struct Sender {
     ecn: Ecn,
 }
 
-/// What the VXLAN header says.
+/// Fields of the VXLAN header.
 #[derive(Debug, Clone, Copy)]
 struct Envelope {
     vni: Vni,
@@ -243,18 +246,19 @@ struct Envelope {
     plain: bool,
 }
 
-/// What is known of a frame besides its bytes.
+/// Metadata of a frame.
 #[derive(Debug, Clone, Copy)]
 enum Known {
-    /// By the second TAP: everything.
+    /// From the second TAP: the complete vnet header.
     Header(VnetHdr),
-    /// By a socket: the segment size of the UDP GSO packet that it may be.
+    /// From a socket: the segment size, if it may be a UDP GSO packet.
     SegmentSize(Option<usize>),
 }
 
-/// Whether a payload with that segment size is one VXLAN packet with a UDP
-/// GSO packet inside.
+/// Returns whether a payload with that segment size is one VXLAN packet with a UDP GSO packet
+/// inside.
 fn is_one_udp_packet(bytes: &[u8], size: usize) -> bool {
+    // Too short for a VXLAN header; the datagrams are checked one by one.
     let Some(frame) = bytes.get(vxlan::HEADER_LEN..) else { return false };
     Headers::parse(frame).is_ok_and(|headers| {
         headers.transport == Transport::Udp
@@ -263,7 +267,7 @@ fn is_one_udp_packet(bytes: &[u8], size: usize) -> bool {
     })
 }
 
-/// Whether a frame may go to the TAP, and the vnet header that it needs.
+/// Checks whether a frame may be delivered; returns its vnet header.
 fn check(
     thread_network: &ThreadNetwork,
     sender: &Sender,
@@ -272,14 +276,17 @@ fn check(
     now: u32,
 ) -> Result<VnetHdr, DropReason> {
     let (network, policy) = (&thread_network.network, &thread_network.policy);
+    // Only configured endpoints may send, unless any-remote is set.
     if !policy.may_send(sender.from) {
         return Err(DropReason::Stranger);
     }
     let link = Ethernet::parse(frame).map_err(|_| DropReason::Malformed)?;
     let source = link.source();
+    // A multicast address cannot be a source.
     if !source.is_unicast() {
         return Err(DropReason::Source);
     }
+    // The TAP's own frame has returned.
     if source == thread_network.own {
         return Err(DropReason::Looped);
     }
@@ -287,7 +294,7 @@ fn check(
         Known::Header(vnet) => vnet,
         Known::SegmentSize(size) => vnet(frame, size, network.mtu as usize)?,
     };
-    // Nothing is learned from a packet that is dropped.
+    // Check ECN before learning, so that nothing is learned from a dropped packet.
     match decap::apply_ecn(frame, sender.ecn) {
         Egress::Forward(_) | Egress::ForwardUnexpected(_) => {}
         Egress::Drop => return Err(DropReason::Congestion),
@@ -295,20 +302,21 @@ fn check(
     let place = Place::Remote(sender.from);
     let learned = network.learn(policy, source, place, now);
     match learned {
-        // A configured address is where it is configured.
+        // A static entry locates the address elsewhere.
         Learned::Configured => return Err(DropReason::Spoofed),
-        // The bridge behind the TAP would believe it: a bridge asks nothing.
+        // A bridge behind the TAP would learn the address without any check.
         Learned::Local => return Err(DropReason::InUse),
         learned => thread_network.back.learn_of(learned),
     }
-    // Who does not have the address it sends from has no other either.
+    // A sender whose source address is contested is not trusted about other addresses.
     if policy.suppresses()
         && learned != Learned::Contested
         && !vnet.needs_csum()
         && let Some(claim) = neighbour::examine(frame).and_then(|resolving| resolving.claim)
     {
         match network.notice(policy, claim, place, now) {
-            // That of an IP address changes as its owner likes.
+            // Hosts may change the hardware address of an IP address at will: not an event worth
+            // counting.
             Learned::Moved => {}
             learned => thread_network.back.learn_of(learned),
         }
@@ -316,21 +324,23 @@ fn check(
     Ok(vnet)
 }
 
-/// The vnet header of a frame as it came off the socket.
+/// Returns the vnet header of a frame that was received from a socket.
 fn vnet(frame: &[u8], inner_size: Option<usize>, mtu: usize) -> Result<VnetHdr, DropReason> {
     let mut vnet = VnetHdr::default();
     if let Some((start, offset)) = decap::unfinished_checksum(frame) {
         vnet.flags = flags::NEEDS_CSUM;
         (vnet.csum_start, vnet.csum_offset) = (start, offset);
     }
+    // A frame within the MTU is not a GSO packet.
     if frame.len() <= ethernet::HEADER_LEN + mtu {
         return Ok(vnet);
     }
+    // The packet type has no segmentation, so it is delivered as it is.
     let Ok(headers) = Headers::parse(frame) else { return Ok(vnet) };
     let payload = headers.payload_len();
     let (kind, size) = match (headers.transport, headers.network, inner_size) {
         (Transport::Udp, _, Some(size)) => (gso_type::UDP_L4, size),
-        // A datagram that the underlay has carried in fragments.
+        // A datagram that was fragmented on the underlay, so it exceeds the MTU without being GSO.
         (Transport::Udp, _, None) => return Ok(vnet),
         (Transport::Tcp, family, _) => {
             let room = mtu.checked_sub(headers.payload_offset - headers.network_offset);
@@ -341,6 +351,7 @@ fn vnet(frame: &[u8], inner_size: Option<usize>, mtu: usize) -> Result<VnetHdr, 
             (kind, room.filter(|room| *room > 0).ok_or(DropReason::Uncuttable)?)
         }
     };
+    // One segment needs no segmentation.
     if payload <= size {
         return Ok(vnet);
     }
@@ -354,19 +365,19 @@ fn vnet(frame: &[u8], inner_size: Option<usize>, mtu: usize) -> Result<VnetHdr, 
     {
         vnet.gso_type |= gso_type::ECN;
     }
-    // The kernel takes no UDP GSO packet with a finished checksum.
+    // The kernel rejects UDP GSO packets with a finished checksum.
     if kind == gso_type::UDP_L4 && !vnet.needs_csum() {
         return Err(DropReason::Uncuttable);
     }
     Ok(vnet)
 }
 
-/// Writes a frame to the TAP and counts it; true if the TAP is gone.
+/// Writes a frame to the TAP and counts it; returns whether the TAP is gone.
 fn write(thread_network: &ThreadNetwork, delivery: &Delivery<'_>) -> bool {
     let packets = delivery.segments as u64;
     match thread_network.tap.write(&delivery.vnet.to_bytes(), delivery.frame) {
         Ok(()) => {
-            // Each packet but the first brought its headers, which are merged now.
+            // Each packet but the first brought its own headers, which merging has removed.
             let headers = (packets - 1) * u64::from(delivery.vnet.hdr_len);
             thread_network.back.forward(packets, delivery.frame.len() as u64 + headers);
             thread_network.back.hand_over();

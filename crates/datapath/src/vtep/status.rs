@@ -1,4 +1,4 @@
-//! What an endpoint tells of itself: as JSON, to a terminal, to Prometheus.
+//! Status of an endpoint, as JSON, as text, and as Prometheus metrics.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,22 +11,22 @@ use super::{Config, Report};
 use crate::counters::{Counters, DropReason, Learning, Resolution};
 use crate::vhost_user::GuestStatus;
 
-/// State and counters of one endpoint, as `overlane vtep status` tells them.
+/// State and counters of one endpoint, as `overlane vtep status` prints them.
 #[derive(Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Status {
     /// Its address and port on the underlay.
     pub local: SocketAddr,
-    /// How GSO packets are handed to the kernel.
+    /// How GSO packets are passed to the kernel.
     pub hand_over: String,
-    /// What it may still do, in words.
+    /// The privileges that the process still has, as text.
     #[serde(default)]
     pub confinement: String,
-    /// Whether that is whole.
+    /// Whether GSO packets are passed to the kernel unsegmented.
     pub whole: bool,
     /// Its virtual networks, in the order of the configuration.
     pub networks: Vec<NetworkStatus>,
-    /// What came from the wire for no network.
+    /// Packets from the wire that belong to no network.
     pub of_no_network: DirectionStatus,
 }
 
@@ -36,24 +36,23 @@ pub struct Status {
 pub struct NetworkStatus {
     /// VXLAN network identifier, 24 bits.
     pub vni: u32,
-    /// Name of the TAP that its packets come from and go to; for a guest `vhost-user:` and
-    /// the path of its socket.
+    /// Name of the tenants' TAP; for a guest, `vhost-user:` and the path of its socket.
     pub tap: String,
     /// From the TAP to the wire.
     pub to_wire: DirectionStatus,
     /// From the wire to the TAP.
     pub from_wire: DirectionStatus,
-    /// FDB entries that the configuration has.
+    /// Static FDB entries.
     pub configured: usize,
-    /// Learned FDB entries, those too old included until their room is needed.
+    /// Learned FDB entries. Expired ones are included until their room is needed.
     pub learned: usize,
-    /// The remote end with the most learned addresses, and their number.
+    /// The remote endpoint with the most learned addresses, and their number.
     pub largest: Option<(IpAddr, usize)>,
-    /// Neighbour entries that the configuration has.
+    /// Static neighbour entries.
     pub neighbours_configured: usize,
-    /// Learned neighbour entries, those too old included until their room is needed.
+    /// Learned neighbour entries. Expired ones are included until their room is needed.
     pub neighbours_learned: usize,
-    /// The guest, where the tenants' side is one.
+    /// State of the guest, if the tenants' side is a guest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<GuestStatus>,
 }
@@ -62,30 +61,30 @@ pub struct NetworkStatus {
 #[derive(Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DirectionStatus {
-    /// Packets, a GSO packet being one.
+    /// Packets; a GSO packet counts as one.
     pub received: u64,
     /// Bytes of their frames.
     pub received_bytes: u64,
-    /// Of these, how many were passed on.
+    /// Number of these that were forwarded.
     pub forwarded: u64,
     /// Bytes of the Ethernet frames of `forwarded`.
     pub forwarded_bytes: u64,
     /// Answered with ICMP, ARP or a neighbour advertisement.
     pub answered: u64,
-    /// Pieces in which they were handed to the kernel.
+    /// Pieces in which forwarded packets were passed to the kernel.
     pub handed_over: u64,
-    /// Copies sent besides the first.
+    /// Additional copies sent.
     pub replicas: u64,
-    /// Copies that could not be sent.
+    /// Additional copies that could not be sent.
     pub replicas_lost: u64,
-    /// Addresses that were not learned for want of room.
+    /// Addresses not learned because there was no room.
     pub unlearned: u64,
-    /// Source addresses that were new or from another place, by what became of them; those
-    /// that there were.
+    /// Source addresses that were new or had moved, by outcome. Outcomes with a count of 0 are left
+    /// out.
     pub learnings: BTreeMap<String, u64>,
-    /// Questions for neighbours, by what became of them; those that there were.
+    /// Requests for neighbours, by outcome. Outcomes with a count of 0 are left out.
     pub resolutions: BTreeMap<String, u64>,
-    /// By reason; those that there were.
+    /// Drops by reason. Reasons with a count of 0 are left out.
     pub dropped: BTreeMap<String, u64>,
 }
 
@@ -153,7 +152,7 @@ impl DirectionStatus {
             let _ = write!(line, "; source addresses: {}", words(&self.learnings).join(", "));
         }
         if !self.resolutions.is_empty() {
-            let _ = write!(line, "; neighbours asked for: {}", words(&self.resolutions).join(", "));
+            let _ = write!(line, "; neighbour requests: {}", words(&self.resolutions).join(", "));
         }
         let _ = write!(line, "; dropped {}", self.dropped.values().sum::<u64>());
         let reasons = words(&self.dropped);
@@ -165,7 +164,7 @@ impl DirectionStatus {
 }
 
 impl Status {
-    /// That of an endpoint now; `confinement` says what the process may still do.
+    /// Builds the status. `confinement` describes the privileges of the process.
     pub fn of(config: &Config, way: Way, report: &Report, confinement: String) -> Status {
         let networks = report.networks.iter().map(|network| NetworkStatus {
             vni: network.vni.get(),
@@ -189,7 +188,7 @@ impl Status {
         }
     }
 
-    /// Each network's counters, a line a direction, and the endpoint's.
+    /// Describes the counters as text, a line per direction.
     pub fn describe(&self) -> String {
         let mut lines = Vec::new();
         for network in &self.networks {
@@ -209,11 +208,11 @@ impl Status {
             lines.push(line);
             lines.extend(network.guest.iter().map(ToString::to_string));
         }
-        lines.push(self.of_no_network.describe("of no network"));
+        lines.push(self.of_no_network.describe("without network"));
         lines.join("\n")
     }
 
-    /// As Prometheus reads it (text format 0.0.4).
+    /// Renders the metrics for Prometheus (text format 0.0.4).
     pub fn prometheus(&self) -> String {
         let local = self.local;
         let mut directions = vec![(format!("local=\"{local}\""), &self.of_no_network)];
@@ -268,5 +267,5 @@ impl Status {
     }
 }
 
-/// What of a direction is counted by words.
+/// Selects a map of counters by word.
 type Counted = fn(&DirectionStatus) -> &BTreeMap<String, u64>;

@@ -1,11 +1,9 @@
-//! What was learned from packets beside what is configured, with an age, a bound on
-//! the number, and a share of it for each end that tells: the table of neighbours
-//! ([`super::neighbour`]), and what the forwarding table ([`super::fdb`]) has in common
-//! with it.
+//! Table of entries learned from packets, besides static ones. Entries expire, their number is
+//! limited, and each endpoint has a share of it. It is the table of neighbours
+//! ([`super::neighbour`]), and shares code with the forwarding table ([`super::fdb`]).
 //!
-//! Everything learned comes from packets, so from anyone: a table never grows past
-//! its bound, no end fills another's share, and a configured entry is never changed
-//! by a packet.
+//! Learned entries come from packets and so from anyone. The table never exceeds its limit, no
+//! endpoint uses up the share of another, and a packet never changes a static entry.
 
 use std::collections::HashMap;
 use std::collections::hash_map;
@@ -16,43 +14,44 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use super::place::Place;
 use crate::counters::{Learning, Tally};
 
-/// Seconds over which an end's moves are counted.
+/// Seconds over which the moves of an endpoint are counted.
 pub const MOVE_WINDOW: u32 = 60;
 
-/// Most ends whose moves are remembered: where anyone may send, their number is the
-/// senders' choice.
+/// Maximum number of endpoints whose moves are remembered. If any remote endpoint may send, senders
+/// choose how many there are.
 const MOVERS_MAX: usize = 4096;
 
-/// Bounds of the learned entries.
+/// Limits of learned entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Seconds after which an entry that no packet has confirmed is forgotten.
+    /// Seconds after which an entry expires, unless a packet confirms it.
     pub ageing: u32,
-    /// Most entries of all remote ends together, and as many of the TAP's side.
+    /// Maximum number of entries of all remote endpoints together, and the same number for the
+    /// TAP's side.
     pub entries: usize,
-    /// Most entries of one remote end.
+    /// Maximum number of entries of one remote endpoint.
     pub share: usize,
-    /// Most addresses that one remote end may take within [`MOVE_WINDOW`] from places
-    /// that have not been silent.
+    /// Maximum number of addresses that one remote endpoint may take over within [`MOVE_WINDOW`]
+    /// from places that are not silent.
     pub moves: u32,
 }
 
-/// What a packet has told, and what became of it.
+/// Result of learning from a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Learned {
-    /// The entry was there already and stays as it is.
+    /// The entry existed and is unchanged.
     Known,
     /// An entry was added.
     New,
-    /// The entry has changed: an address is at the other place.
+    /// The entry changed: the address moved to another place.
     Moved,
     /// The address went back to a place that had it before and still sends.
     Returned,
-    /// The table is full; nothing was entered.
+    /// The table is full; nothing was added.
     Full,
-    /// The end has as many entries as one may have; nothing was entered.
+    /// The endpoint has used up its share; nothing was added.
     Quota,
-    /// It is configured otherwise; nothing was changed.
+    /// A static entry says otherwise; nothing was changed.
     Configured,
     /// Another place has the address and still sends; nothing was changed.
     Contested,
@@ -61,10 +60,10 @@ pub enum Learned {
 }
 
 impl Tally {
-    /// Counts what became of a source address, where anything did.
+    /// Counts the result for a source address, if there is a counter for it.
     pub(super) fn learn_of(&self, learned: Learned) {
         match learned {
-            // These have counters of their own: entries, and dropped packets.
+            // These are counted elsewhere: as entries, or as dropped packets.
             Learned::Known | Learned::New | Learned::Configured | Learned::Local => {}
             Learned::Moved => self.learn(Learning::Moved),
             Learned::Returned => self.learn(Learning::Returned),
@@ -75,27 +74,27 @@ impl Tally {
     }
 }
 
-/// What one end has and did.
+/// Entries and moves of one endpoint.
 #[derive(Debug, Clone, Copy, Default)]
 struct Share {
     learned: usize,
     moves: u32,
-    /// Second in which the counting of moves began.
+    /// Second in which the current window of moves began.
     window: u32,
 }
 
-/// The learned entries by end. Of an end without entries only its moves are kept, until
-/// their window is over.
+/// Learned entries per endpoint. For an endpoint without entries, only its moves are kept, until
+/// their window ends.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     of: HashMap<Place, Share>,
     learned: usize,
-    /// Second of the last search for ends to forget.
+    /// Second of the last search for idle endpoints.
     purged: u32,
 }
 
 impl Shares {
-    /// Learned entries of all ends together.
+    /// Returns the number of learned entries of all endpoints.
     pub(super) fn learned(&self) -> usize {
         self.learned
     }
@@ -109,7 +108,7 @@ impl Shares {
         self.of.len()
     }
 
-    /// The remote end with the most entries, and their number.
+    /// Returns the remote endpoint with the most entries, and their number.
     pub(super) fn largest(&self) -> Option<(std::net::IpAddr, usize)> {
         let remotes = self.of.iter().filter_map(|(place, share)| match place {
             Place::Remote(remote) if share.learned > 0 => Some((*remote, share.learned)),
@@ -118,11 +117,11 @@ impl Shares {
         remotes.max_by_key(|(_, learned)| *learned)
     }
 
-    /// Why `place` may have no further entry, if so. The TAP's side has a table's worth
-    /// to itself: no remote end can keep its addresses from being known.
+    /// Returns why `place` may not have another entry; `None` if it may. The TAP's side has the
+    /// room of a whole table to itself, so that remote endpoints cannot displace its addresses.
     pub(super) fn refuses(&self, place: Place, limits: &Limits) -> Option<Learned> {
         let (own, local) = (self.learned_of(place), self.learned_of(Place::Local));
-        // What the TAP's side takes over from remote ends may be more than its own.
+        // Addresses that the TAP's side takes over from remote endpoints may exceed its own limit.
         if self.learned >= limits.entries.saturating_mul(2) {
             return Some(Learned::Full);
         }
@@ -147,7 +146,7 @@ impl Shares {
         }
     }
 
-    /// Counts a move to `place`; false where it has had as many as it may.
+    /// Counts a move to `place`; returns false if it has used up its moves.
     pub(super) fn take_move(&mut self, place: Place, now: u32, limits: &Limits) -> bool {
         if self.of.len() >= MOVERS_MAX && !self.of.contains_key(&place) {
             if self.purged != now {
@@ -155,6 +154,7 @@ impl Shares {
                 self.forget_idle(now);
             }
             if self.of.len() >= MOVERS_MAX {
+                // All movers are active; more of them would let the table grow without limit.
                 return false;
             }
         }
@@ -167,7 +167,7 @@ impl Shares {
         allowed
     }
 
-    /// Counts anew, and forgets the ends of which nothing is left.
+    /// Recounts the entries, and forgets idle endpoints.
     pub(super) fn recount(&mut self, places: impl Iterator<Item = Place>, now: u32) {
         self.of.values_mut().for_each(|share| share.learned = 0);
         self.learned = 0;
@@ -186,7 +186,7 @@ impl Shares {
 #[derive(Debug)]
 struct Entry<V> {
     value: V,
-    /// Who told it last; none: it is configured.
+    /// Place that confirmed it last; `None`: static.
     teller: Option<Place>,
     /// Second of the last packet that confirmed it.
     seen: AtomicU32,
@@ -196,18 +196,18 @@ struct Entry<V> {
 struct Entries<K, V> {
     entries: HashMap<K, Entry<V>>,
     shares: Shares,
-    /// Second of the last search for entries to forget.
+    /// Second of the last search for expired entries.
     swept: u32,
 }
 
-/// One table of one network. Seconds are the caller's, from any start.
+/// A table of one network. The caller defines the time zero of seconds.
 #[derive(Debug)]
 pub struct Table<K, V> {
     table: RwLock<Entries<K, V>>,
 }
 
 impl<K: Copy + Eq + Hash, V: Copy + PartialEq> Table<K, V> {
-    /// A table with nothing but what is configured.
+    /// Creates a table with static entries.
     pub fn new(configured: impl IntoIterator<Item = (K, V)>) -> Table<K, V> {
         let entries = Entries { entries: HashMap::new(), shares: Shares::default(), swept: 0 };
         let table = Table { table: RwLock::new(entries) };
@@ -215,8 +215,7 @@ impl<K: Copy + Eq + Hash, V: Copy + PartialEq> Table<K, V> {
         table
     }
 
-    /// Replaces what is configured, and forgets of what was learned all but what ends
-    /// that are to be kept have told.
+    /// Replaces the static entries, and removes learned entries whose teller `keep` rejects.
     pub fn configure(
         &self,
         configured: impl IntoIterator<Item = (K, V)>,
@@ -232,7 +231,7 @@ impl<K: Copy + Eq + Hash, V: Copy + PartialEq> Table<K, V> {
         table.shares.recount(tellers, table.swept);
     }
 
-    /// What is known and not too old; whether it is configured.
+    /// Returns the entry if it is known and not expired, and whether it is static.
     pub fn find(&self, key: K, now: u32, limits: &Limits) -> Option<(V, bool)> {
         let table = self.read();
         let entry = table.entries.get(&key)?;
@@ -240,9 +239,9 @@ impl<K: Copy + Eq + Hash, V: Copy + PartialEq> Table<K, V> {
         (configured || !entry.is_old(now, limits)).then_some((entry.value, configured))
     }
 
-    /// Forgets what was learned.
+    /// Removes a learned entry.
     pub fn forget(&self, key: K) {
-        // Nearly always there is nothing.
+        // Usually there is none, so check with a read lock first.
         if !self.read().entries.contains_key(&key) {
             return;
         }
@@ -253,22 +252,23 @@ impl<K: Copy + Eq + Hash, V: Copy + PartialEq> Table<K, V> {
         }
     }
 
-    /// Takes notice of what a packet from `teller` has told. Who told it last is
-    /// believed, but for what is configured.
+    /// Learns from a packet of `teller`. The last claim wins, except over static entries.
     pub fn learn(&self, key: K, value: V, teller: Place, now: u32, limits: &Limits) -> Learned {
         {
             let table = self.read();
             match table.entries.get(&key) {
-                // Nearly always nothing changes: then threads do not wait for each other.
+                // Usually nothing changes. Then threads only share a read lock and do not wait for
+                // each other.
                 Some(entry) if entry.value == value && entry.teller == Some(teller) => {
                     entry.confirm(now);
                     return Learned::Known;
                 }
                 Some(entry) if entry.teller.is_none() => {
+                    // A static entry stays, whatever a packet claims.
                     let same = entry.value == value;
                     return if same { Learned::Known } else { Learned::Configured };
                 }
-                // A flood of new ones is refused beside the others.
+                // Refuse a flood of new entries with the read lock only.
                 None if table.swept == now => {
                     if let Some(refused) = table.shares.refuses(teller, limits) {
                         return refused;
@@ -295,7 +295,7 @@ impl<K: Copy + Eq + Hash, V: Copy + PartialEq> Table<K, V> {
             }
             hash_map::Entry::Occupied(mut occupied) => {
                 let entry = occupied.get_mut();
-                // Another thread may have been here first.
+                // Another thread may have replaced it by a static entry.
                 let Some(before) = entry.teller else { return Learned::Configured };
                 table.shares.remove(before);
                 table.shares.add(teller);
@@ -307,16 +307,16 @@ impl<K: Copy + Eq + Hash, V: Copy + PartialEq> Table<K, V> {
         }
     }
 
-    /// Entries: configured, learned (those too old included, until their room is
-    /// needed).
+    /// Returns the number of static entries, and of learned ones. Expired entries are included
+    /// until their room is needed.
     pub fn count(&self) -> (usize, usize) {
         let table = self.read();
         let learned = table.shares.learned();
         (table.entries.len() - learned, learned)
     }
 
-    // A panic while the lock is held, which would be a defect, leaves a table
-    // that is valid entry by entry.
+    // After a panic with the lock held, which would be a defect, each entry of the table is still
+    // valid. So ignore the poisoning.
     fn read(&self) -> RwLockReadGuard<'_, Entries<K, V>> {
         self.table.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -327,8 +327,8 @@ impl<K: Copy + Eq + Hash, V: Copy + PartialEq> Table<K, V> {
 }
 
 impl<K: Copy + Eq + Hash, V: Copy + PartialEq> Entries<K, V> {
-    /// Once a second at most: a flood of addresses must not make every packet
-    /// search the whole table.
+    /// Removes expired entries, at most once per second: a flood of addresses must not cause a
+    /// search of the whole table for each packet.
     fn forget_old(&mut self, now: u32, limits: &Limits) {
         if self.swept == now {
             return;
@@ -349,7 +349,7 @@ impl<V> Entry<V> {
     }
 }
 
-/// Notes the second; not written without need: the cache line is shared by all threads.
+/// Records the second. Writes only if it changed, because all threads share the cache line.
 pub(super) fn confirm(seen: &AtomicU32, now: u32) {
     if seen.load(Ordering::Relaxed) != now {
         seen.store(now, Ordering::Relaxed);
@@ -374,12 +374,12 @@ mod tests {
             assert_eq!(learned, if key < 4 { Learned::New } else { Learned::Quota });
         }
         assert_eq!(table.learn(100, 1, remote(2), 10, &LIMITS), Learned::New);
-        // Nor does it take over what others have told, beyond its share.
+        // Nor does it take over entries of others beyond its share.
         assert_eq!(table.learn(100, 9, remote(1), 10, &LIMITS), Learned::Quota);
         assert_eq!(table.find(100, 10, &LIMITS), Some((1, false)));
         assert_eq!(table.learn(200, 9, remote(2), 10, &LIMITS), Learned::Configured);
         assert_eq!(table.count(), (1, 5));
-        // What is old makes room.
+        // Expired entries make room.
         assert_eq!(table.learn(50, 1, remote(1), 311, &LIMITS), Learned::New);
         assert_eq!(table.count(), (1, 1));
     }

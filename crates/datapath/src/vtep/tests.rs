@@ -1,4 +1,4 @@
-//! The receiving half against packets that nobody would send, without a kernel.
+//! Tests the receiving side with forged and malformed packets, without a kernel.
 
 use std::net::IpAddr;
 
@@ -37,7 +37,7 @@ fn packet(vni: u32, source: MacAddr, tos: u8, payload: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// A frame of network 10 in its outer headers, and the vnet header for both.
+/// Returns a frame of network 10 with its outer headers, and the vnet header for both.
 fn encapsulated(
     vni: u32,
     checksum: OuterChecksum,
@@ -64,7 +64,7 @@ fn encapsulated(
     (outer.vnet, [outer.bytes(), frame].concat())
 }
 
-/// What it is, sender, outer TOS octet, bytes, why it is dropped.
+/// Name, sender, outer TOS octet, bytes, expected drop reason.
 type Case = (&'static str, IpAddr, u8, Vec<u8>, Option<DropReason>);
 
 #[test]
@@ -90,7 +90,7 @@ fn each_lie_is_dropped_for_its_reason() {
     }
 }
 
-/// Another allowed remote end claims a tenant's address again and again.
+/// Another accepted remote endpoint claims a tenant's address again and again.
 #[test]
 fn packets_of_another_remote_end_take_no_address_from_who_uses_it() {
     let mut bench = Bench::new();
@@ -166,7 +166,7 @@ fn merged_datagrams_come_apart_and_a_udp_gso_packet_does_not() {
     bench.take(REMOTE, 0, Some(one.len() as u16), &merged);
     assert_eq!(Counters::sum([&*bench.thread_networks[0].back].into_iter()).forwarded, 3);
 
-    // As a kernel sender hands it over: uncut, its checksum unfinished.
+    // As a kernel sends it: unsegmented, with an unfinished checksum.
     let mut bench = Bench::new();
     let mut whole = packet(10, mac, 0, &[1; 4000]);
     let frame = &mut whole[8..];
@@ -187,7 +187,7 @@ fn merged_datagrams_come_apart_and_a_udp_gso_packet_does_not() {
 fn what_the_second_tap_delivers_needs_no_guess() {
     let mac = MacAddr([2, 0, 0, 0, 0, 7]);
     let frame = &packet(10, mac, 0, &[1; 4000])[8..];
-    // A GSO packet whose segments are smaller than the MTU asks for.
+    // A GSO packet whose segments are smaller than the MTU allows.
     let vnet = VnetHdr {
         flags: flags::NEEDS_CSUM,
         gso_type: gso_type::UDP_L4,
@@ -203,7 +203,7 @@ fn what_the_second_tap_delivers_needs_no_guess() {
     assert_eq!(bench.check(), []);
     assert_eq!(bench.written(0), [(vnet, frame.to_vec())]);
 
-    // Merged outside of the tunnel by who does not know it.
+    // Merged as outer UDP datagrams, without knowledge of VXLAN.
     let (_, one) = encapsulated(11, OuterChecksum::Zero, frame, &VnetHdr::default());
     let payload = &one[42..];
     let mut merged = [&one[..42], payload, payload, &payload[..payload.len() - 1]].concat();
@@ -220,7 +220,7 @@ fn what_the_second_tap_delivers_needs_no_guess() {
     };
     let mut bench = Bench::new();
     bench.take_encapsulated(&vnet, &merged);
-    // The last is cut short, and left to the tenant to find out.
+    // The last one is truncated. That is left to the tenant to detect.
     assert_eq!(Counters::sum([&*bench.thread_networks[1].back].into_iter()).forwarded, 3);
 }
 
@@ -259,14 +259,14 @@ fn what_the_second_tap_delivers_is_not_believed_either() {
     assert_eq!(bench.check(), [DropReason::Malformed]);
 }
 
-/// What libFuzzer found worth keeping.
+/// Returns the corpus of a fuzz target.
 fn corpus(target: &str) -> Vec<Vec<u8>> {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/");
     let entries = std::fs::read_dir(format!("{directory}{target}")).unwrap();
     entries.map(|entry| std::fs::read(entry.unwrap().path()).unwrap()).collect()
 }
 
-/// Something of the corpus with some bytes changed, doubled or missing.
+/// Inputs of the corpus with some bytes changed, doubled or missing.
 fn damaged(target: &'static str) -> impl Strategy<Value = Vec<u8>> {
     let change = (any::<prop::sample::Index>(), any::<u8>(), 0..4);
     let changes = proptest::collection::vec(change, 0..6);
@@ -294,7 +294,7 @@ fn what_fuzzing_has_kept_harms_no_more() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// The fuzz targets (`fuzz/`) for a bounded number of cases.
+    /// Runs the fuzz targets (`fuzz/`) for a limited number of cases.
     #[test]
     fn damaged_datagrams(data in damaged("vtep_receive")) {
         super::fuzz::receive(&data);
@@ -312,7 +312,7 @@ proptest! {
 }
 
 proptest! {
-    /// Whatever comes by the second TAP, likewise.
+    /// The same for frames from the second TAP.
     #[test]
     fn nothing_that_the_second_tap_delivers_harms(
         packets in proptest::collection::vec(
@@ -349,7 +349,7 @@ proptest! {
         }
     }
 
-    /// Whatever comes: no panic, every packet has one fate, nothing goes back.
+    /// For any input: no panic, every packet has one outcome, nothing is sent back.
     #[test]
     fn nothing_that_arrives_harms(
         messages in proptest::collection::vec(
@@ -366,7 +366,7 @@ proptest! {
     ) {
         let mut bench = Bench::new();
         for (known, tos, segment, form, payload, changes) in messages {
-            // Random bytes, or a packet some of whose bytes were changed.
+            // Random bytes, or a packet with some bytes changed.
             let mut bytes = match form {
                 Some((vni, last)) => packet(vni, MacAddr([2, 0, 0, 0, 0, last]), tos, &payload),
                 None => payload,

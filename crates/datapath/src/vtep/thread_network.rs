@@ -1,4 +1,4 @@
-//! One network as one thread sees it.
+//! State of one network in one thread.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use super::network::{Network, Policy};
 use crate::counters::Tally;
 use crate::vnet_layout::HEADER;
 
-/// Where frames for the tenants go.
+/// Destination of frames for the tenants.
 #[derive(Debug)]
 pub(super) enum Writer {
     /// A queue of a TAP.
     Tap(Tap),
     /// A pair of a guest's queues.
     Guest(GuestWriter),
-    /// Nowhere; only that there were any is of interest.
+    /// A buffer, for tests and fuzzing.
     #[cfg(any(test, feature = "fuzz"))]
     Nowhere(std::cell::RefCell<Vec<([u8; HEADER], Vec<u8>)>>),
 }
 
 impl Writer {
-    /// The TAP, if it is one.
+    /// Returns the TAP, if it is one.
     pub(super) fn tap(&self) -> Option<&Tap> {
         match self {
             Writer::Tap(tap) => Some(tap),
@@ -34,7 +34,7 @@ impl Writer {
         }
     }
 
-    /// The guest, if it is one.
+    /// Returns the guest, if it is one.
     pub(super) fn guest(&self) -> Option<&GuestWriter> {
         match self {
             Writer::Guest(guest) => Some(guest),
@@ -42,7 +42,7 @@ impl Writer {
         }
     }
 
-    /// Writes one frame behind its vnet header.
+    /// Writes one frame with its vnet header.
     pub(super) fn write(&self, header: &[u8; HEADER], frame: &[u8]) -> io::Result<()> {
         match self {
             Writer::Tap(tap) => {
@@ -58,15 +58,15 @@ impl Writer {
     }
 }
 
-/// A network, the thread's queue of its TAP, the thread's counters.
+/// A network, with the thread's queue of its TAP and the thread's counters.
 #[derive(Debug)]
 pub(super) struct ThreadNetwork {
     pub(super) network: Arc<Network>,
-    /// What is configured, as of `generation`.
+    /// Configuration as of `generation`.
     pub(super) policy: Arc<Policy>,
     pub(super) generation: u64,
     pub(super) tap: Writer,
-    /// The TAP's own address; zero for a guest, whose own are its affair.
+    /// The TAP's own hardware address; zero for a guest, whose address is not known here.
     pub(super) own: MacAddr,
     /// From the TAP to the wire.
     pub(super) out: Arc<Tally>,
@@ -75,7 +75,7 @@ pub(super) struct ThreadNetwork {
 }
 
 impl ThreadNetwork {
-    /// Takes the new policy after a reload, told by a new generation.
+    /// Loads the new policy after a reload, which changes the generation.
     pub(super) fn refresh(&mut self) {
         let generation = self.network.generation();
         if generation != self.generation {

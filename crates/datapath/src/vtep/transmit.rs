@@ -1,13 +1,13 @@
 //! From the TAP to the wire.
 //!
-//! A GSO packet is cut into one buffer, each segment behind a VXLAN header, and
-//! handed to the kernel in as few calls as it takes (`UDP_SEGMENT`, 64 datagrams).
-//! Frames that follow each other to the same end with the same length go the same
-//! way, so that a burst of small packets is one super-datagram, too. Nothing waits
-//! for company: what the TAP had is sent as soon as the TAP is empty.
+//! A GSO packet is segmented into one buffer, each segment with its VXLAN header, and passed to the
+//! kernel in as few calls as possible (`UDP_SEGMENT`, 64 datagrams). Consecutive frames of the same
+//! length to the same endpoint are combined in the same way, so that a burst of small packets
+//! becomes one super-datagram, too. Nothing is delayed for this: everything is sent as soon as the
+//! TAP is empty.
 //!
-//! Where the second TAP takes it ([`super::handover`]), a GSO packet is not cut but
-//! written there with its outer headers, after what waits, so that the order stays.
+//! If the second TAP accepts the packet ([`super::handover`]), it is not segmented. It is written
+//! there with its outer headers, after all queued datagrams, so that the order is kept.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -33,61 +33,61 @@ use super::underlay::Underlay;
 use crate::counters::{DropReason, Resolution};
 use crate::vnet_layout::{HEADER, LAYOUT};
 
-/// Bytes of datagrams that wait for the system call.
+/// Buffer for datagrams that wait for the system call, bytes.
 const BUFFER: usize = 512 << 10;
 
-/// Datagrams that wait, before they are sent anyway.
+/// Number of queued datagrams that triggers sending.
 const QUEUE: usize = 256;
 
-/// Messages a system call.
+/// Messages per system call.
 const SLOTS: usize = 64;
 
-/// How long a socket whose buffer is full may take to have room again; a NIC
-/// needs microseconds. Meanwhile the TAP's queue fills, as a NIC's would.
+/// How long to wait for room in a full socket buffer. A NIC drains it within microseconds.
+/// Meanwhile the TAP's queue fills, as that of a NIC would.
 const PATIENCE_MS: u16 = 20;
 
-/// One super-datagram that waits.
+/// A queued super-datagram.
 #[derive(Debug)]
 struct Queued {
     message: Outgoing,
     socket: usize,
-    /// Length of each datagram in it but the last.
+    /// Length of each datagram in it, except the last.
     stride: usize,
     count: usize,
-    /// Whether its last datagram is shorter, so that none can follow.
+    /// Whether the last datagram is shorter, so that no other can be appended.
     closed: bool,
     /// Index of the network.
     thread_network: usize,
-    /// Frames whose fate it decides, and their bytes.
+    /// Frames whose outcome depends on this datagram, and their bytes.
     frames: u64,
     bytes: u64,
-    /// Copies of frames whose fate another decides.
+    /// Copies of frames whose outcome depends on another datagram.
     replicas: u64,
 }
 
-/// What becomes of a GSO packet that is handed over whole.
+/// Shape of a GSO packet that is passed on unsegmented.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
-    /// The socket of its flow, whose source port it gets.
+    /// Index of the socket of its flow, whose source port it gets.
     socket: usize,
-    /// Length of each outer packet but the last, from the IP header on.
+    /// Length of each outer packet except the last, starting with the IP header.
     outer: usize,
     /// Number of outer packets that the GSO packet stands for.
     segments: usize,
 }
 
-/// What a datagram decides about its frame.
+/// How the outcome of a datagram affects its frame.
 #[derive(Debug, Clone, Copy)]
 enum Fate {
-    /// Everything: it is the frame's last.
+    /// The outcome of the frame: it is the last datagram of the last copy.
     Frame { bytes: u64 },
-    /// It is the last of a copy.
+    /// The outcome of a copy: it is the last datagram of that copy.
     Replica,
-    /// Nothing: more of the frame follows.
+    /// Nothing: more datagrams of the frame follow.
     Part,
 }
 
-/// One thread's way out.
+/// Transmit state of one thread.
 #[derive(Debug)]
 pub(super) struct Transmitter {
     underlay: Arc<Underlay>,
@@ -96,9 +96,9 @@ pub(super) struct Transmitter {
     filled: usize,
     queue: Vec<Queued>,
     pieces: Vec<Outgoing>,
-    /// Whose queue of the second TAP.
+    /// Index of its queue of the second TAP.
     thread: usize,
-    /// Outer IPv4 ID of the next GSO packet handed over whole.
+    /// Outer IPv4 ID of the next GSO packet that is passed on unsegmented.
     id: u16,
     seed: u64,
 }
@@ -118,7 +118,7 @@ impl Transmitter {
         }
     }
 
-    /// Takes one frame from a TAP, with its vnet header.
+    /// Handles one frame from a TAP, with its vnet header.
     pub(super) fn frame(
         &mut self,
         thread_networks: &[ThreadNetwork],
@@ -135,23 +135,28 @@ impl Transmitter {
         let Ok(link) = Ethernet::parse(frame) else {
             return tally.discard(DropReason::Malformed, 1);
         };
+        // A multicast address cannot be a source.
         if !link.source().is_unicast() {
             return tally.discard(DropReason::Source, 1);
         }
         let (network, policy) = (&thread_network.network, &thread_network.policy);
         match network.learn(policy, link.source(), Place::Local, now) {
+            // A static entry locates the address elsewhere.
             Learned::Configured => return tally.discard(DropReason::Spoofed, 1),
             learned => tally.learn_of(learned),
         }
+        // A frame with an incomplete checksum cannot be validated, so it is not answered here.
         if policy.suppresses() && !vnet.needs_csum() && self.resolve(thread_network, frame, now) {
             return;
         }
         let known = match network.find(policy, link.destination(), now) {
             Some(Place::Remote(remote)) if !link.destination().is_multicast() => Some(remote),
-            // Local: it has been here; whether it still is nobody knows.
+            // Local: the destination was last seen on this side, but it may have moved. So flood
+            // the frame.
             _ => None,
         };
         let remotes = known.as_ref().map_or(&policy.replication[..], std::slice::from_ref);
+        // Neither a learned place nor endpoints to replicate to.
         if remotes.is_empty() {
             return tally.discard(DropReason::NoRemote, 1);
         }
@@ -166,6 +171,7 @@ impl Transmitter {
         }
         let hash = flow::hash(frame, self.seed);
         let socket = ((u64::from(hash) * self.underlay.senders().len() as u64) >> 32) as usize;
+        // Pass a GSO packet on unsegmented if every path and the length field of IP allow it.
         if vnet.gso_type != 0
             && self.underlay.headers() + frame.len() <= usize::from(u16::MAX)
             && remotes.iter().all(|remote| policy.whole(*remote, outer).is_some())
@@ -177,7 +183,7 @@ impl Transmitter {
         let prefix = vxlan::header(network.vni);
         let total = segments.total_len(prefix.len());
         if total > self.buffer.len() {
-            // Segments of a few bytes each: not worth a buffer.
+            // Segments of only a few bytes each would need a much larger buffer.
             return tally.discard(DropReason::Uncuttable, 1);
         }
         if self.filled + total > self.buffer.len() || self.queue.len() >= QUEUE {
@@ -190,7 +196,7 @@ impl Transmitter {
         self.filled += written.total;
         let inner_ecn = encap::tos(frame).map_or(Ecn::NotEct, Ecn::of);
         let tos = Ingress::Normal.outer(inner_ecn).on(0);
-        // The last copy decides the frame's fate.
+        // The last copy decides the outcome of the frame.
         for (copy, remote) in remotes.iter().enumerate() {
             let last = if copy + 1 == remotes.len() {
                 Fate::Frame { bytes: frame.len() as u64 }
@@ -198,6 +204,7 @@ impl Transmitter {
                 Fate::Replica
             };
             let to = self.underlay.peer(*remote);
+            // The kernel limits the payload and the number of segments of a super-datagram.
             let group = (MAX_PAYLOAD / written.stride.max(1)).clamp(1, MAX_SEGMENTS);
             let mut at = start;
             while at < self.filled {
@@ -215,16 +222,18 @@ impl Transmitter {
         }
     }
 
-    /// Answers a question for a neighbour; true if the frame need go nowhere.
+    /// Answers a request for a neighbour; returns whether the frame is done.
     fn resolve(&self, thread_network: &ThreadNetwork, frame: &[u8], now: u32) -> bool {
         let (network, policy, tally) =
             (&thread_network.network, &thread_network.policy, &thread_network.out);
+        // Neither ARP nor neighbour discovery.
         let Some(resolving) = neighbour::examine(frame) else { return false };
         if let Some(claim) = resolving.claim {
             network.notice(policy, claim, Place::Local, now);
         }
         let who = match resolving.question {
             None => return false,
+            // The owner itself must defend its address, so the request is flooded.
             Some(Question::Duplicate) => {
                 tally.resolve(Resolution::Duplicate);
                 return false;
@@ -238,6 +247,7 @@ impl Transmitter {
                 return false;
             }
         };
+        // Answer locally, so that the request is not flooded to every endpoint.
         let mut answer = [0; neighbour::ANSWER_LEN];
         let length = who.answer(&owner, &mut answer);
         match thread_network.tap.write(&[0; HEADER], &answer[..length]) {
@@ -253,7 +263,7 @@ impl Transmitter {
         true
     }
 
-    /// Hands a GSO packet over whole, once for each remote end.
+    /// Passes a GSO packet on unsegmented, once for each remote endpoint.
     fn hand_over(
         &mut self,
         thread_network: &ThreadNetwork,
@@ -269,13 +279,13 @@ impl Transmitter {
             let (Some(second), Some(encap)) =
                 (self.underlay.second_tap(), thread_network.policy.whole(*remote, shape.outer))
             else {
-                // A route has changed since the look at all of them.
+                // A route has changed since all of them were checked.
                 fate = Err(DropReason::Unreachable);
                 continue;
             };
             fate = match encap.headers_from(frame, vnet, port, self.id) {
                 Ok(headers) => {
-                    // Who cuts counts on from it.
+                    // Segmentation numbers the outer packets from this ID on.
                     self.id = self.id.wrapping_add(shape.segments as u16);
                     let header = headers.vnet.to_bytes();
                     let parts = [&header[..], headers.bytes(), frame].map(std::io::IoSlice::new);
@@ -287,7 +297,7 @@ impl Transmitter {
             if fate.is_ok() {
                 tally.hand_over();
             }
-            // The last copy decides the frame's fate.
+            // The last copy decides the outcome of the frame.
             if copy + 1 < remotes.len() {
                 match fate {
                     Ok(()) => tally.replicate(1),
@@ -301,7 +311,7 @@ impl Transmitter {
         }
     }
 
-    /// The least MTU among the paths to these ends, if a packet exceeds it.
+    /// Returns the smallest path MTU to these endpoints if a packet exceeds it.
     fn exceeded(
         &self,
         thread_network: &ThreadNetwork,
@@ -310,10 +320,11 @@ impl Transmitter {
         now: u32,
     ) -> Option<u32> {
         let least = || remotes.iter().map(|remote| thread_network.policy.path_mtu(*remote)).min();
+        // Usual case: every path has room for the packet.
         if outer <= least()? as usize {
             return None;
         }
-        // Paths may have become wider again.
+        // The path MTU may have grown again.
         for remote in remotes {
             thread_network.policy.probe(*remote, &self.underlay, now);
         }
@@ -325,6 +336,7 @@ impl Transmitter {
         let overhead = (self.underlay.headers() + ethernet::HEADER_LEN) as u32;
         let mut answer = [0; icmp_too_big::MAX_LEN];
         let room = mtu.saturating_sub(overhead);
+        // The sender cannot react, or must not be answered.
         let Some(length) = icmp_too_big::too_big(frame, room, &mut answer) else {
             return tally.discard(DropReason::TooBig, 1);
         };
@@ -334,8 +346,8 @@ impl Transmitter {
         }
     }
 
-    /// Queues datagrams of `stride` bytes each (the last may be shorter), behind
-    /// those before where they are of a kind.
+    /// Queues datagrams of `stride` bytes each (the last may be shorter). Appends them to the
+    /// previous entry if they match it.
     fn push(
         &mut self,
         message: Outgoing,
@@ -387,7 +399,7 @@ impl Transmitter {
         self.queue.push(queued);
     }
 
-    /// Sends all that waits.
+    /// Sends everything that is queued.
     pub(super) fn flush(&mut self, thread_networks: &[ThreadNetwork], now: u32) {
         let mut at = 0;
         let mut waited = false;
@@ -412,8 +424,8 @@ impl Transmitter {
                     self.wait(self.queue[at].socket);
                 }
                 Err(errno @ (Errno::EIO | Errno::EINVAL)) if self.queue[at].count > 1 => {
-                    // EIO: the device sums nothing (before Linux 6.11). EINVAL:
-                    // a datagram is longer than the path takes.
+                    // EIO: the device computes no checksums (before Linux 6.11). EINVAL: a datagram
+                    // exceeds the path MTU.
                     if errno == Errno::EIO {
                         self.underlay.cut_no_more();
                     }
@@ -432,8 +444,7 @@ impl Transmitter {
         self.filled = 0;
     }
 
-    /// Sends what goes through the same socket from there on, as far as it is
-    /// taken.
+    /// Sends queued entries from `at` on that use the same socket; returns how many were accepted.
     fn send_run(&mut self, at: usize) -> Result<usize, Errno> {
         let (socket, cuts) = (self.queue[at].socket, self.underlay.cuts());
         let run = self.queue[at..]
@@ -443,7 +454,7 @@ impl Transmitter {
         self.slots.send(&self.underlay.senders()[socket], messages, &self.buffer)
     }
 
-    /// Sends a super-datagram in datagrams.
+    /// Sends a super-datagram as single datagrams.
     fn send_pieces(&mut self, at: usize) -> Result<(), Errno> {
         let queued = &self.queue[at];
         let socket = &self.underlay.senders()[queued.socket];
@@ -455,6 +466,7 @@ impl Transmitter {
             self.pieces.push(Outgoing { to, range: start..end, segment: None, tos });
             start = end;
         }
+        // Wait at most once before each send, so that a full device does not block the thread.
         let (mut sent, mut waited) = (0, false);
         let mut outcome = Ok(());
         while sent < self.pieces.len() {
@@ -467,7 +479,8 @@ impl Transmitter {
                     let _ = wait_writable(socket, PollTimeout::from(PATIENCE_MS));
                 }
                 Err(errno) => {
-                    // The first reason is the frame's; the others may still pass.
+                    // The first error decides the outcome of the frame. The remaining datagrams may
+                    // still succeed.
                     outcome = outcome.and(Err(errno));
                     (sent, waited) = (sent + 1, false);
                 }

@@ -1,11 +1,11 @@
-//! The endpoint's side towards the wire: sockets, and what the path takes.
+//! The endpoint's sockets on the underlay, and path MTUs.
 //!
-//! RFC 7348 wants the source port to tell flows apart, so that routers spread
-//! them over paths and NICs over queues. A UDP socket has one source port, so
-//! there are [`SENDERS`] of them, bound to ports of the range that the RFC
-//! recommends and shared by all threads; a flow's hash picks one. Receiving has
-//! its own sockets, one a thread, at the tunnel's port. What is sent to a multicast
-//! group ([`super::groups`]) comes by a socket of its own, which the first thread reads:
+//! RFC 7348 recommends to derive the source port from the flow, so that routers spread flows over
+//! paths and NICs over queues. A UDP socket has one source port, so there are [`SENDERS`] sockets,
+//! bound to ports of the recommended range and shared by all threads. The hash of a flow selects
+//! one. Each thread has its own receiving socket on the tunnel's port. Packets to a multicast group
+//! ([`super::groups`]) have a separate socket, read by the first thread, because each socket in a
+//! group gets a copy.
 //! each socket of a group would get a copy.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -26,14 +26,14 @@ use super::groups::Groups;
 use super::handover::{SecondTap, Way};
 use crate::Error;
 
-/// Source ports, and so the paths and queues that flows can be spread over.
+/// Number of source ports, which limits over how many paths and queues flows are spread.
 pub const SENDERS: usize = 64;
 
-/// Bytes of a socket's buffers asked for: some tens of GSO packets.
+/// Requested size of socket buffers in bytes: some tens of GSO packets.
 const SOCKET_BUFFER: usize = 4 << 20;
 
-/// How often another port is tried for a sender; the range has 16,384, of which
-/// other programs have some.
+/// Maximum number of ports tried for the senders. The range has 16,384 ports, and other programs
+/// may use some.
 const TRIES: u32 = 4096;
 
 /// Sockets of an endpoint.
@@ -48,21 +48,20 @@ pub(super) struct Underlay {
     receivers: Vec<UdpSocket>,
     groups: Option<Groups>,
     probe: Mutex<PathProbe>,
-    /// Whether the kernel cuts what is sent into datagrams.
+    /// Whether the kernel segments super-datagrams (`UDP_SEGMENT`).
     cuts: AtomicBool,
     /// Source ports of the senders.
     ports: Vec<u16>,
-    /// What hands GSO packets over whole, or why nothing does.
+    /// Passes GSO packets on unsegmented, or the reason why that is not done.
     second_tap: Result<SecondTap, String>,
 }
 
 impl Underlay {
-    /// Opens everything in that namespace. `merged` is whether receivers take
-    /// merged datagrams.
+    /// Opens all sockets in that namespace. `merged`: receivers accept merged datagrams.
     ///
     /// # Errors
-    /// Those of the sockets; that GSO packets cannot be handed over whole is one
-    /// only if the configuration insists.
+    /// Errors of the sockets. A missing second TAP is an error only if the configuration demands
+    /// it.
     pub(super) fn open(config: &Config, netns: &NetNs, merged: bool) -> Result<Underlay, Error> {
         let mut underlay = Underlay::sockets(config, netns, merged)?;
         if config.hand_over != HandOver::UdpSegment {
@@ -110,11 +109,11 @@ impl Underlay {
                 }
             }
             let probe = Mutex::new(PathProbe::new(config.local, link)?);
-            // The kernel has no UDP_SEGMENT without checksums (udp_send_skb).
+            // UDP_SEGMENT does not work without checksums (udp_send_skb).
             let cuts = AtomicBool::new(config.checksum);
             let ports = senders.iter().map(local_port).collect::<sys::Result<_>>()?;
             let Config { local, port, df, ttl, checksum, .. } = *config;
-            let second_tap = Err("as configured".to_owned());
+            let second_tap = Err("disabled by configuration".to_owned());
             Ok(Underlay {
                 local,
                 port,
@@ -132,12 +131,12 @@ impl Underlay {
         })?
     }
 
-    /// What hands GSO packets over whole, if anything does.
+    /// Returns the second TAP, if GSO packets are passed on unsegmented.
     pub(super) fn second_tap(&self) -> Option<&SecondTap> {
         self.second_tap.as_ref().ok()
     }
 
-    /// How GSO packets go.
+    /// Returns how GSO packets are passed to the kernel.
     pub(super) fn way(&self) -> Way {
         match &self.second_tap {
             Ok(tap) => tap.way(),
@@ -145,18 +144,18 @@ impl Underlay {
         }
     }
 
-    /// The outer headers for a remote end in a network; `None` where nothing is
-    /// handed over whole.
+    /// Returns the outer headers for a remote endpoint in a network; `None` if there is no second
+    /// TAP.
     pub(super) fn encap(&self, vni: Vni, remote: IpAddr) -> Option<Encap> {
         let mac = self.second_tap()?.mac();
         let addresses = match (self.local, remote) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => Addresses::V4 { source, destination },
             (IpAddr::V6(source), IpAddr::V6(destination)) => Addresses::V6 { source, destination },
-            // Refused by the configuration's check.
+            // Mixed families are refused by the configuration's check.
             _ => return None,
         };
         Some(Encap::new(&Tunnel {
-            // The kernel puts those of NIC and next hop in their place.
+            // The kernel replaces these by the addresses of NIC and next hop.
             link: (mac, mac),
             addresses,
             vni,
@@ -171,45 +170,45 @@ impl Underlay {
         }))
     }
 
-    /// The source port of that sender.
+    /// Returns the source port of that sender.
     pub(super) fn source_port(&self, sender: usize) -> u16 {
         self.ports[sender]
     }
 
-    /// UDP port of the endpoint and of its remote ends.
+    /// Returns the UDP port of the endpoint and of its remote endpoints.
     pub(super) fn port(&self) -> u16 {
         self.port
     }
 
-    /// A remote end's address.
+    /// Returns the socket address of a remote endpoint.
     pub(super) fn peer(&self, remote: IpAddr) -> SocketAddr {
         SocketAddr::new(remote, self.port)
     }
 
-    /// Bytes of an outer packet before the inner frame, without link header.
+    /// Returns the length of outer headers before the inner frame, without the link header.
     pub(super) fn headers(&self) -> usize {
         (if self.local.is_ipv4() { 20 } else { 40 }) + 16
     }
 
-    /// Whether packets that are too long for the path stay here.
+    /// Returns whether packets that exceed the path MTU are not sent.
     pub(super) fn dont_fragment(&self) -> bool {
         self.df
     }
 
-    /// Sending sockets, each with a source port of its own.
+    /// Returns the sending sockets, each with its own source port.
     pub(super) fn senders(&self) -> &[UdpSocket] {
         &self.senders
     }
 
-    /// The receiving sockets of that thread.
+    /// Returns the receiving sockets of that thread.
     pub(super) fn receivers(&self, thread: usize) -> impl Iterator<Item = &UdpSocket> {
         let groups = self.groups.as_ref().filter(|_| thread == 0);
         let groups = groups.into_iter().flat_map(Groups::sockets);
         std::iter::once(&self.receivers[thread]).chain(groups)
     }
 
-    /// Numbers of the sockets that datagrams pass through, the first and the last; what is
-    /// between them is the endpoint's, too.
+    /// Returns the range of descriptor numbers of the sockets that carry datagrams. All numbers in
+    /// the range belong to the endpoint.
     pub(super) fn descriptors(&self) -> RangeInclusive<RawFd> {
         let sockets = self.senders.iter().chain(&self.receivers);
         let groups = self.groups.iter().flat_map(Groups::sockets);
@@ -217,19 +216,21 @@ impl Underlay {
         numbers().min().unwrap_or(0)..=numbers().max().unwrap_or(0)
     }
 
-    /// The number of the socket that path MTUs are looked up by.
+    /// Returns the descriptor number of the socket for path MTU queries.
     pub(super) fn probe_descriptor(&self) -> RawFd {
         let probe = self.probe.lock().unwrap_or_else(PoisonError::into_inner);
         probe.as_fd().as_raw_fd()
     }
 
-    /// The multicast groups, if there are any.
+    /// Returns the multicast groups, if any.
     pub(super) fn groups(&self) -> Option<&Groups> {
         self.groups.as_ref()
     }
 
-    /// Has the groups follow the endpoint's address to another link; true if they did.
+    /// Joins the groups on the link that now has the endpoint's address; returns whether that
+    /// changed.
     pub(super) fn follow_groups(&self) -> bool {
+        // No network uses a multicast group.
         let Some(groups) = &self.groups else { return false };
         groups.follow(|link| {
             for sender in &self.senders {
@@ -240,18 +241,18 @@ impl Underlay {
         })
     }
 
-    /// The MTU of the path to a remote end in bytes, as the kernel knows it now.
+    /// Queries the path MTU to a remote endpoint in bytes.
     pub(super) fn path_mtu(&self, remote: IpAddr) -> sys::Result<u32> {
         let probe = self.probe.lock().unwrap_or_else(PoisonError::into_inner);
         probe.mtu(self.peer(remote))
     }
 
-    /// Whether the kernel cuts what is sent.
+    /// Returns whether the kernel segments super-datagrams.
     pub(super) fn cuts(&self) -> bool {
         self.cuts.load(Ordering::Relaxed)
     }
 
-    /// From now on, datagrams are sent one by one.
+    /// Switches to sending single datagrams.
     pub(super) fn cut_no_more(&self) {
         self.cuts.store(false, Ordering::Relaxed);
     }

@@ -1,16 +1,14 @@
-//! The kernel's part of the bpf engine: `bpf/redirect.bpf.c` at the egress of
-//! both devices.
+//! The kernel part of the bpf engine: `bpf/redirect.bpf.c` at the egress of both devices.
 //!
-//! What it does not take (with netmap: ARP, ICMP, options, fragments, VLAN tags)
-//! goes to the devices' queues, from where the epoll engine's threads move it.
-//! The programs go with the devices. Needed: both devices in one network
-//! namespace, as tc redirects within one only, and the same offloads on both, as
-//! nothing is cut; clsact, CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN.
+//! Frames that the program does not handle (with netmap: ARP, ICMP, options, fragments, VLAN tags)
+//! go to the devices' queues, where the threads of the epoll engine move them. The programs are
+//! removed with the devices. Requirements: both devices in one network namespace, because tc cannot
+//! redirect to another; the same offloads on both, because the program does not segment; clsact;
+//! CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN.
 //!
-//! Limits: a frame counts as forwarded when it is redirected; one that the other
-//! device drops, being down, is in that device's counter only. The devices' own
-//! counters of packets do not see what is redirected (`drivers/net/tun.c` counts
-//! what crosses into user space).
+//! Limits: a frame counts as forwarded when it is redirected. If the other device is down and drops
+//! it, only that device's counter shows that. The packet counters of the devices do not include
+//! redirected frames (`drivers/net/tun.c` counts only frames that cross into user space).
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -26,16 +24,16 @@ use sys::tap::Offload;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/redirect.bpf.o"));
 
-/// `struct settings` of the C source: five words.
+/// Size of `struct settings` in the C source: five words.
 const SETTINGS: usize = 20;
 
-/// `struct moved` of the C source: two `u64`.
+/// Size of `struct moved` in the C source: two `u64`.
 const MOVED: usize = 16;
 
-/// Both directions' programs, attached.
+/// The attached programs of both directions.
 #[derive(Debug)]
 pub(super) struct Redirect {
-    /// What came from the left, from the right.
+    /// Counters of frames from the left and from the right.
     moved: [MapHandle; 2],
 }
 
@@ -43,15 +41,16 @@ impl Redirect {
     /// Loads and attaches the programs.
     ///
     /// # Errors
-    /// Why this engine cannot run, in words; nothing is attached then.
+    /// Returns the reason as text; nothing is attached.
     pub(super) fn attach(bridge: &Bridge) -> Result<Redirect, String> {
         let (Some(left), Some(right)) = (bridge.left.tap(), bridge.right.tap()) else {
-            return Err("a guest's memory is not in reach of tc".to_owned());
+            return Err("tc cannot access a guest's memory".to_owned());
         };
         let needed = Offload::CSUM | Offload::TSO4 | Offload::TSO6;
         if left.offload() != right.offload() || !left.offload().contains(needed) {
             return Err(format!(
-                "it never cuts, but {} takes {} uncut and {} {}",
+                "the bpf engine does not segment, but {} supports the offloads {} and {} supports \
+                    {}",
                 left.name(),
                 left.offload(),
                 right.name(),
@@ -61,7 +60,8 @@ impl Redirect {
         let netns = left.netns().map_err(|e| e.to_string())?;
         if netns.inode() != right.netns().map_err(|e| e.to_string())?.inode() {
             return Err(format!(
-                "{} and {} are in different network namespaces, between which tc cannot redirect",
+                "{} and {} are in different network namespaces, and tc cannot redirect between \
+                    namespaces",
                 left.name(),
                 right.name()
             ));
@@ -83,15 +83,16 @@ impl Redirect {
         }
     }
 
-    /// Adds what came from that side and was redirected.
+    /// Adds the frames that were redirected from that side.
     pub(super) fn count(&self, from: Side, counters: &mut Counters) {
-        // A kernel that no longer lets us read it leaves the other counters.
+        // If the map cannot be read, the other counters are still valid.
         let Ok(Some(cpus)) =
             self.moved[from as usize].lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
         else {
             return;
         };
         for cpu in cpus {
+            // The size of the values was checked when the map was opened.
             let Some(value) = cpu.first_chunk::<MOVED>() else { continue };
             let (frames, bytes) = value.split_at(8);
             let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_ne_bytes);
@@ -144,8 +145,8 @@ fn redirect(
     Ok(moved)
 }
 
-/// Removes the clsact qdisc with all filters; the device is ours alone, so that
-/// nobody else's are lost.
+/// Removes the clsact qdisc with all filters. The device belongs to this process, so no filters of
+/// other programs are lost.
 fn detach(index: u32, netns: &NetNs) {
     let _ = netns.run(|| {
         let mut hook = TcHook::new(netns.as_fd());
@@ -155,13 +156,13 @@ fn detach(index: u32, netns: &NetNs) {
     });
 }
 
-/// `struct settings`.
+/// Serializes `struct settings`.
 fn settings(target: u32, netmap: Option<&Netmap>) -> [u8; SETTINGS] {
     let mut bytes = [0; SETTINGS];
     bytes[..4].copy_from_slice(&target.to_ne_bytes());
     let Some(netmap) = netmap else { return bytes };
     bytes[4..8].copy_from_slice(&1u32.to_ne_bytes());
-    // As in the packet: the program compares without turning bytes round.
+    // In network byte order, so that the program compares without converting.
     bytes[8..12].copy_from_slice(&netmap.mask().octets());
     bytes[12..16].copy_from_slice(&netmap.network(Side::Left).octets());
     bytes[16..20].copy_from_slice(&netmap.network(Side::Right).octets());

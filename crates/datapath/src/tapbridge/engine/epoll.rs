@@ -1,8 +1,8 @@
 //! A thread per queue pair that sleeps in `epoll_wait`.
 //!
-//! A queue that has something is read until it is empty, so that under load a
-//! frame costs one read and one write and the sleep is paid once per burst; but
-//! no longer than [`BUDGET`] frames while the opposite one waits.
+//! A ready queue is read until it is empty, so that under load a frame costs one read and one
+//! write, and the sleep is paid once per burst. At most [`BUDGET`] frames are read in a row while
+//! the opposite queue waits.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use super::super::Result;
 use super::super::forward::{Forwarder, Pumped};
 use crate::threads::{Sources, Threads};
 
-/// Frames of one direction before the other gets its turn. So many GSO packets
-/// are about a socket's receive buffer: more in a row would only fill queues.
+/// Maximum number of frames of one direction before the other gets its turn. This many GSO packets
+/// are about the size of a socket's receive buffer; more in a row would only fill queues.
 const BUDGET: usize = 64;
 
-/// Starts a thread with a pair of queues.
+/// Starts a thread for a pair of queues.
 pub(super) fn spawn(
     threads: &mut Threads,
     index: usize,

@@ -1,8 +1,8 @@
-//! A thread per pair of queues of which one is a guest's, or both are.
+//! A thread per pair of queues, at least one of which belongs to a guest.
 //!
-//! While there is work, nobody tells anybody anything: rings are looked at, and a guest is
-//! told once for what was moved in a round. Before the thread sleeps it asks the guests to
-//! tell, and looks once more.
+//! While there is work, no notifications are exchanged: the thread polls the rings, and notifies a
+//! guest once per round. Before it sleeps, it enables the guests' notifications and checks the
+//! rings once more.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -11,10 +11,11 @@ use super::super::Result;
 use super::super::forward::{Forwarder, PATIENCE_MS, Pumped};
 use crate::threads::{Sources, Threads};
 
-/// Frames of one direction before the other gets its turn, and the guests are told.
+/// Maximum number of frames of one direction before the other gets its turn and the guests are
+/// notified.
 const BUDGET: usize = 64;
 
-/// Starts a thread with a pair of queues.
+/// Starts a thread for a pair of queues.
 pub(super) fn spawn(
     threads: &mut Threads,
     index: usize,
@@ -37,7 +38,7 @@ fn run(mut sources: Sources, mut forwarders: [Forwarder; 2]) -> Result<()> {
     while sources.go_on() {
         let mut pumped = [Pumped::Dry; 2];
         for (at, forwarder) in forwarders.iter_mut().enumerate() {
-            // A ring is looked at for nothing, a TAP for a system call.
+            // Checking a ring is free, but reading an empty TAP costs a system call.
             if forwarder.source().tap().is_none() || ready[at] || forwarder.holds() {
                 pumped[at] = forwarder.pump(BUDGET)?;
             }
@@ -49,7 +50,7 @@ fn run(mut sources: Sources, mut forwarders: [Forwarder; 2]) -> Result<()> {
         }
         ready = pumped.map(|pumped| pumped == Pumped::More);
         if ready != [false; 2] {
-            // The other may have something by now.
+            // The other one may have frames by now.
             ready = [true; 2];
             continue;
         }

@@ -1,4 +1,4 @@
-//! Engines: how frames get from one port to the other.
+//! Engines, which move frames from one port to the other.
 
 mod bpf;
 mod epoll;
@@ -18,18 +18,17 @@ use crate::threads::Threads;
 use bpf::Redirect;
 use sys::frame_ring::FrameRing;
 
-/// A bridge at work; dropping it ends it and removes its devices.
+/// A running bridge. Dropping it ends it and removes its devices.
 #[derive(Debug)]
 pub struct Running {
     engine: Engine,
     redirect: Option<Redirect>,
-    /// By queue, left to right first.
+    /// Counters per queue; left to right first.
     tallies: Vec<[Arc<Tally>; 2]>,
     threads: Threads,
 }
 
-/// A bridge whose engine is set up: nothing that it still does needs a
-/// capability.
+/// A bridge whose engine is set up. It needs no capabilities from here on.
 #[derive(Debug)]
 pub struct Ready {
     bridge: Bridge,
@@ -40,7 +39,7 @@ pub struct Ready {
 }
 
 impl Bridge {
-    /// Chooses the engine and sets it up.
+    /// Chooses and sets up the engine.
     ///
     /// # Errors
     /// [`Error::Unavailable`](crate::Error::Unavailable).
@@ -48,7 +47,9 @@ impl Bridge {
         let threads = Threads::new()?;
         let rings = match choice {
             EngineChoice::Only(engine @ Engine::Uring) if !self.busy_poll.is_zero() => {
-                let reason = "it sleeps in the kernel: no busy polling".to_owned();
+                let reason = "busy polling is not available, because the ring sleeps in the \
+                    kernel"
+                    .to_owned();
                 return Err(Unavailable { engine, reason }.into());
             }
             EngineChoice::Only(engine @ Engine::Uring) => {
@@ -62,7 +63,7 @@ impl Bridge {
             EngineChoice::Only(engine @ Engine::Bpf) => {
                 Some(Redirect::attach(&self).map_err(|reason| Unavailable { engine, reason })?)
             }
-            // Why not is of no interest to who did not ask for it.
+            // The user did not ask for this engine, so the reason does not matter.
             EngineChoice::Auto => Redirect::attach(&self).ok(),
         };
         let engine = match (&redirect, &rings) {
@@ -75,11 +76,10 @@ impl Bridge {
 }
 
 impl Ready {
-    /// Starts the threads, which have the capabilities and CPUs of the calling
-    /// thread.
+    /// Starts the threads, with the capabilities and CPUs of the calling thread.
     ///
     /// # Errors
-    /// When threads or descriptors have run out.
+    /// If there are no more threads or descriptors.
     pub fn start(self) -> Result<Running> {
         let Ready { bridge, engine, redirect, rings, mut threads } = self;
         let tallies: Vec<_> = (0..bridge.left.queue_count()).map(|_| Default::default()).collect();
@@ -89,14 +89,14 @@ impl Ready {
         let with_guest = left.1.is_some() || right.1.is_some();
         let pairs = [left.0, right.0];
         for (index, forwarders) in forwarders(pairs, netmap, &tallies).enumerate() {
-            // Those that run already end when `threads` is dropped.
+            // If this fails, dropping `threads` ends the threads that were started.
             match rings.next() {
                 Some(ring) => uring::spawn(&mut threads, index, ring, forwarders)?,
                 None if with_guest => guest::spawn(&mut threads, index, forwarders, busy_poll)?,
                 None => epoll::spawn(&mut threads, index, forwarders, busy_poll)?,
             }
         }
-        // Clients are let in when the threads that move their frames are there.
+        // Accept clients only when the threads that move their frames exist.
         for port in [left.1, right.1].into_iter().flatten() {
             port.serve(&mut threads)?;
         }
@@ -104,7 +104,7 @@ impl Ready {
     }
 }
 
-/// Both directions of each pair of queues; `tallies` likewise.
+/// Returns the two forwarders of each pair of queues; `tallies` has the same order.
 fn forwarders(
     pairs: [Vec<Queue>; 2],
     netmap: Option<Netmap>,
@@ -121,12 +121,12 @@ fn forwarders(
 }
 
 impl Running {
-    /// The engine at work.
+    /// Returns the engine.
     pub fn engine(&self) -> Engine {
         self.engine
     }
 
-    /// The counters of frames that came from that side, all queues together.
+    /// Returns the counters of frames from that side, summed over all queues.
     pub fn counters(&self, from: Side) -> Counters {
         let mut counters = Counters::sum(self.tallies.iter().map(|queue| &*queue[from as usize]));
         if let Some(redirect) = &self.redirect {
@@ -135,14 +135,14 @@ impl Running {
         counters
     }
 
-    /// Becomes readable when the bridge has ended by itself; [`Running::stop`]
-    /// tells why.
+    /// Returns a descriptor that becomes readable when the bridge has ended by itself.
+    /// [`Running::stop`] returns the reason.
     pub fn ended(&self) -> BorrowedFd<'_> {
         self.threads.ended()
     }
 
-    /// Ends the bridge and removes its devices. Returns the counters of frames
-    /// from the left and from the right, and why it ended by itself, if it did.
+    /// Ends the bridge and removes its devices. Returns the counters of frames from the left and
+    /// from the right, and the error if it had ended by itself.
     pub fn stop(mut self) -> ([Counters; 2], Result<()>) {
         let outcome = self.threads.join();
         (Side::BOTH.map(|from| self.counters(from)), outcome)

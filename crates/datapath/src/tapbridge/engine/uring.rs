@@ -1,9 +1,9 @@
-//! A thread per queue pair that takes frames by batches from a ring (io_uring).
+//! A thread per queue pair that takes frames in batches from a ring (io_uring).
 //!
-//! Both queues are read by requests that never end, so that what has come while the
-//! thread was at work costs it one system call; each frame is still written by one.
-//! Limits: as many frames wait in user space as there are buffers; these do not stay
-//! in a CPU's cache as the epoll engine's single one does.
+//! Both queues are read with multishot requests, so that all frames that arrived while the thread
+//! was busy cost one system call. Each frame is still written with one call. Limits: as many frames
+//! wait in user space as there are buffers, and these do not stay in a CPU's cache as the single
+//! buffer of the epoll engine does.
 
 use std::os::fd::AsFd;
 
@@ -15,16 +15,17 @@ use super::super::{Bridge, Result};
 use crate::Error;
 use crate::threads::Threads;
 
-/// Buffers of a ring; more than a few would only be cold when they are used again.
+/// Buffers of a ring. More would no longer be in the cache when they are reused.
 const BUFFERS: u16 = 16;
 
-/// A ring for each pair of queues, from left and right, and for the end.
+/// Creates a ring for each pair of queues, left and right, and the stop event.
 ///
 /// # Errors
-/// Why this engine cannot run.
+/// If this engine cannot run.
 pub(super) fn open(bridge: &Bridge, threads: &Threads) -> sys::Result<Vec<FrameRing>> {
     let (Some(left), Some(right)) = (bridge.left.tap(), bridge.right.tap()) else {
-        // A guest tells of its frames by events, and has them in its memory.
+        // A guest signals its frames with eventfds and keeps them in its memory, which a ring
+        // cannot read.
         return Err(sys::Error::new("io_uring", "a guest's port", Errno::EOPNOTSUPP));
     };
     let pairs = left.queues().iter().zip(right.queues());
@@ -36,7 +37,7 @@ pub(super) fn open(bridge: &Bridge, threads: &Threads) -> sys::Result<Vec<FrameR
         .collect()
 }
 
-/// Starts a thread with a pair's ring.
+/// Starts a thread with the ring of a pair.
 pub(super) fn spawn(
     threads: &mut Threads,
     index: usize,
@@ -52,7 +53,7 @@ fn run(mut ring: FrameRing, mut forwarders: [Forwarder; 2]) -> Result<()> {
         while let Some(event) = ring.event() {
             match event {
                 Event::Frame(from, bytes) => forwarders[from].frame(bytes)?,
-                // Only the end is polled.
+                // Only the stop event is polled.
                 Event::Readable(_) => return Ok(()),
                 Event::Failed(from, errno) => {
                     let device = forwarders[from].source();

@@ -25,7 +25,7 @@ fn netmap() -> Netmap {
     Netmap::new(address([192, 168, 64, 64]), address([192, 168, 32, 32])).unwrap()
 }
 
-/// A frame with right checksums, made by etherparse.
+/// Returns a frame with correct checksums, made by etherparse.
 fn frame(source: [u8; 4], destination: [u8; 4], kind: u8, payload: &[u8]) -> Vec<u8> {
     let ip = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]).ipv4(
         source,
@@ -42,7 +42,7 @@ fn frame(source: [u8; 4], destination: [u8; 4], kind: u8, payload: &[u8]) -> Vec
     frame
 }
 
-/// Checks every checksum with etherparse's own arithmetic.
+/// Verifies every checksum with etherparse's own arithmetic.
 fn verify(frame: &[u8]) -> ([u8; 4], [u8; 4]) {
     let sliced = SlicedPacket::from_ethernet(frame).unwrap();
     let Some(etherparse::NetSlice::Ipv4(ip)) = sliced.net else { panic!("no IPv4") };
@@ -55,7 +55,7 @@ fn verify(frame: &[u8]) -> ([u8; 4], [u8; 4]) {
         }
         Some(TransportSlice::Udp(udp)) => {
             let wanted = udp.to_header().calc_checksum_ipv4(&header, udp.payload()).unwrap();
-            // etherparse sends 0 as it is computed; RFC 768 says 0xffff.
+            // etherparse sends 0 as computed; RFC 768 requires 0xffff.
             let wanted = if wanted == 0 { 0xffff } else { wanted };
             assert_eq!(udp.checksum(), wanted, "UDP");
         }
@@ -112,7 +112,7 @@ fn udp_without_checksum_keeps_none() {
 
 #[test]
 fn a_udp_checksum_never_becomes_none() {
-    // One of all values of a word gives a sum whose checksum is 0.
+    // Exactly one value of a word gives a sum whose checksum is 0.
     let mut at_limit = 0;
     for word in 0..=u16::MAX {
         let payload = word.to_be_bytes();
@@ -133,7 +133,7 @@ fn later_fragments_have_no_transport_checksum() {
     assert_eq!(frame[34..], payload);
 }
 
-/// An ICMP error from the right about a packet from the left, as it was there.
+/// Returns an ICMP error from the right about a packet from the left, as seen on the right.
 fn icmp_error(kind: u8, quoted: &[u8]) -> Vec<u8> {
     let mut message = vec![kind, 3, 0, 0, 192, 168, 32, 7];
     message.extend_from_slice(quoted);
@@ -152,7 +152,7 @@ fn an_icmp_error_quotes_what_its_receiver_has_sent() {
     let sent = frame([192, 168, 64, 64], [192, 168, 64, 32], 1, b"datagram");
     let mut seen = sent.clone();
     netmap().translate(Side::Left, &PLAIN, &mut seen).unwrap();
-    // Quoted whole, without the transport checksum, and without a whole header.
+    // Quoted completely, without the transport checksum, and without a complete header.
     for quoted in [seen.len() - 14, 26, 20, 19, 3, 0] {
         let mut error = icmp_error(3, &seen[14..14 + quoted]);
         netmap().translate(Side::Right, &PLAIN, &mut error).unwrap();
@@ -236,7 +236,7 @@ proptest! {
         prop_assert_eq!(source_there, netmap().address(source.into()).octets());
         prop_assert_eq!(destination_there, netmap().address(destination.into()).octets());
         netmap().translate(Side::Right, &PLAIN, &mut frame).unwrap();
-        // etherparse writes UDP's 0 where 0xffff belongs; all else must be as before.
+        // etherparse writes 0 for UDP where 0xffff is required; everything else must be unchanged.
         if !(kind == 1 && sent[40..42] == [0, 0]) {
             prop_assert_eq!(frame, sent);
         }

@@ -1,5 +1,5 @@
-//! A guest and its QEMU in this process: it speaks the protocol and fills rings as Linux
-//! does, or as nobody should.
+//! A guest and its QEMU in this process. It speaks the protocol and fills rings as Linux does, or
+//! in invalid ways.
 
 use std::io::{IoSlice, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -18,15 +18,15 @@ use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMma
 use super::SIZE;
 use crate::vhost_user::features;
 
-/// Bytes of memory.
+/// Size of the memory, bytes.
 pub const MEMORY: u64 = 8 << 20;
-/// What the client calls the guest's address 0.
+/// The client's address for the guest's address 0.
 pub const USER: u64 = 0x7f00_0000_0000;
-/// Bytes of a buffer to receive into.
+/// Size of a receive buffer, bytes.
 pub const BUFFER: u32 = 2048;
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Until it is so.
+/// Polls until the condition holds.
 pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
@@ -35,7 +35,7 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A frame of UDP over IPv4 that is whole, with a payload of that length.
+/// Returns a valid UDP frame over IPv4 with a payload of that length.
 pub fn frame(length: usize) -> Vec<u8> {
     let payload: Vec<u8> = (0..length).map(|at| (at * 7 % 251) as u8).collect();
     let builder = etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
@@ -46,7 +46,7 @@ pub fn frame(length: usize) -> Vec<u8> {
     bytes
 }
 
-/// A GSO packet of TCP over IPv4 with an unfinished checksum, and its header.
+/// Returns a TCP GSO packet over IPv4 with a partial checksum, and its header.
 pub fn gso_packet(payload: usize, size: u16) -> ([u8; 12], Vec<u8>) {
     let bytes: Vec<u8> = (0..payload).map(|at| (at * 11 % 253) as u8).collect();
     let builder = etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
@@ -101,7 +101,7 @@ impl Driver {
         memory.write_slice(&bytes, at).unwrap();
     }
 
-    /// Offers a chain by its head, and tells if the device wants to know.
+    /// Offers a chain by its head, and notifies the device if it wants that.
     pub fn offer(&mut self, memory: &GuestMemoryMmap, head: u16) {
         let slot = u64::from(self.available % SIZE);
         memory.write_obj(head, GuestAddress(self.available_at() + 4 + 2 * slot)).unwrap();
@@ -127,7 +127,7 @@ impl Driver {
         memory.store(index, GuestAddress(self.available_at() + 2), Ordering::Release).unwrap();
     }
 
-    /// What was used next: its head and how much was written.
+    /// Returns the next used chain: its head, and how much was written.
     pub fn used(&mut self, memory: &GuestMemoryMmap) -> Option<(u32, u32)> {
         let at = GuestAddress(self.used_at() + 2);
         if memory.load::<u16>(at, Ordering::Acquire).unwrap() == self.used {
@@ -149,12 +149,12 @@ pub struct Guest {
     pub stream: UnixStream,
     pub memory: GuestMemoryMmap,
     pub file: std::os::fd::OwnedFd,
-    /// To receive, to send.
+    /// The receive ring and the transmit ring.
     pub rings: Vec<Driver>,
 }
 
 impl Guest {
-    /// Connects; nothing is set up.
+    /// Connects without setting anything up.
     pub fn connect(path: &Path, features: u64, queues: usize) -> Guest {
         let file = memfd_create(c"guest", MFdFlags::MFD_ALLOW_SEALING).unwrap();
         nix::unistd::ftruncate(&file, MEMORY as i64).unwrap();
@@ -169,7 +169,7 @@ impl Guest {
         Guest { stream, memory, file, rings }
     }
 
-    /// Connects and is up, with buffers to receive into.
+    /// Connects and sets everything up, with receive buffers.
     pub fn up(path: &Path, features: u64, queues: usize) -> Guest {
         let mut guest = Guest::connect(path, features, queues);
         let offered = guest.ask(1);
@@ -213,7 +213,7 @@ impl Guest {
         assert_eq!(sent, Ok(bytes.len()));
     }
 
-    /// Asks for a number.
+    /// Sends a request and returns the number in the answer.
     pub fn ask(&self, request: u32) -> u64 {
         self.send(request, &[], &[]);
         self.answer(request)
@@ -226,7 +226,7 @@ impl Guest {
         u64::from_ne_bytes(answer[12..].try_into().unwrap())
     }
 
-    /// Until all that was sent has been done.
+    /// Waits until all sent messages have been processed.
     pub fn wait(&self) {
         self.send_flagged(3, 9, &[], &[]);
         assert_eq!(self.answer(3), 0);
@@ -253,7 +253,7 @@ impl Guest {
         self.send(9, &payload, &[]);
     }
 
-    /// Sets a ring up that goes on at `base`.
+    /// Sets up a ring that continues at `base`.
     pub fn start(&self, ring: usize, base: u16) {
         let driver = &self.rings[ring];
         self.state(8, ring, SIZE.into());
@@ -265,7 +265,7 @@ impl Guest {
         self.state(18, ring, 1);
     }
 
-    /// Stops a ring; its next entry.
+    /// Stops a ring; returns its next entry.
     pub fn stop(&self, ring: usize) -> u16 {
         self.state(11, ring, 0);
         (self.answer(11) >> 32) as u16
@@ -275,7 +275,7 @@ impl Guest {
         (1 << 20) + (ring as u64 * u64::from(SIZE) + u64::from(index)) * u64::from(BUFFER)
     }
 
-    /// Offers so many buffers to receive into.
+    /// Offers this many receive buffers.
     pub fn fill(&mut self, ring: usize, count: u16) {
         for index in 0..count {
             let at = self.buffer(ring, index);
@@ -284,7 +284,7 @@ impl Guest {
         }
     }
 
-    /// Sends a frame behind its header, in parts as Linux does, or by an indirect table.
+    /// Sends a frame with its header, in parts as Linux does, or through an indirect table.
     pub fn transmit(&mut self, header: [u8; 12], frame: &[u8], indirect: bool) {
         let bytes = [&header[..], frame].concat();
         let at = 4 << 20;
@@ -333,7 +333,7 @@ impl Guest {
         let header: [u8; 12] = *bytes.first_chunk().unwrap();
         let buffers = u16::from_le_bytes([header[10], header[11]]);
         for _ in 1..buffers {
-            // All are there at once.
+            // All buffers of a frame are used at once.
             let (head, length) = self.rings[0].used(&self.memory).unwrap();
             let mut more = vec![0; length as usize];
             let at = GuestAddress(self.buffer(0, head as u16));
@@ -344,7 +344,7 @@ impl Guest {
         Some((header, bytes.split_off(12)))
     }
 
-    /// The next frame, which comes soon.
+    /// Waits for the next frame.
     pub fn expect(&mut self) -> ([u8; 12], Vec<u8>) {
         let mut received = None;
         eventually("a frame comes", || {
@@ -354,7 +354,7 @@ impl Guest {
         received.unwrap()
     }
 
-    /// Whether the connection was ended by the other side.
+    /// Returns whether the other side has closed the connection.
     pub fn is_sent_away(&self) -> bool {
         matches!((&self.stream).read(&mut [0]), Ok(0) | Err(_))
     }

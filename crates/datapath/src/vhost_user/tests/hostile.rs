@@ -1,4 +1,5 @@
-//! Clients and guests that break rules: they are named, and the other side goes on.
+//! Clients and guests that break the specification: the error is logged, and the other side
+//! continues.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -11,10 +12,10 @@ use crate::tapbridge::Side;
 use crate::vhost_user::GuestState;
 use vm_memory::{Bytes, GuestAddress};
 
-/// The right side works with whoever comes next on the left.
+/// Checks that the right side works with a new guest on the left.
 fn still_works(joined: &Joined, right: &mut Guest) {
     let mut left = None;
-    // After one was sent away, nobody is let in for a second.
+    // After a client was disconnected for an error, none is accepted for a second.
     eventually("a client is let in", || {
         left = Some(UnixStream::connect(joined.path(Side::Left)).unwrap());
         std::thread::sleep(std::time::Duration::from_millis(20));
@@ -35,7 +36,7 @@ fn another_client_is_refused_while_one_is_connected() {
     let others: Vec<_> =
         (0..20).map(|_| Guest::connect(&joined.path(Side::Left), PLAIN, 1)).collect();
     assert!(others.iter().all(Guest::is_sent_away));
-    joined.told(Side::Left, "another client was refused: one is connected");
+    joined.told(Side::Left, "another client was refused, because one is connected");
     left.transmit([0; 12], &frame(100), false);
     assert!(right.expect().1 == frame(100));
 }
@@ -46,7 +47,7 @@ fn garbage_is_named_and_its_sender_sent_away() {
     let mut right = joined.up(Side::Right, PLAIN);
     let mut stream = UnixStream::connect(joined.path(Side::Left)).unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-    joined.told(Side::Left, "sent away: a message with flags");
+    joined.told(Side::Left, "was disconnected: a message with flags");
     still_works(&joined, &mut right);
 }
 
@@ -56,30 +57,32 @@ fn a_client_that_is_silent_within_a_message_is_sent_away() {
     let mut right = joined.up(Side::Right, PLAIN);
     let mut stream = UnixStream::connect(joined.path(Side::Left)).unwrap();
     stream.write_all(&[1, 0, 0]).unwrap();
-    joined.told(Side::Left, "it was silent for 5 s");
+    joined.told(Side::Left, "no data for 5 s");
     still_works(&joined, &mut right);
 }
 
-/// What a client does wrong, by what it is told.
+/// Invalid requests of a client, with the logged error.
 #[test]
 fn requests_that_cannot_be_are_named() {
     type Act = fn(&Guest);
     let wrong: [(&str, Act); 12] = [
-        ("features 0x10: expected some of", |guest| {
+        ("features 0x10, expected a subset of", |guest| {
             guest.send(2, &[0x10, 0, 0, 0, 0, 0, 0, 0], &[])
         }),
         ("protocol features", |guest| guest.send(16, &[0xff; 8], &[])),
         ("request 99, which was not offered", |guest| guest.send(99, &[], &[])),
-        ("request 2 with 4 bytes: expected 8", |guest| guest.send(2, &[0; 4], &[])),
-        ("ring 2: expected 0 to 1", |guest| guest.state(8, 2, 64)),
+        ("request 2 with 4 bytes, expected 8", |guest| guest.send(2, &[0; 4], &[])),
+        ("ring 2, expected 0 to 1", |guest| guest.state(8, 2, 64)),
         ("entries 65536, expected 1 to 32768", |guest| guest.state(8, 0, 65_536)),
         ("next entry 65536", |guest| guest.state(10, 0, 65_536)),
         ("enable 2, expected 0 or 1", |guest| guest.state(18, 0, 2)),
-        ("there is no polling, got none", |guest| guest.send(12, &0x100u64.to_ne_bytes(), &[])),
+        ("polling is not supported, got none", |guest| {
+            guest.send(12, &0x100u64.to_ne_bytes(), &[])
+        }),
         ("expected one eventfd, got something else", |guest| {
             guest.send(12, &0u64.to_ne_bytes(), &[guest.stream.as_fd()]);
         }),
-        ("started before the guest's memory is known", |guest| {
+        ("started before the guest's memory was set", |guest| {
             guest.send(12, &0u64.to_ne_bytes(), &[guest.rings[0].kick.as_fd()]);
         }),
         ("expected no descriptors, got 1", |guest| guest.send(3, &[], &[guest.stream.as_fd()])),
@@ -97,7 +100,7 @@ fn requests_that_cannot_be_are_named() {
     });
 }
 
-/// What a guest does to the ring that it sends by, and how it is told.
+/// Violations of a guest on its transmit ring, with the logged error.
 #[test]
 fn a_ring_that_breaks_a_rule_is_named_and_the_rest_goes_on() {
     const TABLE: u64 = 3 << 20;
@@ -113,18 +116,18 @@ fn a_ring_that_breaks_a_rule_is_named_and_the_rest_goes_on() {
         ("a chain has more than 64 descriptors", |guest| {
             send(guest, &[(0, (0, 12, 1, 1)), (1, (0, 12, 1, 0))], 0);
         }),
-        ("descriptor 64 is not in its table of 64", |guest| send(guest, &[], SIZE)),
-        ("descriptor 65535 is not in its table", |guest| {
+        ("descriptor 64 exceeds its table of 64", |guest| send(guest, &[], SIZE)),
+        ("descriptor 65535 exceeds its table", |guest| {
             send(guest, &[(0, (0, 12, 1, 65_535))], 0);
         }),
-        ("buffers at 0x800000 are not in the guest's memory", |guest| {
+        ("buffers at 0x800000 are outside the guest's memory", |guest| {
             send(guest, &[(0, (MEMORY, 64, 0, 0))], 0);
         }),
-        ("buffers at 0x7fffff are not", |guest| send(guest, &[(0, (MEMORY - 1, 64, 0, 0))], 0)),
-        ("buffers at 0xffffffffffffffff are not", |guest| {
+        ("buffers at 0x7fffff are outside", |guest| send(guest, &[(0, (MEMORY - 1, 64, 0, 0))], 0)),
+        ("buffers at 0xffffffffffffffff are outside", |guest| {
             send(guest, &[(0, (u64::MAX, 64, 0, 0))], 0);
         }),
-        ("for the device to write, expected", |guest| send(guest, &[(0, (0, 64, 2, 0))], 0)),
+        ("writable by the device, expected", |guest| send(guest, &[(0, (0, 64, 2, 0))], 0)),
         ("an indirect table of 24 bytes: expected a multiple", |guest| {
             send(guest, &[(0, (TABLE, 24, 4, 0))], 0);
         }),
@@ -132,16 +135,16 @@ fn a_ring_that_breaks_a_rule_is_named_and_the_rest_goes_on() {
         ("an indirect table of 4294967280 bytes: expected at most", |guest| {
             send(guest, &[(0, (TABLE, 0xffff_fff0, 4, 0))], 0);
         }),
-        ("descriptors at 0xfffffffffffff000 are not", |guest| {
+        ("descriptors at 0xfffffffffffff000 are outside", |guest| {
             send(guest, &[(0, (!0xfff, 64, 4, 0))], 0);
         }),
-        ("an indirect table of 64 bytes: it is inside of another", |guest| {
+        ("an indirect table of 64 bytes: it is inside another", |guest| {
             let mut inner = TABLE.to_le_bytes().to_vec();
             inner.extend([64, 0, 0, 0, 4, 0, 0, 0]);
             guest.memory.write_slice(&inner, GuestAddress(TABLE)).unwrap();
             send(guest, &[(0, (TABLE, 64, 4, 0))], 0);
         }),
-        ("its index went from 0 to 65", |guest| {
+        ("its available index advanced from 0 to 65", |guest| {
             guest.rings[1].set_available(&guest.memory, SIZE + 1);
             guest.rings[1].kick.write(1).unwrap();
         }),
@@ -157,10 +160,10 @@ fn a_ring_that_breaks_a_rule_is_named_and_the_rest_goes_on() {
                 let status = joined.watchers[0].status();
                 assert_eq!(status.state, GuestState::Broken, "{status:?}");
                 assert!(status.broken.unwrap().contains(said));
-                // The other direction is none of that ring's.
+                // The other direction does not depend on that ring.
                 right.transmit([0; 12], &frame(222), false);
                 assert!(left.expect().1 == frame(222));
-                // The driver starts the ring anew.
+                // The driver restarts the ring.
                 left.stop(1);
                 left.rings[1].available = 0;
                 left.rings[1].used = 0;
@@ -182,9 +185,9 @@ fn a_ring_that_is_elsewhere_is_broken_from_the_start() {
     let joined = Joined::new(1);
     let left = joined.up(Side::Left, PLAIN);
     for (parts, said) in [
-        ([MEMORY, 0x8000, 0x4000], "at 0x0 are not in the guest's memory"),
-        ([MEMORY - 16, 0x8000, 0x4000], "descriptors at 0x7ffff0 are not"),
-        ([0, MEMORY - 4, 0x4000], "used entries at 0x7ffffc are not"),
+        ([MEMORY, 0x8000, 0x4000], "at 0x0 are outside the guest's memory"),
+        ([MEMORY - 16, 0x8000, 0x4000], "descriptors at 0x7ffff0 are outside"),
+        ([0, MEMORY - 4, 0x4000], "used entries at 0x7ffffc are outside"),
         ([8, 0x8000, 0x4000], "at 0x8, expected a multiple of 16"),
         ([0, 0x8002, 0x4000], "at 0x8002, expected a multiple of 4"),
     ] {

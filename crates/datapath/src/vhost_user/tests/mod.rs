@@ -20,10 +20,10 @@ use guest::{Guest, eventually, frame, gso_packet};
 /// Entries of each ring.
 const SIZE: u16 = 64;
 
-/// Without offloads.
+/// Features without offloads.
 const PLAIN: u64 = PROTOCOL_FEATURES | VERSION_1 | MERGEABLE;
 
-/// Two guests' ports, joined.
+/// Ports for two guests, joined.
 struct Joined {
     directory: tempfile::TempDir,
     running: Running,
@@ -56,7 +56,7 @@ impl Joined {
         self.watchers[side as usize].status().state
     }
 
-    /// Counters of a side when all that came has its fate.
+    /// Returns the counters of a side once every received packet has an outcome.
     fn settled(&self, side: Side) -> Counters {
         let mut counters = Counters::default();
         eventually("received = forwarded + answered + dropped", || {
@@ -82,7 +82,7 @@ fn frames_cross_both_ways_whatever_was_agreed_on() {
         let mut left = joined.up(Side::Left, features);
         let mut right = joined.up(Side::Right, features);
         assert_eq!([joined.state(Side::Left), joined.state(Side::Right)], [GuestState::Running; 2]);
-        // More than there are entries, so that every index wraps round.
+        // More frames than entries, so that every index wraps.
         for round in 0..3 * usize::from(SIZE) {
             let sent = frame(18 + round * 5);
             left.transmit([0; 12], &sent, round % 2 == 1);
@@ -134,7 +134,7 @@ fn a_guest_without_room_holds_the_sender_back_and_not_for_long() {
     let mut left = joined.up(Side::Left, PLAIN | EVENT_INDEX);
     let mut right = joined.up(Side::Right, PLAIN | EVENT_INDEX);
     let sent = frame(100);
-    // All buffers are full and none is offered again; one frame waits, others are dropped.
+    // All buffers are full and none is offered again. One frame waits, the others are dropped.
     for _ in 0..u32::from(SIZE) + 20 {
         left.transmit([0; 12], &sent, false);
     }
@@ -147,7 +147,7 @@ fn a_guest_without_room_holds_the_sender_back_and_not_for_long() {
     for _ in 0..SIZE {
         assert!(right.expect().1 == sent);
     }
-    // It has room again.
+    // There are buffers again.
     eventually("frames come again", || {
         left.transmit([0; 12], &sent, false);
         right.receive().is_some()
@@ -173,7 +173,7 @@ fn a_guest_that_restarts_goes_on_where_it_was() {
         left.transmit([0; 12], &frame(100), false);
         right.expect();
     }
-    // As QEMU does when the guest is stopped and goes on: the rings stay as they are.
+    // QEMU does this when the guest is paused and resumed: the rings are unchanged.
     let bases = [0, 1].map(|ring| left.stop(ring));
     assert_eq!(bases, [0, 10]);
     assert_eq!(joined.state(Side::Left), GuestState::Connected);
@@ -187,9 +187,9 @@ fn a_guest_that_restarts_goes_on_where_it_was() {
     assert!(right.expect().1 == frame(200));
     right.transmit([0; 12], &frame(201), false);
     assert!(left.expect().1 == frame(201));
-    // A new process of the same guest: everything is new.
+    // A new process of the same guest: everything is set up again.
     drop(left);
-    joined.told(Side::Left, "the client has gone");
+    joined.told(Side::Left, "the client has disconnected");
     let mut left = joined.up(Side::Left, PLAIN | EVENT_INDEX);
     left.transmit([0; 12], &frame(300), true);
     assert!(right.expect().1 == frame(300));
@@ -202,7 +202,7 @@ fn memory_that_is_mapped_anew_is_used_at_once() {
     let mut right = joined.up(Side::Right, PLAIN);
     left.transmit([0; 12], &frame(100), false);
     right.expect();
-    // As QEMU does when memory is plugged in.
+    // QEMU does this when memory is hot-plugged.
     right.send_memory();
     right.wait();
     left.transmit([0; 12], &frame(101), false);
@@ -225,7 +225,7 @@ fn a_guest_of_fewer_queues_gets_all_frames() {
     assert_eq!(joined.watchers[0].status().queues, 1);
     left.transmit([0; 12], &frame(100), false);
     assert!(right.expect().1 == frame(100));
-    // The second pair of the one only.
+    // Set up the second pair on one side only.
     for ring in [2, 3] {
         left.state(18, ring, 1);
     }

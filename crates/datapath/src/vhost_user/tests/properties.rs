@@ -1,11 +1,11 @@
-//! Rings of any content, near enough to real ones to go far.
+//! Property tests with random rings that resemble valid ones.
 
 use proptest::prelude::*;
 
 use super::seeds::{self, SIZE};
 use crate::vhost_user::fuzz::{MEMORY, ring};
 
-/// A descriptor: mostly in memory, mostly of a chain that goes on nearby.
+/// A descriptor: mostly inside memory, mostly with a next descriptor nearby.
 fn descriptor() -> impl Strategy<Value = Vec<u8>> {
     let address = prop_oneof![
         8 => 0u64..MEMORY as u64,

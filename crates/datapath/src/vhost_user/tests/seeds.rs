@@ -1,17 +1,16 @@
-//! Rings to begin with, as fuzzing takes them; also written to `fuzz/corpus` by `cargo xtask
-//! corpus`.
+//! Seed rings for fuzzing, also written to `fuzz/corpus` by `cargo xtask corpus`.
 
-/// Where the parts of the ring are, in bytes.
+/// Offsets of the ring's parts, in bytes.
 pub const AVAILABLE: usize = 0x400;
 pub const USED: usize = 0x800;
 pub const SIZE: u16 = 32;
 
-/// The guest sends; indices say who is told; buffers are merged.
+/// Flags: the guest sends; event indices are used; buffers are merged.
 pub const SENDS: u8 = 1;
 pub const INDICES: u8 = 2;
 pub const MERGES: u8 = 4;
 
-/// One descriptor's bytes.
+/// Returns the bytes of a descriptor.
 pub fn descriptor(address: u64, length: u32, flags: u16, next: u16) -> Vec<u8> {
     let mut bytes = address.to_le_bytes().to_vec();
     bytes.extend(length.to_le_bytes());
@@ -20,8 +19,8 @@ pub fn descriptor(address: u64, length: u32, flags: u16, next: u16) -> Vec<u8> {
     bytes
 }
 
-/// A ring whose next entry is `base`, with these descriptors, these heads, and `ahead` of
-/// them on offer.
+/// Returns a ring whose next entry is `base`, with these descriptors and heads, of which `ahead`
+/// are offered.
 pub fn ring(flags: u8, base: u16, descriptors: &[u8], heads: &[u16], ahead: u16) -> Vec<u8> {
     let mut data = Vec::new();
     let place = [0, AVAILABLE / 16, USED / 16].map(|at| at as u16);
@@ -39,7 +38,7 @@ pub fn ring(flags: u8, base: u16, descriptors: &[u8], heads: &[u16], ahead: u16)
     data
 }
 
-/// Rings that work, and some that break a rule, by name.
+/// Returns valid rings, and rings that break the specification, by name.
 #[allow(dead_code, reason = "properties make their own")]
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let chain = [descriptor(0x2000, 12, 1, 1), descriptor(0x3000, 1500, 0, 0)].concat();

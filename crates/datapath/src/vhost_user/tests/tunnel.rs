@@ -1,4 +1,4 @@
-//! Guests behind two endpoints of VXLAN in this process.
+//! Guests behind two VXLAN endpoints in this process.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -52,7 +52,8 @@ fn guests_reach_each_other_through_the_tunnel() {
         first.transmit([0; 12], &back, true);
         assert!(left.expect().1 == back);
     }
-    // Cut for the wire, merged again for who takes it, left in pieces for who does not.
+    // Segmented for the wire, merged again for the guest with offloads, left in segments for the
+    // other.
     let (header, sent) = gso_packet(30_000, 1396);
     left.transmit(header, &sent, false);
     let mut payload = Vec::new();

@@ -37,7 +37,7 @@ fn what_is_configured_stays() {
     assert_eq!(fdb.find(mac(3), 0, &LIMITS), Some(remote(3)));
 }
 
-/// A flood of source addresses fills the flooder's share, and nothing else.
+/// A flood of source addresses only fills the share of the flooding endpoint.
 #[test]
 fn a_flood_of_addresses_takes_no_others_room() {
     let fdb = Fdb::new([(mac(200), remote(9))]);
@@ -53,12 +53,12 @@ fn a_flood_of_addresses_takes_no_others_room() {
         assert_eq!(fdb.learn(mac(n), remote(2), 10, &LIMITS), Learned::New);
     }
     assert_eq!(fdb.learn(mac(109), remote(3), 10, &LIMITS), Learned::Full);
-    // Remote ends together leave the TAP's side what it needs.
+    // Remote endpoints together leave enough room for the TAP's side.
     for n in 110..140 {
         assert_eq!(fdb.learn(mac(n), Place::Local, 10, &LIMITS), Learned::New);
     }
     assert_eq!(fdb.learn(mac(140), Place::Local, 10, &LIMITS), Learned::Full);
-    // Old ones make room.
+    // Expired entries make room.
     assert_eq!(fdb.learn(mac(150), remote(1), 311, &LIMITS), Learned::New);
     assert_eq!(fdb.count(), (1, 1));
 }
@@ -72,7 +72,7 @@ fn a_virtual_machine_that_moves_is_followed_at_once() {
         fdb.learn(mac(1), place, now, &LIMITS);
         assert_eq!(fdb.find(mac(1), now, &LIMITS), Some(place), "{now}");
     }
-    // From here to a place that is new, after the pause of a migration.
+    // From this side to a new place, after the pause of a migration.
     assert_eq!(fdb.learn(mac(1), remote(4), 104, &LIMITS), Learned::Local);
     assert_eq!(fdb.learn(mac(1), remote(4), 105, &LIMITS), Learned::Moved);
     assert_eq!(fdb.find(mac(1), 105, &LIMITS), Some(remote(4)));
@@ -90,7 +90,7 @@ fn who_still_sends_has_not_moved() {
             assert_eq!(fdb.learn(mac(1), remote(1), now, &LIMITS), Learned::Known);
         }
     }
-    // Silent for longer: it has gone, until it is heard again.
+    // Silent for longer: the address has moved, until its owner is heard again.
     assert_eq!(fdb.learn(mac(1), remote(2), 181, &LIMITS), Learned::Contested);
     assert_eq!(fdb.learn(mac(1), remote(2), 190, &LIMITS), Learned::Moved);
     assert_eq!(fdb.learn(mac(1), remote(1), 450, &LIMITS), Learned::Returned);
@@ -104,15 +104,15 @@ fn an_address_of_the_taps_side_is_not_taken_while_it_sends() {
         assert_eq!(fdb.learn(mac(1), remote(1), now, &LIMITS), Learned::Local);
         fdb.learn(mac(1), Place::Local, now, &LIMITS);
     }
-    // Claimed before it was heard of, it is here with its first packet, and stays.
+    // Claimed before its owner was heard: it moves here with the owner's first packet, and stays.
     fdb.learn(mac(2), remote(1), 100, &LIMITS);
     assert_eq!(fdb.learn(mac(2), Place::Local, 100, &LIMITS), Learned::Moved);
     assert_eq!(fdb.learn(mac(2), remote(1), 105, &LIMITS), Learned::Local);
     assert_eq!(fdb.find(mac(2), 105, &LIMITS), Some(Place::Local));
 }
 
-/// One end takes so many addresses a minute from places that still send; those that
-/// are silent are followed as ever.
+/// One endpoint may take over a limited number of addresses per minute from places that still send.
+/// Silent places are followed as usual.
 #[test]
 fn an_end_that_takes_too_many_waits_for_silence() {
     let fdb = Fdb::new([]);
@@ -128,7 +128,7 @@ fn an_end_that_takes_too_many_waits_for_silence() {
     assert_eq!(fdb.learn(mac(9), remote(2), 161, &LIMITS), Learned::Moved, "a minute later");
 }
 
-/// Where anyone may send, what is kept of ends has a bound.
+/// If any endpoint may send, the state kept per endpoint is bounded.
 #[test]
 fn ends_without_number_leave_nothing_behind() {
     let limits = Limits { entries: 1 << 20, share: 1 << 20, ..LIMITS };
@@ -145,13 +145,13 @@ fn ends_without_number_leave_nothing_behind() {
 
 #[derive(Debug, Clone, Copy)]
 enum Event {
-    /// So many seconds pass, in which the owner sends when it is due.
+    /// This many seconds pass, in which the owner sends when it is due.
     Later(u32),
-    /// That hostile end claims the address.
+    /// This hostile endpoint claims the address.
     Hostile(u8),
-    /// The owner sends one packet from where it is.
+    /// The owner sends one packet from its place.
     Owner,
-    /// The owner sends from where it was and then from a new place.
+    /// The owner sends from its old place and then from a new one.
     Migrate(u8),
 }
 
@@ -167,10 +167,10 @@ fn event() -> impl Strategy<Value = Event> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Random claims of five hostile ends against an owner that sends at least every
-    /// `gap` seconds: the address is where the owner is after each of its packets. An end
-    /// takes it in between only once, unless it claims nothing for a minute. From an owner
-    /// behind the TAP it takes it when that is silent.
+    /// Random claims of five hostile endpoints against an owner that sends at least every `gap`
+    /// seconds. After each packet of the owner, the address is at the owner's place. In between, an
+    /// endpoint can take it only once, unless it claims nothing for a minute. From an owner behind
+    /// the TAP, it can take it only when the owner is silent.
     #[test]
     fn an_owner_that_sends_has_its_address(
         gap in 1u32..SILENCE,
@@ -203,14 +203,14 @@ proptest! {
                     prop_assert_eq!(send(owner, now), Some(owner));
                     sent = now;
                 }
-                // Between remote ends: from here there is a pause.
+                // A migration to another remote endpoint. From this side there is a pause first.
                 Event::Migrate(to) if !at_home => {
                     prop_assert_eq!(send(owner, now), Some(owner));
                     let back = remote(to) != owner && last == remote(to);
                     owner = remote(to);
                     let found = send(owner, now);
-                    // One that has been there a moment ago waits for the other's silence
-                    // where it was called back.
+                    // An owner that was there a moment ago waits for the other's silence if it was
+                    // called back there.
                     if found != Some(owner) {
                         prop_assert!(!back);
                         now += SILENCE;
@@ -224,12 +224,13 @@ proptest! {
                     fdb.learn(mac(1), remote(end), now, &limits);
                     let after = fdb.find(mac(1), now, &limits);
                     if before == Some(owner) && after != before {
-                        // Of one that was refused because the TAP's side sends nothing is kept.
+                        // Nothing is remembered about an endpoint that was refused because the
+                        // TAP's side still sends.
                         let first = owner == Place::Local || now - claimed[usize::from(end)] > MEMORY;
                         prop_assert!(owner != Place::Local || now - sent >= LOCAL_SILENCE);
                         prop_assert!(first, "end {end} claimed within a minute and again at {now}");
                     }
-                    // What came to nothing before it ever had the address is forgotten.
+                    // A claim that never got the address is forgotten.
                     if after != before || claimed[usize::from(end)] > 0 {
                         claimed[usize::from(end)] = now;
                     }

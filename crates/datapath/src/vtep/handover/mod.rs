@@ -1,24 +1,22 @@
-//! No cutting in user space at all: encapsulated GSO packets handed over whole.
+//! Passes encapsulated GSO packets to the kernel without segmenting them in user space.
 //!
-//! A second TAP on the underlay's side takes what is to be sent with its vnet
-//! header (`TUN_F_UDP_TUNNEL_GSO`, Linux 6.17), so that the kernel or the NIC cuts
-//! once; a program at its ingress passes it on to the NIC, whose next hop the
-//! kernel resolves. A program at the NIC's ingress takes the tunnel's packets to
-//! the same TAP, which delivers what a peer on this machine has not cut, or GRO
-//! has merged, as it is and with what is known about it. The TAP has no address and
-//! nothing of the kernel's IP stack.
+//! A second TAP on the underlay's side accepts packets with their vnet header
+//! (`TUN_F_UDP_TUNNEL_GSO`, Linux 6.17), so that the kernel or the NIC segments them once. A BPF
+//! program at its ingress redirects them to the NIC; the kernel resolves the next hop. A BPF
+//! program at the NIC's ingress redirects the tunnel's packets to the same TAP. It delivers packets
+//! that a peer on this machine has not segmented, or that GRO has merged, unchanged and with their
+//! metadata. The TAP has no address, and the kernel's IP stack does not use it.
 //!
-//! What does not go this way goes through the sockets, in both directions: frames
-//! that are no GSO packets (of which the sockets send many a call), remote ends
-//! that another NIC leads to, packets to be fragmented, the tunnel's fragments,
-//! what came in by another NIC.
+//! The following use the sockets, in both directions: frames that are not GSO packets (the sockets
+//! send many per call), remote endpoints that are reached through another NIC, packets to be
+//! fragmented, fragments of the tunnel, and packets that arrive on another NIC.
 //!
-//! A NIC that cuts datagrams but no tunnels is left to the sockets, too, if nobody
-//! insists, by what it can do at the start.
+//! If a NIC segments datagrams but not tunnels, the sockets are used as well, unless the
+//! configuration demands otherwise. Its features are read once at the start.
 //!
-//! The kernel's packet filters see none of what goes this way. So, unless it was
-//! asked for by name, it is not used where there are any, and given up when some
-//! appear; what is configured here (who may send) holds in any case.
+//! The kernel's packet filters do not see these packets. So, unless configured explicitly, this is
+//! not used if there are packet filters, and it is disabled when some appear. The endpoint's own
+//! configuration (the accepted senders) applies in any case.
 
 mod programs;
 
@@ -43,26 +41,26 @@ use super::config::{Config, HandOver};
 use crate::vnet_layout::HEADER;
 use programs::Settings;
 
-/// What the second TAP must take and give.
+/// Offloads that the second TAP must support.
 const NEEDED: Offload = Offload::ALL;
 
-/// Packets that may wait in each queue of the second TAP: a TCP window of some
-/// megabytes in single packets, as the sockets' buffers hold it.
+/// Length of each queue of the second TAP: a TCP window of some megabytes in single packets, the
+/// same as the sockets' buffers hold.
 const QUEUE_LENGTH: u32 = 4096;
 
-/// How GSO packets get to the kernel, as told to users.
+/// How GSO packets are passed to the kernel, for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Way {
-    /// Whole, by that TAP to that NIC.
+    /// Unsegmented, through that TAP to that NIC.
     TunnelGso {
         /// Name of the second TAP, whose packets are redirected to the NIC.
         tap: String,
         /// Name of the underlay device.
         nic: String,
     },
-    /// Cut here, by `UDP_SEGMENT`.
+    /// Segmented here, with `UDP_SEGMENT`.
     UdpSegment {
-        /// Why GSO packets are not handed over whole, in words.
+        /// Why GSO packets are not passed on unsegmented.
         reason: String,
     },
 }
@@ -76,10 +74,10 @@ impl std::fmt::Display for Way {
     }
 }
 
-/// The second TAP and its programs; gone when this is dropped, or the process.
+/// The second TAP and its programs. They are removed when this is dropped or the process ends.
 #[derive(Debug)]
 pub(super) struct SecondTap {
-    /// Dropped before the TAP: from then on the sockets get everything.
+    /// Dropped before the TAP: from then on, the sockets receive everything.
     links: Mutex<Option<[tcx::Link; 2]>>,
     taps: Vec<Tap>,
     nic: (String, u32),
@@ -88,22 +86,23 @@ pub(super) struct SecondTap {
     watch: Watch,
     netns: NetNs,
     legacy: Mutex<Legacy>,
-    /// Whether packet filters do not matter.
+    /// Whether it was configured explicitly, so that packet filters do not matter.
     asked_for: bool,
-    /// Whether nothing goes this way any longer, and why.
+    /// Whether it was disabled, and why.
     withdrawn: AtomicBool,
     reason: Mutex<String>,
 }
 
 impl SecondTap {
-    /// Makes and joins everything in the underlay's namespace.
+    /// Creates the TAP and attaches the programs in the underlay's namespace.
     ///
     /// # Errors
-    /// Why not, in words; nothing is left then.
+    /// Returns the reason as text; nothing is left behind.
     pub(super) fn open(config: &Config, netns: &NetNs) -> Result<SecondTap, String> {
         let asked_for = config.hand_over == HandOver::TunnelGso;
         let namespace = netns.try_clone().map_err(|e| e.to_string())?;
         let opened = netns.run(|| {
+            // Packets that are passed on unsegmented would bypass this filter.
             if !asked_for && let Some(filter) = filter() {
                 return Err(filter);
             }
@@ -111,8 +110,10 @@ impl SecondTap {
             let netlink = Netlink::open().map_err(|e| e.to_string())?;
             let watch = Watch::open().map_err(|e| e.to_string())?;
             let nic = nic(config, &netlink)?;
+            // The device segments datagrams itself, but tunnel packets only the kernel could
+            // segment.
             if !asked_for && cuts_datagrams_only(&nic.0, config.checksum) {
-                return Err(format!("{} cuts datagrams, but no tunnel", nic.0));
+                return Err(format!("{} segments datagrams, but not tunnels", nic.0));
             }
             let options = TapOptions {
                 vnet_header: Some(HEADER),
@@ -124,9 +125,11 @@ impl SecondTap {
             let first = Tap::open(&options).map_err(text)?;
             let offload = first.negotiate_offload(NEEDED).map_err(text)?;
             if !offload.contains(NEEDED) {
-                return Err(format!("Linux 6.17 needed: TAP devices here take only {offload}"));
+                return Err(format!(
+                    "needs Linux 6.17: TAP devices of this kernel only accept {offload}"
+                ));
             }
-            // Without IPv6 the kernel sends nothing of its own by it.
+            // Disable IPv6, so that the kernel sends nothing of its own through the TAP.
             let path = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", first.name());
             match std::fs::write(&path, "1") {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -164,45 +167,46 @@ impl SecondTap {
         opened.map_err(|e| e.to_string())?
     }
 
-    /// The queue of that thread.
+    /// Returns the queue of that thread.
     pub(super) fn queue(&self, thread: usize) -> &Tap {
         &self.taps[thread]
     }
 
-    /// The TAP's hardware address: frames written to it are for it, so that the
-    /// kernel does not take them for another's.
+    /// Returns the TAP's hardware address. Frames written to it must have this destination, or the
+    /// kernel takes them for another host's.
     pub(super) fn mac(&self) -> MacAddr {
         self.mac
     }
 
-    /// Whether packets to that end leave by the NIC, as routes are now.
+    /// Returns whether packets to that endpoint currently leave through the NIC.
     pub(super) fn leads_to(&self, remote: IpAddr) -> bool {
         !self.withdrawn.load(Ordering::Relaxed)
             && self.netlink.device_index_to(remote).is_ok_and(|index| index == self.nic.1)
     }
 
-    /// How GSO packets go now.
+    /// Returns how GSO packets are currently passed to the kernel.
     pub(super) fn way(&self) -> Way {
         if self.withdrawn.load(Ordering::Relaxed) {
             let reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            // A filter was found later; the reason is reported.
             return Way::UdpSegment { reason };
         }
         Way::TunnelGso { tap: self.taps[0].name().to_owned(), nic: self.nic.0.clone() }
     }
 
-    /// Gives the hand-over up, for good: from now on the sockets have everything.
+    /// Disables it permanently: from now on, the sockets handle everything.
     fn withdraw(&self, reason: String) {
         *self.reason.lock().unwrap_or_else(PoisonError::into_inner) = reason;
         self.withdrawn.store(true, Ordering::Relaxed);
         self.links.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
-    /// What becomes readable when links, routes or packet filters change.
+    /// Returns descriptors that become readable when links, routes or packet filters change.
     pub(super) fn watched(&self) -> impl Iterator<Item = (BorrowedFd<'_>, &'static str)> {
         self.watch.fds()
     }
 
-    /// The namespace that it is in.
+    /// Returns its namespace.
     pub(super) fn netns(&self) -> &NetNs {
         &self.netns
     }
@@ -211,15 +215,16 @@ impl SecondTap {
         self.legacy.lock().unwrap_or_else(PoisonError::into_inner).filter()
     }
 
-    /// Looks at what may have changed, in the calling thread's namespace, which
-    /// must be the underlay's. True if routes are to be looked up anew.
+    /// Checks for changes in the calling thread's namespace, which must be the underlay's. Returns
+    /// whether routes must be looked up again.
     pub(super) fn look(&self) -> bool {
         let Changed { links, filters } = self.watch.what_changed();
+        // An explicit setting is not changed, and a withdrawal is final.
         if self.asked_for || self.withdrawn.load(Ordering::Relaxed) {
             return links;
         }
-        // Listing nftables takes a right that a program has given up by now, being
-        // told of a change does not. The older iptables notify nobody.
+        // Listing nftables needs a capability that the program has dropped by now; receiving
+        // notifications does not. Legacy iptables sends no notifications, so check it each time.
         let found = if filters { filter() } else { self.legacy_filter() };
         match found {
             Some(filter) => self.withdraw(filter),
@@ -229,17 +234,19 @@ impl SecondTap {
     }
 }
 
-/// The NIC that leads to the first remote end that has a route: name and index.
+/// Returns name and index of the NIC that leads to the first remote endpoint with a route.
 fn nic(config: &Config, netlink: &Netlink) -> Result<(String, u32), String> {
     let remotes = config.networks.iter().flat_map(|network| &network.remotes);
-    let mut reason = "no remote end is configured, so that no NIC is known".to_owned();
+    let mut reason = "no remote endpoint is configured, so the NIC is unknown".to_owned();
     for remote in remotes {
         match netlink.device_to(*remote) {
             Ok(name) => {
                 let link = netlink.link(&name).map_err(|e| e.to_string())?;
-                // The programs expect an Ethernet header; loopback has no neighbours.
+                // The programs expect an Ethernet header, and loopback has no neighbours.
                 if link.mac.is_none_or(|mac| mac == MacAddr([0; 6])) {
-                    return Err(format!("{name}, which leads to {remote}, is no Ethernet device"));
+                    return Err(format!(
+                        "{name}, which leads to {remote}, is not an Ethernet device"
+                    ));
                 }
                 return Ok((name, link.index));
             }
@@ -249,28 +256,28 @@ fn nic(config: &Config, netlink: &Netlink) -> Result<(String, u32), String> {
     Err(reason)
 }
 
-/// Whether a NIC of the calling thread's namespace takes super-datagrams uncut but
-/// not tunnelled GSO packets: then the sockets have less cut by software. Without
-/// outer checksums the kernel takes no super-datagrams from them.
+/// Returns whether a NIC of the calling thread's namespace segments super-datagrams but not
+/// tunnelled GSO packets. Then less is segmented in software with the sockets. Without outer
+/// checksums, sockets cannot send super-datagrams.
 fn cuts_datagrams_only(nic: &str, checksum: bool) -> bool {
     let features = Ethtool::open().and_then(|ethtool| ethtool.features(nic));
-    // A NIC that tells nothing is taken for one that cuts nothing.
+    // If the features of the NIC are unknown, assume none.
     let features = features.unwrap_or_default();
     let active = |name| features.get(name).is_some_and(|feature| feature.active);
     checksum && active("tx-udp-segmentation") && !active("tx-udp_tnl-csum-segmentation")
 }
 
-/// A packet filter of the calling thread's namespace that would be passed by.
+/// Returns a packet filter of the calling thread's namespace that would be bypassed.
 fn filter() -> Option<String> {
     match netfilter::base_chains() {
         Ok(chains) => {
             let chain = chains.into_iter().next();
             let named = chain.map(|c| {
-                format!("nftables chain {} {} {} would be passed by", c.family, c.table, c.chain)
+                format!("nftables chain {} {} {} would be bypassed", c.family, c.table, c.chain)
             });
             named.or_else(legacy_filter)
         }
-        Err(error) => Some(format!("whether there are packet filters cannot be told: {error}")),
+        Err(error) => Some(format!("cannot check for packet filters: {error}")),
     }
 }
 
@@ -278,25 +285,25 @@ fn legacy_filter() -> Option<String> {
     Legacy::open().filter()
 }
 
-/// Their lists below `/proc/net`.
+/// Lists of legacy tables in `/proc/net`.
 const LISTS: [&str; 2] = ["ip_tables_names", "ip6_tables_names"];
 
-/// The tables of the older iptables in a namespace, for a program that looks each second
-/// and may not open files: the kernel's lists are kept open.
+/// Legacy iptables tables in a namespace. The kernel's lists are kept open, for a program that
+/// checks them each second but may not open files.
 #[derive(Debug)]
 struct Legacy {
     tables: LegacyTables,
-    /// They are there, but not for this user.
+    /// The lists exist, but this user may not read them.
     hidden: bool,
-    /// Where a list is not there yet: of modules that bring it (proc(5)).
+    /// If a list does not exist yet: the list of modules, one of which creates it (proc(5)).
     modules: Option<File>,
 }
 
 impl Legacy {
-    /// Of the calling thread's namespace.
+    /// Opens the lists of the calling thread's namespace.
     fn open() -> Legacy {
         let mut tables = LegacyTables::default();
-        // Opens what there is.
+        // Opens the lists that exist.
         tables.names();
         let modules = match tables.are_listed() {
             true => None,
@@ -310,27 +317,27 @@ impl Legacy {
         Legacy { tables, hidden, modules }
     }
 
-    /// One that would be passed by.
+    /// Returns a table that would be bypassed.
     fn filter(&mut self) -> Option<String> {
         let table = self.tables.names().into_iter().next();
         if let Some(table) = table {
-            return Some(format!("{table} would be passed by"));
+            return Some(format!("{table} would be bypassed"));
         }
         if self.hidden {
-            return Some("the older iptables' tables cannot be listed by this user".to_owned());
+            return Some("this user may not list the legacy iptables tables".to_owned());
         }
         if self.tables.are_listed() {
             return None;
         }
         let mut modules = String::new();
         let file = self.modules.as_mut()?;
-        // Whether its tables are empty can no longer be seen.
+        // Whether the module's tables are empty can no longer be checked.
         file.rewind().and_then(|()| file.read_to_string(&mut modules)).ok()?;
         let loaded = modules.lines().find_map(|line| {
             ["ip_tables", "ip6_tables"]
                 .into_iter()
                 .find(|name| line.starts_with(&format!("{name} ")))
         });
-        loaded.map(|name| format!("module {name} was loaded, whose filters would be passed by"))
+        loaded.map(|name| format!("module {name} was loaded; its filters would be bypassed"))
     }
 }

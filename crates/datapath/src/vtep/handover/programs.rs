@@ -1,9 +1,9 @@
-//! The kernel's part: `bpf/handover.bpf.c`, loaded and attached.
+//! Loads and attaches `bpf/handover.bpf.c`.
 //!
-//! Both programs hang on links that go with their descriptors. Filters of tc by
-//! netlink (`mirred`) would do the same redirection, but the one at the NIC would
-//! stay when the process is killed, and then drop what it can no longer redirect:
-//! the tunnel of whoever comes next.
+//! Both programs are attached with BPF links, which end with their descriptors. tc filters
+//! (`mirred`) could do the same redirection. But the one on the NIC would survive a killed process
+//! and then drop packets that it can no longer redirect, including those of the next user of the
+//! tunnel.
 
 use std::ffi::OsStr;
 use std::net::IpAddr;
@@ -16,17 +16,17 @@ use crate::bpf::load;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/handover.bpf.o"));
 
-/// `struct settings` of the C source.
+/// Size of `struct settings` in the C source.
 const SETTINGS: usize = 28;
 
-/// What the programs have to know.
+/// Settings of the programs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Settings {
     /// Index of the NIC.
     pub(super) nic: u32,
     /// Index of the second TAP.
     pub(super) tap: u32,
-    /// Underlay address of the endpoint; the programs compare outer addresses with it.
+    /// Underlay address of the endpoint, which the programs compare with outer addresses.
     pub(super) local: IpAddr,
     /// Destination UDP port of the tunnel, in host byte order.
     pub(super) port: u16,
@@ -37,7 +37,7 @@ impl Settings {
         let mut bytes = [0; SETTINGS];
         bytes[..4].copy_from_slice(&self.nic.to_ne_bytes());
         bytes[4..8].copy_from_slice(&self.tap.to_ne_bytes());
-        // As in the packet: the program compares without turning bytes round.
+        // In network byte order, so that the program compares without converting.
         match self.local {
             IpAddr::V4(local) => bytes[8..12].copy_from_slice(&local.octets()),
             IpAddr::V6(local) => bytes[8..24].copy_from_slice(&local.octets()),
@@ -48,14 +48,13 @@ impl Settings {
     }
 }
 
-/// Loads both programs and attaches them in the calling thread's namespace.
-/// Returns their links.
+/// Loads both programs and attaches them in the calling thread's namespace; returns their links.
 ///
 /// # Errors
-/// Why not, in words; nothing is attached then.
+/// Returns the reason as text; nothing is attached.
 pub(super) fn attach(settings: Settings) -> Result<[tcx::Link; 2], String> {
     let object = load(OBJECT, &settings.to_bytes())?;
-    // First the way out: a packet that comes in may be answered.
+    // Attach for sending first: a received packet may be answered at once.
     let send = link(&object, "send", settings.tap)?;
     Ok([send, link(&object, "receive", settings.nic)?])
 }
@@ -64,6 +63,6 @@ fn link(object: &Object, name: &str, ifindex: u32) -> Result<tcx::Link, String> 
     let program = object
         .progs()
         .find(|program| program.name() == OsStr::new(name))
-        .ok_or_else(|| format!("the BPF object has no program {name:?}"))?;
+        .ok_or_else(|| format!("the BPF object does not have a program {name:?}"))?;
     tcx::attach(program.as_fd(), ifindex, Hook::Ingress).map_err(|e| e.to_string())
 }

@@ -1,4 +1,4 @@
-//! Questions and answers, by themselves, damaged, and beside the kernel's bridge.
+//! Tests requests and answers: alone, damaged, and compared with the kernel's bridge.
 
 mod frames;
 #[path = "../../../../lab/tests/guest/qemu.rs"]
@@ -24,7 +24,7 @@ use frames::*;
 
 const REMOTE: [u8; 4] = [10, 0, 0, 2];
 
-/// A network that knows of the owner at a remote end, and of who is at the asker's side.
+/// Returns a network that knows an owner at a remote endpoint, and hosts on the requester's side.
 fn network(config: &NetworkConfig) -> (Network, Arc<Policy>) {
     let entries = Entries { fdb: vec![(OWNER, REMOTE.into())], ..Entries::default() };
     let network = Network::new(config, &entries, Policy::without_paths(config), 1450);
@@ -43,13 +43,13 @@ fn config() -> NetworkConfig {
     }
 }
 
-/// What a frame from a remote end tells.
+/// Processes a frame from a remote endpoint.
 fn told(network: &Network, policy: &Policy, frame: &[u8], now: u32) {
     let claim = examine(frame).and_then(|resolving| resolving.claim).expect("a claim");
     network.notice(policy, claim, Place::Remote(REMOTE.into()), now);
 }
 
-/// The answer to a frame of the TAP, or why there is none; `None`: it asks nothing.
+/// Returns the answer to a frame of the TAP, or why there is none; `None`: not a request.
 fn asked(network: &Network, frame: &[u8], now: u32) -> Option<Result<Vec<u8>, Resolution>> {
     match examine(frame)?.question? {
         Question::Duplicate => Some(Err(Resolution::Duplicate)),
@@ -61,7 +61,7 @@ fn asked(network: &Network, frame: &[u8], now: u32) -> Option<Result<Vec<u8>, Re
     }
 }
 
-/// The same frame with tags in front: protocol and control information of each.
+/// Returns the same frame with these tags in front, each with protocol and control information.
 #[test]
 fn what_was_said_is_told_on_as_long_as_it_holds() {
     let (network, policy) = network(&config());
@@ -71,14 +71,14 @@ fn what_was_said_is_told_on_as_long_as_it_holds() {
     assert_eq!(asked(&network, &who6, 0), Some(Err(Resolution::Unknown)));
     let announced = framed(ASKER, OWNER, EtherType::ARP, &reply_of(OWNER, ip4(2))[14..]);
     told(&network, &policy, &announced, 10);
-    // A router, which said so.
+    // A router, with the R flag set.
     told(&network, &policy, &advertisement(OWNER, ip6(2), 0xe0), 10);
     assert_eq!(asked(&network, &who4, 310), Some(Ok(reply_of(OWNER, ip4(2)))));
     let answer = asked(&network, &who6, 310).unwrap().unwrap();
     assert_eq!(answer, advertisement(OWNER, ip6(2), 0xe0));
     assert_eq!(asked(&network, &who4, 311), Some(Err(Resolution::Unknown)), "it has aged");
 
-    // Its hardware address is elsewhere, or it is claimed from the asker's own side.
+    // Its hardware address is elsewhere, or is claimed from the requester's own side.
     told(&network, &policy, &announced, 320);
     network.fdb.configure([], |_| true);
     assert_eq!(asked(&network, &who4, 320), Some(Err(Resolution::Unknown)));
@@ -103,13 +103,13 @@ fn who_asks_only_is_not_known_to_route_or_not() {
     told(&network, &policy, &asks(OWNER), 0);
     assert_eq!(asked(&network, &who, 0), Some(Err(Resolution::Unknown)));
     told(&network, &policy, &advertisement(OWNER, ip6(2), 0x60), 0);
-    // What it is known for is confirmed.
+    // It confirms its known address.
     told(&network, &policy, &asks(OWNER), 200);
     assert!(asked(&network, &who, 400).unwrap().is_ok());
-    // Another says that it has it, too, without the O flag: an anycast address.
+    // Another host claims the address without the O flag: an anycast address.
     told(&network, &policy, &advertisement(BESIDE, ip6(2), 0x40), 400);
     assert_eq!(asked(&network, &who, 400).unwrap().unwrap()[6..12], OWNER.0);
-    // Another uses it: whoever has it now will say so when asked.
+    // Another host uses the address. The current owner will answer when asked.
     told(&network, &policy, &asks(BESIDE), 400);
     assert_eq!(asked(&network, &who, 400), Some(Err(Resolution::Unknown)));
 }
@@ -124,7 +124,7 @@ fn each_vlan_has_neighbours_of_its_own() {
         [arp, advertisement(mac, ip6(2), 0x60)]
     };
     for said in say(OWNER) {
-        // By the VLAN alone; the priority is any.
+        // The VLAN matters, the priority does not.
         told(&network, &policy, &tagged(&said, &[[0x81, 0, 0, 5]]), 0);
     }
     for who in &who {
@@ -137,7 +137,7 @@ fn each_vlan_has_neighbours_of_its_own() {
         let got = asked(&network, &tagged(who, &[VLAN_5]), 0);
         assert_eq!(got, Some(Ok(tagged(answer, &[VLAN_5]))));
     }
-    // The same address in another VLAN is another's.
+    // The same address in another VLAN belongs to another host.
     network.learn(&policy, BESIDE, Place::Remote(REMOTE.into()), 5);
     for said in say(BESIDE) {
         told(&network, &policy, &tagged(&said, &[vlan_6]), 0);
@@ -156,7 +156,7 @@ fn what_is_configured_is_told_and_stays() {
     let policy = Policy::without_paths(&config);
     let network = Network::new(&config, &config.entries().unwrap(), policy, 1450);
     let who = request(MacAddr::BROADCAST, ip4(1), ip4(9));
-    // Wherever it is.
+    // At any place.
     assert!(asked(&network, &who, 1_000_000).unwrap().is_ok());
     let lie = framed(ASKER, BESIDE, EtherType::ARP, &reply_of(BESIDE, ip4(9))[14..]);
     told(&network, &network.policy(), &lie, 0);
@@ -174,7 +174,7 @@ fn the_number_of_neighbours_is_bounded() {
     assert_eq!(network.neighbours.count(), (0, 3));
 }
 
-/// The same network that the kernel's bridge has in the test below.
+/// Returns the same network as the kernel's bridge in the test below.
 fn as_the_bridge_has_it() -> Network {
     let (network, policy) = network(&NetworkConfig { max_neighbours: 8, ..config() });
     for (mac, last) in [(OWNER, 2), (BESIDE, 3)] {
@@ -204,19 +204,19 @@ fn nothing_odd_is_answered() {
     }
 }
 
-/// Who in the kernel answers for neighbours.
+/// Parts of the kernel that answer for neighbours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Oracle {
-    /// The bridge, `neigh_suppress` on its tunnel.
+    /// The bridge, with `neigh_suppress` on its tunnel.
     Bridge,
-    /// The same that filters VLANs; the neighbours are in VLAN 5.
+    /// The bridge with VLAN filtering; the neighbours are in VLAN 5.
     VlanBridge,
     /// The VXLAN device, with `proxy`.
     Vxlan,
 }
 
-/// The kernel's bridge with its tunnel, a TAP of ours as another port, and neighbours
-/// at both.
+/// Sets up the kernel's bridge with its tunnel, another TAP as a port, and neighbours at
+/// both.
 fn bridge(oracle: Oracle) -> (Host, Tap) {
     let host = Host::with_ipv6("oracle").unwrap();
     let tap = host.netns().run(|| Tap::open(&TapOptions::named("tap0")).unwrap()).unwrap();
@@ -258,9 +258,9 @@ fn bridge(oracle: Oracle) -> (Host, Tap) {
     (host, tap)
 }
 
-/// What comes back for a frame; the neighbours are in the VLAN of these tags.
+/// Returns the answers to a frame; the neighbours are in the VLAN of these tags.
 fn answers(tap: &Tap, frame: &[u8], vlan: &[[u8; 4]]) -> Vec<Vec<u8>> {
-    // A question that is answered comes last, so that nothing is waited for.
+    // A request with a known answer comes last, so that there is no need to wait.
     let mark = tagged(&request(MacAddr::BROADCAST, ip4(200), ip4(2)), vlan);
     let body = 14 + 4 * vlan.len();
     let is_mark = |frame: &[u8]| {
@@ -272,7 +272,7 @@ fn answers(tap: &Tap, frame: &[u8], vlan: &[[u8; 4]]) -> Vec<Vec<u8>> {
     let mut answers: Vec<Vec<u8>> = Vec::new();
     testbed::poll("the kernel's answer", std::time::Duration::from_secs(10), || {
         while let Ok(length) = tap.read(&mut buffer) {
-            // To us only: the kernel has questions of its own.
+            // Only frames to us: the kernel sends requests of its own.
             if buffer[..6] == ASKER.0 {
                 answers.push(buffer[..length].to_vec());
             }
@@ -292,10 +292,9 @@ fn the_kernel_answers_the_same() {
     for oracle in [Oracle::Bridge, Oracle::Vxlan] {
         let (_host, tap) = bridge(oracle);
         for (name, frame) in odd_ones() {
-            // It believes any hop limit and checksum, takes the link-layer address for
-            // what is not said, answers what has a tag without one if it filters no
-            // VLANs (a service tag is to it as any), and before Linux 6.15 lets no host
-            // say itself whether it is still there.
+            // The kernel accepts any hop limit and checksum, and uses the link-layer address if the
+            // option is missing. Without VLAN filtering, it answers tagged requests without a tag,
+            // including service tags. Before Linux 6.15 it also answers requests to one host.
             let lenient = [
                 "tagged",
                 "tagged, IPv6",
@@ -309,8 +308,8 @@ fn the_kernel_answers_the_same() {
                 "still there",
                 "still there, IPv6",
             ];
-            // The VXLAN device answers for who is on the asker's side, and breaks
-            // duplicate address detection.
+            // The VXLAN device also answers for hosts on the requester's side, and breaks duplicate
+            // address detection.
             let proxies = ["who has", "who has, IPv6", "unknown", "unknown, IPv6", "two tags"];
             if lenient.contains(&name) || oracle == Oracle::Vxlan && !proxies.contains(&name) {
                 continue;
@@ -347,7 +346,7 @@ fn the_kernel_answers_the_same_in_a_vlan() {
     }
 }
 
-/// The same where this machine's kernel cannot be asked: a stock kernel can.
+/// Runs the test on a stock kernel, if this machine's kernel lacks the features.
 #[test]
 fn a_stock_kernel_answers_the_same_in_a_vlan() {
     const INSIDE: &str = "vtep::neighbour::tests::the_kernel_answers_the_same_in_a_vlan";
@@ -384,8 +383,8 @@ fn damaged() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
-    /// Whatever comes: an answer names an owner that is known, to the asker alone, for
-    /// the address in question; and what is claimed is the sender's own.
+    /// For any frame: an answer names a known owner, goes only to the requester, and is about the
+    /// requested address. A claim is about the sender's own address.
     #[test]
     fn an_answer_is_always_to_the_question(frame in damaged()) {
         let network = as_the_bridge_has_it();
@@ -407,7 +406,7 @@ proptest! {
                     prop_assert_eq!(icmp.type_u8(), 136);
                 }
                 _ => {
-                    // A tag for priority only is not answered with one.
+                    // An answer to a priority tag has no tag.
                     let frame = if frame[12] == 0x81 { &frame[4..] } else { &frame[..] };
                     prop_assert_eq!(&frame[38..42], &ip4(2).octets());
                     prop_assert_eq!(&answer[28..32], &ip4(2).octets());

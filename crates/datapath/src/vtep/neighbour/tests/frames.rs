@@ -1,5 +1,4 @@
-//! Questions and answers about neighbours, well-formed and odd. The tests and
-//! `cargo xtask corpus` make them.
+//! Well-formed and malformed neighbour messages, for the tests and for `cargo xtask corpus`.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -37,7 +36,7 @@ pub fn request(destination: MacAddr, sender_ip: Ipv4Addr, target_ip: Ipv4Addr) -
     framed(destination, ASKER, EtherType::ARP, &arp.to_bytes())
 }
 
-/// A neighbour message of any kind; its checksum is right.
+/// Returns a neighbour message of any kind with a correct checksum.
 pub fn discovery(
     link: (MacAddr, MacAddr),
     ends: (Ipv6Addr, Ipv6Addr),
@@ -101,7 +100,7 @@ pub fn reply_of(owner: MacAddr, ip: Ipv4Addr) -> Vec<u8> {
     framed(ASKER, owner, EtherType::ARP, &arp.to_bytes())
 }
 
-/// Frames that ask or say something; most of them in a way that must not be answered.
+/// Returns requests and claims, most of which must not be answered.
 pub fn odd_ones() -> Vec<(&'static str, Vec<u8>)> {
     let group = icmpv6::solicited_node(ip6(2));
     let to_group = (group_mac(group), ASKER);
