@@ -4,7 +4,7 @@
 //! round in brackets, on one core; and how often memory was allocated per packet.
 //! Compare figures of one run only.
 
-#[path = "../tests/build/mod.rs"]
+#[path = "../tests/it/build/mod.rs"]
 mod build;
 
 use std::hint::black_box;

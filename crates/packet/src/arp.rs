@@ -8,28 +8,28 @@ use crate::{Layer, ParseError, Wanted, be16};
 /// Length of a packet in bytes.
 pub const PACKET_LEN: usize = 28;
 
-/// What an ARP packet asks or answers (`ar$op`, RFC 826).
+/// Operation code of a packet (`ar$op`, RFC 826).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Operation(pub u16);
 
 impl Operation {
-    /// Who has this address?
+    /// Request: who has this address?
     pub const REQUEST: Operation = Operation(1);
-    /// The answer: the sender has the address.
+    /// Reply: the sender has the address.
     pub const REPLY: Operation = Operation(2);
 }
 
-/// A checked view of a packet for IPv4 over Ethernet.
+/// A validated view of a packet for IPv4 over Ethernet.
 #[derive(Debug, Clone, Copy)]
 pub struct Arp<'a> {
     packet: &'a [u8; PACKET_LEN],
 }
 
 impl<'a> Arp<'a> {
-    /// Views a packet; padding may follow.
+    /// Parses a packet; padding may follow.
     ///
     /// # Errors
-    /// When it is too short, or for other hardware or protocols.
+    /// If it is too short, or for other hardware or protocols.
     pub fn parse(bytes: &'a [u8]) -> Result<Arp<'a>, ParseError> {
         let Some(packet) = bytes.first_chunk() else {
             return Err(ParseError::short(Layer::Arp, PACKET_LEN, bytes.len()));
@@ -41,6 +41,7 @@ impl<'a> Arp<'a> {
             (5, "protocol address length", 4, u16::from(packet[5])),
         ];
         for (offset, field, wanted, got) in checks {
+            // Only Ethernet and IPv4 are supported.
             if got != wanted {
                 let wanted = Wanted::Value(field, u64::from(wanted));
                 return Err(ParseError::new(Layer::Arp, offset, wanted, u64::from(got)));
@@ -49,32 +50,32 @@ impl<'a> Arp<'a> {
         Ok(Arp { packet })
     }
 
-    /// Request, reply, or another number.
+    /// Returns the operation code.
     pub fn operation(&self) -> Operation {
         Operation(be16(self.packet, 6))
     }
 
-    /// Hardware address of the sender (`ar$sha`).
+    /// Returns the hardware address of the sender (`ar$sha`).
     pub fn sender_mac(&self) -> MacAddr {
         self.mac(8)
     }
 
-    /// IPv4 address of the sender (`ar$spa`); 0.0.0.0 in a probe (RFC 5227).
+    /// Returns the IPv4 address of the sender (`ar$spa`); 0.0.0.0 in a probe (RFC 5227).
     pub fn sender_ip(&self) -> Ipv4Addr {
         self.ip(14)
     }
 
-    /// Hardware address of the target (`ar$tha`); without meaning in a request.
+    /// Returns the hardware address of the target (`ar$tha`); meaningless in a request.
     pub fn target_mac(&self) -> MacAddr {
         self.mac(18)
     }
 
-    /// IPv4 address of the target (`ar$tpa`).
+    /// Returns the IPv4 address of the target (`ar$tpa`).
     pub fn target_ip(&self) -> Ipv4Addr {
         self.ip(24)
     }
 
-    /// All fields, to be written again.
+    /// Returns all fields, to write the packet again.
     pub fn fields(&self) -> ArpPacket {
         ArpPacket {
             operation: self.operation(),
@@ -96,7 +97,7 @@ impl<'a> Arp<'a> {
     }
 }
 
-/// A packet to be written.
+/// Fields of a packet to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ArpPacket {
     /// 1 for a request, 2 for a reply (`ar$op`).
@@ -105,14 +106,14 @@ pub struct ArpPacket {
     pub sender_mac: MacAddr,
     /// IPv4 address of the sender (`ar$spa`).
     pub sender_ip: Ipv4Addr,
-    /// Target's hardware address; zero in a request.
+    /// Hardware address of the target (`ar$tha`); zero in a request.
     pub target_mac: MacAddr,
     /// IPv4 address of the target (`ar$tpa`).
     pub target_ip: Ipv4Addr,
 }
 
 impl ArpPacket {
-    /// The reply to this request, by the owner of the target address.
+    /// Returns the reply to this request, from the owner of the target address.
     #[must_use]
     pub fn reply(&self, owner: MacAddr) -> ArpPacket {
         ArpPacket {
@@ -124,7 +125,7 @@ impl ArpPacket {
         }
     }
 
-    /// The packet in wire format, for IPv4 over Ethernet.
+    /// Returns the packet in wire format, for IPv4 over Ethernet.
     pub fn to_bytes(&self) -> [u8; PACKET_LEN] {
         let mut bytes = [0; PACKET_LEN];
         bytes[..6].copy_from_slice(&[0, 1, 8, 0, 6, 4]);
@@ -164,7 +165,7 @@ mod tests {
         bytes[..6].copy_from_slice(&[0, 1, 8, 0, 8, 4]);
         assert_eq!(
             Arp::parse(&bytes).unwrap_err().to_string(),
-            "ARP at byte 4: wanted hardware address length 6, got 8"
+            "ARP at byte 4: expected hardware address length 6, got 8"
         );
     }
 }

@@ -1,9 +1,8 @@
 //! The Internet checksum: full, partial and incremental.
 //!
-//! RFC 1071 (definition), RFC 1624 (incremental, equation 3), RFC 768 (UDP's
-//! zero). A [`Sum`] is a ones' complement sum of big-endian 16-bit words; the
-//! checksum is its complement. A sum of anything but zeros is never 0x0000 but
-//! 0xffff, as in the kernel.
+//! RFC 1071 (definition), RFC 1624 (incremental, equation 3), RFC 768 (zero in UDP). A [`Sum`] is a
+//! ones' complement sum of big-endian 16-bit words; the checksum is its complement. The sum of
+//! anything but zeros is never 0x0000 but 0xffff, as in the kernel.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -14,24 +13,24 @@ use crate::tcp;
 pub struct Sum(u16);
 
 impl Sum {
-    /// The sum of nothing.
+    /// The sum of no bytes.
     pub const ZERO: Sum = Sum(0);
 
-    /// The sum of bytes that begin at an even place of what is summed. An odd
-    /// last byte is followed by a zero.
+    /// Sums bytes that begin at an even offset of the covered data. An odd last byte is followed by
+    /// a zero.
     #[inline]
     pub fn of(bytes: &[u8]) -> Sum {
-        // Summed as little-endian words, whose sum is the other byte order's sum
-        // with its bytes exchanged (RFC 1071, section 2 (B)).
+        // Sum as little-endian words, and swap the bytes of the result: the sum is the same in both
+        // byte orders, except for the order of its bytes (RFC 1071, section 2 (B)).
         Sum(fold(sum_le(bytes)).swap_bytes())
     }
 
-    /// A sum known by its value, for instance an unfinished checksum field.
+    /// Creates a sum from a value, such as an unfinished checksum field.
     pub const fn from_value(value: u16) -> Sum {
         Sum(value)
     }
 
-    /// With another sum, whose words begin at an even place.
+    /// Adds another sum, whose words begin at an even offset.
     #[must_use]
     #[inline]
     pub const fn plus(self, other: Sum) -> Sum {
@@ -39,51 +38,51 @@ impl Sum {
         Sum(sum + carry as u16)
     }
 
-    /// With one more word.
+    /// Adds a word.
     #[must_use]
     #[inline]
     pub const fn plus_word(self, word: u16) -> Sum {
         self.plus(Sum(word))
     }
 
-    /// With both words of a 32-bit number.
+    /// Adds both words of a 32-bit number.
     #[must_use]
     #[inline]
     pub const fn plus_u32(self, number: u32) -> Sum {
         self.plus_word((number >> 16) as u16).plus_word(number as u16)
     }
 
-    /// With bytes that begin at an even place.
+    /// Adds bytes that begin at an even offset.
     #[must_use]
     #[inline]
     pub fn plus_bytes(self, bytes: &[u8]) -> Sum {
         self.plus(Sum::of(bytes))
     }
 
-    /// Without a word that is part of it.
+    /// Subtracts a word that is part of the sum.
     #[must_use]
     #[inline]
     pub const fn minus_word(self, word: u16) -> Sum {
         self.plus(Sum(!word))
     }
 
-    /// As it counts for words that begin at an odd place.
+    /// Returns the sum as it counts for words at odd offsets.
     #[must_use]
     pub const fn at_odd_place(self) -> Sum {
         Sum(self.0.swap_bytes())
     }
 
-    /// The folded sum, not complemented.
+    /// Returns the folded sum, not complemented.
     pub const fn value(self) -> u16 {
         self.0
     }
 
-    /// The checksum: the sum's complement.
+    /// Returns the checksum, which is the sum's complement.
     pub const fn checksum(self) -> u16 {
         !self.0
     }
 
-    /// The checksum as UDP sends it: 0xffff for 0, which would mean "none".
+    /// Returns the checksum for UDP: 0xffff instead of 0, which would mean "no checksum".
     pub const fn udp_checksum(self) -> u16 {
         match !self.0 {
             0 => 0xffff,
@@ -91,16 +90,15 @@ impl Sum {
         }
     }
 
-    /// Whether this is the sum of something that includes its right checksum.
+    /// Returns whether this is the sum of data that includes its correct checksum.
     pub const fn is_valid(self) -> bool {
         self.0 == 0xffff
     }
 }
 
-/// Sums little-endian 32-bit words into 64-bit lanes, which no input shorter
-/// than 2^34 bytes can overflow. The compiler makes vector code of the lanes
-/// (16 were the fastest of the shapes tried; adding 64-bit words with their
-/// carries, which stays scalar, took nearly twice as long).
+/// Sums little-endian 32-bit words into 64-bit lanes, which cannot overflow for inputs shorter than
+/// 2^34 bytes. The compiler vectorizes the lanes. 16 lanes were the fastest variant tried; adding
+/// 64-bit words with carries is not vectorized and took nearly twice as long.
 fn sum_le(bytes: &[u8]) -> u64 {
     const LANES: usize = 16;
     let (blocks, rest) = bytes.as_chunks::<{ LANES * 4 }>();
@@ -116,7 +114,7 @@ fn sum_le(bytes: &[u8]) -> u64 {
     for word in words {
         total += u64::from(u32::from_le_bytes(*word));
     }
-    // Up to three bytes; what is missing of the last word counts as zero.
+    // Up to three bytes remain; missing bytes of the last word count as zero.
     let mut last = [0; 4];
     for (to, from) in last.iter_mut().zip(tail) {
         *to = *from;
@@ -131,8 +129,8 @@ const fn fold(sum: u64) -> u16 {
     ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// The pseudo-header of RFC 9293 and RFC 768 over IPv4. `length` is that of the
-/// transport header and its payload in bytes.
+/// Sums the pseudo-header of RFC 9293 and RFC 768 for IPv4. `length` is the length of the transport
+/// header and its payload in bytes.
 #[inline]
 pub fn pseudo_header_v4(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, length: u32) -> Sum {
     Sum::ZERO
@@ -142,8 +140,8 @@ pub fn pseudo_header_v4(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, l
         .plus_u32(length)
 }
 
-/// The pseudo-header of RFC 8200, section 8.1. `length` is that of the transport
-/// header and its payload in bytes.
+/// Sums the pseudo-header of RFC 8200, section 8.1. `length` is the length of the transport header
+/// and its payload in bytes.
 #[inline]
 pub fn pseudo_header_v6(source: Ipv6Addr, destination: Ipv6Addr, protocol: u8, length: u32) -> Sum {
     Sum::of(&source.octets())
@@ -152,42 +150,40 @@ pub fn pseudo_header_v6(source: Ipv6Addr, destination: Ipv6Addr, protocol: u8, l
         .plus_word(u16::from(protocol))
 }
 
-/// The checksum after a 16-bit word of what it covers changed from `old` to
-/// `new`: HC' = ~(~HC + ~m + m'), RFC 1624, equation 3.
+/// Updates a checksum after a 16-bit word that it covers has changed from `old` to `new`: HC' =
+/// ~(~HC + ~m + m'), RFC 1624, equation 3.
 ///
-/// Not for a UDP checksum of 0 (none), which stays 0.
+/// Not for a UDP checksum of 0 (none), which must stay 0.
 #[must_use]
 #[inline]
 pub const fn replace_word(checksum: u16, old: u16, new: u16) -> u16 {
     Sum(!checksum).plus_word(!old).plus_word(new).checksum()
 }
 
-/// [`replace_word`] for a 32-bit field that begins at an even place, an IPv4
-/// address for instance.
+/// [`replace_word`] for a 32-bit field at an even offset, such as an IPv4 address.
 #[must_use]
 #[inline]
 pub const fn replace_u32(checksum: u16, old: u32, new: u32) -> u16 {
     Sum(!checksum).plus_u32(!old).plus_u32(new).checksum()
 }
 
-/// [`replace_word`] for bytes that begin at an even place: `old` out, `new` in,
-/// of any even lengths.
+/// [`replace_word`] for bytes at an even offset: removes `old` and adds `new`, both of even length.
 #[must_use]
 pub fn replace(checksum: u16, old: &[u8], new: &[u8]) -> u16 {
     Sum(!checksum).plus(Sum(!Sum::of(old).value())).plus_bytes(new).checksum()
 }
 
-/// Replaces `old` by `new` in a partial checksum, as [`replace`] does in a finished one.
-/// A partial checksum holds the pseudo-header's sum (`NEEDS_CSUM`): addresses, protocol
-/// and length are in it; ports and payload are not.
+/// Replaces `old` by `new` in a partial checksum, as [`replace`] does in a complete one. A partial
+/// checksum (`NEEDS_CSUM`) is the sum of the pseudo-header. So it covers addresses, protocol and
+/// length, but not ports and payload.
 #[must_use]
 pub fn replace_partial(partial: u16, old: &[u8], new: &[u8]) -> u16 {
     Sum(partial).plus(Sum(!Sum::of(old).value())).plus_bytes(new).value()
 }
 
-/// A checksum that was to be completed at a place where there is none.
+/// A checksum cannot be completed because its field is outside the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
-#[error("checksum start {start} and offset {offset} do not lie in a frame of {length} bytes")]
+#[error("checksum start {start} and offset {offset} are outside a frame of {length} bytes")]
 pub struct OutOfFrame {
     /// `csum_start`, in bytes from the start of the frame.
     pub start: usize,
@@ -197,15 +193,15 @@ pub struct OutOfFrame {
     pub length: usize,
 }
 
-/// Completes a partial checksum. The field at `start + offset` already holds the
-/// pseudo-header's sum. All bytes from `start` to the end are summed, and the complement is
-/// stored in the field: 0xffff for 0, but for TCP, which has its field at an offset of its own.
+/// Completes a partial checksum. The field at `start + offset` already holds the sum of the
+/// pseudo-header. All bytes from `start` to the end are summed, and the complement is stored in the
+/// field. 0 is stored as 0xffff, except for TCP, which is recognised by the offset of its field.
 ///
-/// The kernel's `skb_checksum_help` knows no protocols and gives TCP, too, 0xffff for 0.
-/// Receivers accept both; dissectors complain of 0xffff (RFC 1624, section 3).
+/// The kernel's `skb_checksum_help` does not distinguish protocols and also stores 0xffff for TCP.
+/// Receivers accept both; packet dissectors report 0xffff as wrong (RFC 1624, section 3).
 ///
 /// # Errors
-/// When the field is not inside the frame.
+/// If the field is not inside the frame.
 pub fn complete_partial(frame: &mut [u8], start: usize, offset: usize) -> Result<(), OutOfFrame> {
     let length = frame.len();
     let covered = frame.get_mut(start..).ok_or(OutOfFrame { start, offset, length })?;
@@ -224,7 +220,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// RFC 1071's definition, word by word.
+    /// The definition of RFC 1071, word by word.
     fn by_definition(bytes: &[u8]) -> u16 {
         let mut sum = 0u32;
         for pair in bytes.chunks(2) {
@@ -243,7 +239,7 @@ mod tests {
 
     #[test]
     fn the_example_of_rfc_1624() {
-        // Section 4: header checksum 0xDD2F, a field 0x5555 becomes 0x3285.
+        // Section 4: with header checksum 0xDD2F, a field changes from 0x5555 to 0x3285.
         assert_eq!(replace_word(0xdd2f, 0x5555, 0x3285), 0x0000);
     }
 
@@ -255,8 +251,8 @@ mod tests {
         }
     }
 
-    /// Carries of each of the four steps: the sum of 16-bit words modulo 65,535, and 0 for
-    /// nothing but zeros.
+    /// Carries in each of the four steps: the sum of 16-bit words modulo 65,535, and 0 only for
+    /// zeros.
     #[test]
     fn folding_keeps_every_carry() {
         for sum in [
@@ -341,7 +337,7 @@ mod tests {
         let after = pseudo_header_v4(c.into(), b.into(), 6, 1460).value();
         assert_eq!(replace_partial(before, &a, &c), after);
         assert_eq!(replace_partial(after, &c, &a), before);
-        // A finished one goes the other way round.
+        // Updating a complete checksum subtracts instead.
         assert_ne!(replace(before, &a, &c), after);
     }
 

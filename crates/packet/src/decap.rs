@@ -1,7 +1,7 @@
-//! Out of a VXLAN tunnel.
+//! Decapsulates VXLAN packets.
 //!
-//! The outer headers are checked here. Who may send is not: the caller knows which
-//! remote ends and which networks there are.
+//! The outer headers are validated here, but not the sender: the caller knows the remote endpoints
+//! and networks.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -17,14 +17,14 @@ use crate::vnet_hdr::{VnetHdr, flags, gso_type};
 use crate::vxlan::{self, Vni, Vxlan};
 use crate::{ParseError, get16, put16};
 
-/// A frame taken out of its tunnel.
+/// A decapsulated frame.
 #[derive(Debug, Clone, Copy)]
 pub struct Decapsulated<'a> {
-    /// Underlay address of the remote end.
+    /// Underlay address of the remote endpoint.
     pub source: IpAddr,
-    /// This end, or a multicast group.
+    /// Destination address: this endpoint, or a multicast group.
     pub destination: IpAddr,
-    /// The other end's port: its flow's entropy.
+    /// Source port, which the remote endpoint derives from the flow.
     pub source_port: u16,
     /// Network that the frame belongs to.
     pub vni: Vni,
@@ -32,22 +32,22 @@ pub struct Decapsulated<'a> {
     pub ecn: Ecn,
     /// Whether all reserved bits of the VXLAN header are zero.
     pub reserved_bits_are_zero: bool,
-    /// Where the frame begins, in bytes from the outer frame's start.
+    /// Offset of the frame from the start of the outer frame, bytes.
     pub offset: usize,
     /// The inner Ethernet frame, without outer headers.
     pub frame: &'a [u8],
-    /// The vnet header for the frame alone.
+    /// The vnet header for the inner frame alone.
     pub vnet: VnetHdr,
 }
 
-/// Why a packet is not taken out of its tunnel.
+/// Why a packet cannot be decapsulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum DecapError {
     /// The outer headers are malformed or not UDP.
     #[error("outer headers: {0}")]
     Outer(#[from] Unsupported),
-    /// Not for the tunnel's port.
-    #[error("UDP port: wanted {wanted}, got {got}")]
+    /// The destination port is not the tunnel's.
+    #[error("UDP port: expected {wanted}, got {got}")]
     Port {
         /// Port of the tunnel.
         wanted: u16,
@@ -60,38 +60,38 @@ pub enum DecapError {
     /// The outer UDP checksum is present and wrong.
     #[error("outer UDP checksum is wrong")]
     Checksum,
-    /// No VXLAN header with a valid VNI.
+    /// There is no VXLAN header with a valid VNI.
     #[error(transparent)]
     Vxlan(#[from] ParseError),
-    /// An offset of the vnet header lies in the outer headers.
+    /// An offset of the vnet header points into the outer headers.
     #[error("{field} {got} is before the inner frame at {frame}")]
     Offset {
-        /// The field of the vnet header.
+        /// Name of the vnet header's field.
         field: &'static str,
         /// Value of that field.
         got: u16,
-        /// Where the inner frame begins.
+        /// Offset of the inner frame.
         frame: usize,
     },
-    /// A GSO packet that is not in the tunnel but around it: UDP segments
-    /// merged without knowledge of VXLAN.
-    #[error("gso_type {0:#04x} on the outer packet: not cut along VXLAN packets")]
+    /// The GSO packet is not inside the tunnel: its segments are outer UDP datagrams, merged
+    /// without knowledge of VXLAN.
+    #[error("gso_type {0:#04x} on the outer packet, not inside the tunnel")]
     OuterGso(u8),
 }
 
-/// A UDP payload, as a socket delivers it: header and frame.
+/// Parses a UDP payload, as a socket delivers it; returns the VNI and the frame.
 ///
 /// # Errors
-/// When it is shorter than a header or has no valid VNI.
+/// If it is shorter than a header or has no valid VNI.
 pub fn payload(bytes: &[u8]) -> Result<(Vni, &[u8]), ParseError> {
     let view = Vxlan::parse(bytes)?;
     Ok((view.vni(), view.frame()))
 }
 
-/// A whole frame of the underlay with its vnet header.
+/// Decapsulates a complete frame of the underlay with its vnet header.
 ///
-/// The outer UDP checksum is verified, unless it is absent, the vnet header
-/// vouches for it, or the packet is a GSO packet (nobody has computed it yet).
+/// The outer UDP checksum is verified, unless it is absent, the vnet header marks it as valid, or
+/// the packet is a GSO packet (its checksum is not computed yet).
 ///
 /// # Errors
 /// See [`DecapError`].
@@ -101,16 +101,17 @@ pub fn frame<'a>(
     port: u16,
 ) -> Result<Decapsulated<'a>, DecapError> {
     let Outer { headers: outer, source, destination, ecn } = Outer::parse(bytes, port)?;
-    // A partial checksum further in (`csum_start`) leaves the outer one finished.
+    // If `csum_start` points further in, the partial checksum is an inner one and the outer one is
+    // complete.
     let start = usize::from(vnet.csum_start);
     let outer_is_partial = vnet.needs_csum() && start == outer.transport_offset;
     let trusted = vnet.flags & flags::DATA_VALID != 0 || outer_is_partial || vnet.gso_type != 0;
-    // The inner checksum being partial, the outer one can be verified only as
-    // far as that: its packet has never been on a wire.
+    // With a partial inner checksum, the outer one covers unfinished data and cannot be verified.
+    // Such a packet has never been on a wire.
     if !trusted && !vnet.needs_csum() && !outer.checksum_is_valid(bytes) {
         return Err(DecapError::Checksum);
     }
-    // By the UDP length: what the IP packet has behind it is not part of the datagram.
+    // Use the UDP length: further data of the IP packet is not part of the datagram.
     let udp_end = outer.transport_offset + usize::from(get16(bytes, outer.transport_offset + 4));
     let vxlan = Vxlan::parse(&bytes[outer.payload_offset..udp_end])
         .map_err(|e| e.shifted(outer.payload_offset))?;
@@ -133,24 +134,24 @@ pub fn frame<'a>(
 pub struct Merged {
     /// Underlay address of the remote end.
     pub source: IpAddr,
-    /// The outer ECN bits, which are those of all.
+    /// The outer ECN bits, equal for all datagrams.
     pub ecn: Ecn,
-    /// Where their payloads are, in bytes from the outer frame's start.
+    /// Offsets of their payloads from the start of the outer frame, bytes.
     pub payload: Range<usize>,
-    /// Length of each payload but the last, which may be shorter.
+    /// Length of each payload except the last one, which may be shorter.
     pub size: usize,
 }
 
-/// The datagrams that were merged into a frame of the underlay, if its vnet header
-/// announces a UDP GSO packet outside of any tunnel. `None` if it does not; then see
-/// [`frame`].
+/// Returns the datagrams that were merged into a frame of the underlay, if its vnet header
+/// announces a UDP GSO packet that is not inside a tunnel. Otherwise returns `None`; use [`frame`]
+/// then.
 ///
-/// Checksums are not verified: who merged the datagrams has done it.
+/// Checksums are not verified, because they were when the datagrams were merged.
 ///
 /// # Errors
 /// See [`DecapError`].
 pub fn merged(bytes: &[u8], vnet: &VnetHdr, port: u16) -> Result<Option<Merged>, DecapError> {
-    // With a size of 0 nothing can be cut; `frame` then refuses it as `OuterGso`.
+    // A size of 0 cannot be segmented; `frame` then refuses it as `OuterGso`.
     if vnet.gso_type != gso_type::UDP_L4 || vnet.gso_size == 0 {
         return Ok(None);
     }
@@ -159,7 +160,7 @@ pub fn merged(bytes: &[u8], vnet: &VnetHdr, port: u16) -> Result<Option<Merged>,
     Ok(Some(Merged { source, ecn, payload, size: vnet.gso_size.into() }))
 }
 
-/// The outer headers, checked.
+/// The validated outer headers.
 struct Outer {
     headers: Headers,
     source: IpAddr,
@@ -170,10 +171,12 @@ struct Outer {
 impl Outer {
     fn parse(bytes: &[u8], port: u16) -> Result<Outer, DecapError> {
         let headers = Headers::parse(bytes)?;
+        // VXLAN is carried by UDP only.
         if headers.transport != Transport::Udp {
             return Err(Unsupported::Protocol(Protocol::TCP).into());
         }
         let got = get16(bytes, headers.transport_offset + 2);
+        // The packet belongs to another service.
         if got != port {
             return Err(DecapError::Port { wanted: port, got });
         }
@@ -181,6 +184,7 @@ impl Outer {
         let (source, destination, tos) = match headers.network {
             Network::Ipv4 => {
                 let ip = Ipv4::parse(network).map_err(Unsupported::from)?;
+                // A damaged outer header may name a wrong sender.
                 if !ip.checksum_is_valid() {
                     return Err(DecapError::HeaderChecksum);
                 }
@@ -195,18 +199,19 @@ impl Outer {
     }
 }
 
-/// What the vnet header says of the inner frame alone.
+/// Derives the vnet header of the inner frame.
 fn inner_vnet(
     vnet: &VnetHdr,
     frame_offset: usize,
     outer_is_partial: bool,
 ) -> Result<VnetHdr, DecapError> {
     let tunnel = gso_type::UDP_TUNNEL_IPV4 | gso_type::UDP_TUNNEL_IPV6;
-    // The segments are those of the outer UDP packet; `merged` gives their payloads.
+    // The segments are outer UDP packets; `merged` returns their payloads.
     if vnet.gso_type != 0 && vnet.gso_type & tunnel == 0 {
         return Err(DecapError::OuterGso(vnet.gso_type));
     }
     let mut inner = VnetHdr::default();
+    // The incomplete checksum is that of the inner packet, so its position moves with the frame.
     if vnet.needs_csum() && !outer_is_partial {
         let shifted = usize::from(vnet.csum_start).checked_sub(frame_offset);
         let error =
@@ -218,19 +223,19 @@ fn inner_vnet(
     if vnet.gso_type != 0 {
         inner.gso_type = vnet.gso_type & !tunnel;
         inner.gso_size = vnet.gso_size;
-        // A hint, which may be 0 or too small.
+        // Only a hint, which may be 0 or too small.
         inner.hdr_len = vnet.hdr_len.saturating_sub(frame_offset as u16);
     }
     Ok(inner)
 }
 
-/// Carries the outer ECN bits into the frame's IP header: RFC 6040, section 4.2.
-/// The IPv4 header checksum is updated (RFC 1624). What is not IP is left alone.
+/// Applies the outer ECN bits to the IP header of the frame: RFC 6040, section 4.2. The IPv4 header
+/// checksum is updated (RFC 1624). Frames without an IP header are not changed.
 ///
-/// The answer says what was done; for [`Egress::Drop`] nothing was.
+/// Returns what was done. For [`Egress::Drop`], the frame is unchanged.
 pub fn apply_ecn(frame: &mut [u8], outer: Ecn) -> Egress {
-    // As the kernel's `IP_ECN_decapsulate`: without an IP header there is nothing to mark or to
-    // drop for.
+    // As the kernel's `IP_ECN_decapsulate`: without an IP header there is nothing to mark and no
+    // reason to drop.
     let Some((at, ether_type)) = network(frame) else { return Egress::Forward(Ecn::NotEct) };
     let inner = match ether_type {
         EtherType::IPV4 => Ecn::of(frame[at + 1]),
@@ -251,7 +256,7 @@ pub fn apply_ecn(frame: &mut [u8], outer: Ecn) -> Egress {
     fate
 }
 
-/// Where the IP header of a frame is, and which.
+/// Returns the offset and type of a frame's IP header.
 fn network(frame: &[u8]) -> Option<(usize, EtherType)> {
     let link = Ethernet::parse(frame).ok()?;
     let (mut ether_type, mut rest) = (link.ether_type(), link.payload());
@@ -267,18 +272,19 @@ fn network(frame: &[u8]) -> Option<(usize, EtherType)> {
     known.then(|| (frame.len() - rest.len(), ether_type))
 }
 
-/// Finds an unfinished transport checksum: a field that holds nothing but the
-/// pseudo-header's sum. Packets that never left the machine (veth, between VMs) have it,
-/// and a plain UDP socket does not say so.
+/// Finds an unfinished transport checksum: a field that only holds the sum of the pseudo-header.
+/// Packets that never left the machine (veth, between VMs) have it, and a plain UDP socket does not
+/// report it.
 ///
-/// Returns where the checksum starts, and its field's offset from there, as `NEEDS_CSUM`
-/// wants them. One finished checksum in 65,536 has the same value by chance. Completing
-/// it again would corrupt it, so a checksum that verifies as it is gives `None`.
+/// Returns the start of the checksum's coverage and the offset of its field from there, in the
+/// format of `NEEDS_CSUM`. One complete checksum in 65,536 has the same value by chance. Completing
+/// it again would corrupt it, so the result is `None` if the checksum is valid as it is.
 pub fn unfinished_checksum(frame: &[u8]) -> Option<(u16, u16)> {
     let headers = Headers::parse(frame).ok()?;
     let length = headers.end - headers.transport_offset;
     let field = get16(frame, headers.checksum_at());
     let pseudo: Sum = headers.pseudo_header(frame, length);
+    // The field does not hold just the sum of the pseudo-header, so the checksum is complete.
     if field != pseudo.value() || headers.checksum_is_valid(frame) {
         return None;
     }

@@ -1,7 +1,6 @@
 //! Explicit congestion notification across a tunnel: RFC 6040.
 
-/// The two ECN bits of the IPv4 TOS octet or IPv6 traffic class (RFC 3168,
-/// section 5).
+/// The two ECN bits of the IPv4 TOS octet or IPv6 traffic class (RFC 3168, section 5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Ecn {
     /// 00: not ECN-capable.
@@ -15,7 +14,7 @@ pub enum Ecn {
 }
 
 impl Ecn {
-    /// The ECN bits of a TOS octet or traffic class.
+    /// Returns the ECN bits of a TOS octet or traffic class.
     pub const fn of(tos: u8) -> Ecn {
         match tos & 3 {
             0 => Ecn::NotEct,
@@ -25,7 +24,7 @@ impl Ecn {
         }
     }
 
-    /// Value of the two bits, 0 to 3.
+    /// Returns the value of the two bits, 0 to 3.
     pub const fn bits(self) -> u8 {
         match self {
             Ecn::NotEct => 0,
@@ -35,13 +34,13 @@ impl Ecn {
         }
     }
 
-    /// A TOS octet or traffic class with these ECN bits instead of its own.
+    /// Returns a TOS octet or traffic class with these ECN bits instead of its own.
     pub const fn on(self, tos: u8) -> u8 {
         tos & !3 | self.bits()
     }
 }
 
-/// How the outer header's ECN bits follow from the inner one's.
+/// How the outer ECN bits are derived from the inner ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Ingress {
     /// RFC 6040, section 4.1, normal mode: a copy.
@@ -49,13 +48,13 @@ pub enum Ingress {
     Normal,
     /// RFC 6040, section 4.1, compatibility mode: always Not-ECT.
     Compatibility,
-    /// `INET_ECN_encapsulate` of the kernel (RFC 3168, full functionality): a
-    /// copy, but ECT(0) for CE. For what must equal the kernel's packets.
+    /// `INET_ECN_encapsulate` of the kernel (RFC 3168, full functionality): a copy, but ECT(0) for
+    /// CE. Used where packets must equal the kernel's.
     Linux,
 }
 
 impl Ingress {
-    /// The outer header's ECN bits.
+    /// Returns the outer ECN bits.
     pub const fn outer(self, inner: Ecn) -> Ecn {
         match (self, inner) {
             (Ingress::Compatibility, _) => Ecn::NotEct,
@@ -65,20 +64,19 @@ impl Ingress {
     }
 }
 
-/// What the end of a tunnel does with a packet: RFC 6040, section 4.2, figure 4.
+/// The action of a tunnel endpoint on a decapsulated packet: RFC 6040, section 4.2, figure 4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Egress {
     /// Forward with these inner ECN bits.
     Forward(Ecn),
-    /// Forward with these inner ECN bits; the combination is currently unused
-    /// and worth counting.
+    /// Forward with these inner ECN bits. The combination is currently unused and should be
+    /// counted.
     ForwardUnexpected(Ecn),
-    /// Drop: the inner packet is not ECN-capable, so that congestion can only
-    /// be told to it by loss.
+    /// Drop: the inner packet is not ECN-capable, so congestion can only be signalled by loss.
     Drop,
 }
 
-/// The fate of a packet that leaves a tunnel, by its inner and outer ECN bits.
+/// Decides about a decapsulated packet by its inner and outer ECN bits.
 pub const fn decapsulate(inner: Ecn, outer: Ecn) -> Egress {
     match (inner, outer) {
         (Ecn::NotEct, Ecn::NotEct) => Egress::Forward(Ecn::NotEct),

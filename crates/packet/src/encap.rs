@@ -1,9 +1,8 @@
-//! Into a VXLAN tunnel: outer Ethernet, IP, UDP and VXLAN headers.
+//! Encapsulates frames in VXLAN: outer Ethernet, IP, UDP and VXLAN headers.
 //!
-//! RFC 7348 (format), RFC 6040 (ECN), RFC 6935 and 6936 (no checksum over IPv6).
-//! The headers come as bytes of their own: the inner frame is neither copied nor
-//! changed. GSO packets stay whole; the [`VnetHdr`] returned with the headers
-//! tells the kernel or the NIC to cut them.
+//! RFC 7348 (format), RFC 6040 (ECN), RFC 6935 and 6936 (no checksum over IPv6). The headers are
+//! returned as separate bytes: the inner frame is neither copied nor changed. GSO packets are not
+//! segmented; the returned [`VnetHdr`] tells the kernel or the NIC to do that.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
@@ -29,21 +28,21 @@ pub const HEADER_LEN_V6: usize =
 
 const _: () = assert!(HEADER_LEN_V4 == 50 && HEADER_LEN_V6 == 70);
 
-/// Both ends of a tunnel.
+/// Underlay addresses of both endpoints of a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Addresses {
     /// The underlay is IPv4.
     V4 {
-        /// Underlay address of this end.
+        /// Underlay address of this endpoint.
         source: Ipv4Addr,
-        /// The other end, or a multicast group.
+        /// The other endpoint, or a multicast group.
         destination: Ipv4Addr,
     },
     /// The underlay is IPv6.
     V6 {
-        /// Underlay address of this end.
+        /// Underlay address of this endpoint.
         source: Ipv6Addr,
-        /// The other end, or a multicast group.
+        /// The other endpoint, or a multicast group.
         destination: Ipv6Addr,
     },
 }
@@ -54,75 +53,75 @@ pub enum OuterChecksum {
     /// The field is zero: no checksum (RFC 7348, section 5).
     #[default]
     Zero,
-    /// Computed here, for GSO packets by who cuts them.
+    /// Computed here. For GSO packets, computed when they are segmented.
     Full,
-    /// Left to the kernel or the NIC (`NEEDS_CSUM`) where the vnet header can
-    /// say so, computed here otherwise.
+    /// Left to the kernel or the NIC (`NEEDS_CSUM`) if the vnet header can express that; otherwise
+    /// computed here.
     Partial,
 }
 
-/// Where the DSCP of the outer header is taken from.
+/// Source of the outer DSCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dscp {
-    /// Always this one, 0 to 63; higher bits are ignored.
+    /// Always this value, 0 to 63; higher bits are ignored.
     Fixed(u8),
-    /// The inner packet's; 0 for what is not IP.
+    /// The inner packet's DSCP; 0 if it is not IP.
     Inherit,
 }
 
-/// A tunnel to one remote end in one network.
+/// A tunnel to one remote endpoint in one network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tunnel {
-    /// Outer hardware addresses: next hop and this NIC.
+    /// Outer hardware addresses: destination (next hop) and source (this NIC).
     pub link: (MacAddr, MacAddr),
-    /// Underlay addresses of both ends.
+    /// Underlay addresses of both endpoints.
     pub addresses: Addresses,
     /// Network that the frames belong to.
     pub vni: Vni,
     /// Destination port, usually [`vxlan::PORT`].
     pub port: u16,
-    /// Source ports over which flows are spread.
+    /// Range of source ports over which flows are spread.
     pub source_ports: RangeInclusive<u16>,
     /// TTL or hop limit.
     pub ttl: u8,
     /// Outer DSCP: a fixed one, or the inner packet's.
     pub dscp: Dscp,
-    /// How the outer ECN bits follow from the inner ones.
+    /// How the outer ECN bits are derived from the inner ones.
     pub ecn: Ingress,
     /// Don't Fragment; IPv4 only.
     pub dont_fragment: bool,
     /// Flow label; IPv6 only.
     pub flow_label: u32,
-    /// Outer UDP checksum, and who computes it.
+    /// How the outer UDP checksum is computed.
     pub checksum: OuterChecksum,
 }
 
-/// The ports that RFC 7348 recommends for the source.
+/// Source ports recommended by RFC 7348.
 pub const SOURCE_PORTS: RangeInclusive<u16> = 49152..=65535;
 
-/// A source port for a flow hash: `udp_flow_src_port` of the kernel, which
-/// spreads over all of the range but its last port.
+/// Returns the source port for a flow hash: `udp_flow_src_port` of the kernel, which uses the whole
+/// range except its last port.
 pub fn source_port(hash: u32, ports: &RangeInclusive<u16>) -> u16 {
-    // The high bits decide; fold the low ones in.
+    // The high bits select the port; mix in the low ones.
     let hash = hash ^ hash << 16;
     let width = u64::from(ports.end().saturating_sub(*ports.start()));
     ports.start().saturating_add(((u64::from(hash) * width) >> 32) as u16)
 }
 
-/// Why a frame cannot be put into the tunnel.
+/// Why a frame cannot be encapsulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum EncapError {
-    /// It does not fit into the outer headers' length fields.
+    /// It exceeds the outer headers' length fields.
     #[error(transparent)]
     Emit(#[from] EmitError),
-    /// The vnet header announces nothing known.
+    /// The vnet header announces an unknown kind of GSO packet.
     #[error(transparent)]
     Gso(#[from] GsoError),
-    /// It is in a UDP tunnel already, and there is one place for a tunnel only.
+    /// It is in a UDP tunnel already, and the vnet header can describe only one.
     #[error("GSO packet of gso_type {0:#04x} is in a tunnel already")]
     Nested(u8),
-    /// Its checksum is to be completed outside of it.
-    #[error("csum_start {start} and csum_offset {offset} do not lie in a frame of {length} bytes")]
+    /// The field of its partial checksum is outside the frame.
+    #[error("csum_start {start} and csum_offset {offset} are outside a frame of {length} bytes")]
     ChecksumPlace {
         /// `csum_start` of the vnet header, bytes from the frame's start.
         start: u16,
@@ -138,26 +137,25 @@ pub enum EncapError {
 pub struct OuterHeaders {
     bytes: [u8; HEADER_LEN_V6],
     len: usize,
-    /// What the kernel is to do with outer headers and frame together.
+    /// The vnet header for outer headers and frame together.
     pub vnet: VnetHdr,
 }
 
 impl OuterHeaders {
-    /// What precedes the frame.
+    /// Returns the bytes that precede the frame.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }
 
-/// A [`Tunnel`] made ready: what does not change from packet to packet is
-/// written once.
+/// A prepared [`Tunnel`]: everything that does not change between packets is computed once.
 #[derive(Debug, Clone)]
 pub struct Encap {
     template: [u8; HEADER_LEN_V6],
     len: usize,
     network_offset: usize,
     network: Network,
-    /// The pseudo-header's sum without length.
+    /// Sum of the pseudo-header without the length.
     pseudo: Sum,
     dscp: Dscp,
     ecn: Ingress,
@@ -166,7 +164,7 @@ pub struct Encap {
 }
 
 impl Encap {
-    /// Makes a tunnel ready.
+    /// Prepares a tunnel.
     pub fn new(tunnel: &Tunnel) -> Encap {
         let mut template = [0; HEADER_LEN_V6];
         let (destination, source) = tunnel.link;
@@ -232,14 +230,14 @@ impl Encap {
         }
     }
 
-    /// Length of the outer headers in bytes.
+    /// Returns the length of the outer headers in bytes.
     pub fn header_len(&self) -> usize {
         self.len
     }
 
-    /// The outer headers of a frame that came with that vnet header, of a flow of
-    /// that hash (see [`crate::flow::hash`]). `id` is the outer IPv4 ID; a
-    /// GSO packet uses as many following ones as it has segments.
+    /// Returns the outer headers for a frame with that vnet header and flow hash (see
+    /// [`crate::flow::hash`]). `id` is the outer IPv4 ID; a GSO packet uses as many consecutive IDs
+    /// as it has segments.
     ///
     /// # Errors
     /// As [`Encap::headers_from`].
@@ -256,8 +254,8 @@ impl Encap {
     /// [`Encap::headers`] with a source port instead of a hash.
     ///
     /// # Errors
-    /// When frame and outer headers exceed an IP packet's 65,535 bytes, or the
-    /// vnet header makes no sense, see [`EncapError`].
+    /// If frame and outer headers exceed an IP packet's 65,535 bytes, or the vnet header is
+    /// invalid, see [`EncapError`].
     pub fn headers_from(
         &self,
         frame: &[u8],
@@ -267,12 +265,13 @@ impl Encap {
     ) -> Result<OuterHeaders, EncapError> {
         let transport = self.len - udp::HEADER_LEN - vxlan::HEADER_LEN;
         let total = self.len - self.network_offset + frame.len();
-        // IPv6 counts the payload only; the stricter limit keeps both alike.
+        // The limit of IPv6 excludes the header; use the stricter one for both.
         if total > 0xffff {
             let layer = match self.network {
                 Network::Ipv4 => Layer::Ipv4,
                 Network::Ipv6 => Layer::Ipv6,
             };
+            // The length field of the outer header has 16 bits.
             return Err(EmitError::Length { layer, limit: 0xffff, got: total }.into());
         }
         let mut outer = OuterHeaders { bytes: self.template, len: self.len, vnet: *vnet };
@@ -282,7 +281,8 @@ impl Encap {
             Dscp::Fixed(dscp) => dscp << 2,
             Dscp::Inherit => inner_tos.unwrap_or(0),
         };
-        // Congestion marked on a frame without IP could be told to nobody inside.
+        // Without an inner IP header, congestion could not be signalled to anyone, so the packet
+        // must not be ECN-capable.
         let ecn = inner_tos.map_or(Ecn::NotEct, |tos| self.ecn.outer(Ecn::of(tos)));
         let tos = ecn.on(dscp);
         let at = self.network_offset;
@@ -291,8 +291,8 @@ impl Encap {
                 bytes[at + 1] = tos;
                 put16(bytes, at + 2, total as u16);
                 put16(bytes, at + 4, id);
-                // The template's checksum covers zeros at these places and a
-                // total length of 20; RFC 1624 for the three words at once.
+                // The template's checksum covers a total length of 20 and zeros in the other
+                // fields. Update all three words at once (RFC 1624).
                 let checksum = Sum::from_value(!get16(bytes, at + 10))
                     .plus_word(u16::from(tos))
                     .minus_word(ipv4::HEADER_LEN as u16)
@@ -316,7 +316,7 @@ impl Encap {
         Ok(outer)
     }
 
-    /// The outer checksum field, and the vnet header for the whole.
+    /// Computes the outer checksum field and the vnet header of the complete packet.
     fn finish(
         &self,
         udp_and_vxlan: &[u8],
@@ -332,10 +332,12 @@ impl Encap {
             length: frame.len(),
         };
         let (start, offset) = (usize::from(vnet.csum_start), usize::from(vnet.csum_offset));
+        // The checksum field must be inside the frame.
         if vnet.needs_csum() && start + offset + 2 > frame.len() {
             return Err(place);
         }
         if let Some(gso) = vnet.gso()? {
+            // The vnet header can describe only one tunnel.
             if gso.tunnel.is_some() {
                 return Err(EncapError::Nested(vnet.gso_type));
             }
@@ -355,7 +357,7 @@ impl Encap {
                 inner_nh_offset: (self.len + inner_network) as u16,
                 ..*vnet
             };
-            // Who cuts the packet exchanges the length in it for each segment's.
+            // When the packet is segmented, the length is replaced by that of each segment.
             return Ok((if wanted { pseudo.value() } else { 0 }, shifted));
         }
         if vnet.needs_csum() {
@@ -365,11 +367,12 @@ impl Encap {
                 ..VnetHdr::default()
             };
             let shifted = VnetHdr { csum_offset: vnet.csum_offset, ..shifted };
+            // A checksum of 0 means that there is none (RFC 7348).
             if !wanted {
                 return Ok((0, shifted));
             }
-            // `lco_csum`: once completed, what is covered will sum to the
-            // complement of what its field holds now.
+            // `lco_csum`: once the inner checksum is complete, the data that it covers will sum to
+            // the complement of what its field holds now.
             let covered = Sum::of(udp_and_vxlan).plus_bytes(frame.get(..start).unwrap_or(&[]));
             let rest = Sum::from_value(!get16(frame, start + offset));
             let rest = if start % 2 == 1 { rest.at_odd_place() } else { rest };
@@ -395,7 +398,7 @@ impl Encap {
     }
 }
 
-/// Length of Ethernet header and tags in bytes, as far as they go.
+/// Returns the length of the Ethernet header and its tags in bytes.
 fn ethernet_len(frame: &[u8]) -> usize {
     let tag = |at: usize| frame.get(at..at + 2).is_some_and(|b| EtherType(get16(b, 0)).is_vlan());
     let mut len = ethernet::HEADER_LEN;
@@ -405,8 +408,8 @@ fn ethernet_len(frame: &[u8]) -> usize {
     len
 }
 
-/// TOS octet or traffic class of an IP packet in a frame, `None` for what is not
-/// IP or malformed.
+/// Returns the TOS octet or traffic class of an IP packet in a frame; `None` if it is not IP or
+/// malformed.
 pub fn tos(frame: &[u8]) -> Option<u8> {
     let link = Ethernet::parse(frame).ok()?;
     let (mut ether_type, mut rest) = (link.ether_type(), link.payload());
@@ -417,6 +420,7 @@ pub fn tos(frame: &[u8]) -> Option<u8> {
     match ether_type {
         EtherType::IPV4 => Some(Ipv4::parse(rest).ok()?.tos()),
         EtherType::IPV6 => Some(Ipv6::parse(rest).ok()?.traffic_class()),
+        // Other protocols have no traffic class to inherit.
         _ => None,
     }
 }

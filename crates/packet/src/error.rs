@@ -1,8 +1,8 @@
-//! Why bytes are not what they should be, or do not fit where they should go.
+//! Errors of parsing and emitting.
 
 use std::fmt;
 
-/// The format in which something was wrong.
+/// Format in which an error was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Layer {
     /// IEEE 802.3 header.
@@ -50,16 +50,16 @@ impl fmt::Display for Layer {
     }
 }
 
-/// What a field or a length should have been.
+/// Expected value of a field or length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Wanted {
-    /// So many bytes from here on, or more.
+    /// This many bytes or more, from here on.
     Bytes(u64),
-    /// The field's value, exactly.
+    /// Exactly this value of the field.
     Value(&'static str, u64),
-    /// The field's value, or more.
+    /// At least this value of the field.
     AtLeast(&'static str, u64),
-    /// The field's value, or less.
+    /// At most this value of the field.
     AtMost(&'static str, u64),
 }
 
@@ -74,17 +74,17 @@ impl fmt::Display for Wanted {
     }
 }
 
-/// Bytes that are not the format they were taken for.
+/// Bytes are not in the expected format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
-#[error("{layer} at byte {offset}: wanted {wanted}, got {got}")]
+#[error("{layer} at byte {offset}: expected {wanted}, got {got}")]
 pub struct ParseError {
-    /// The format that the bytes were taken for.
+    /// The expected format.
     pub layer: Layer,
-    /// Where, in bytes from the start of what was given to be parsed.
+    /// Offset of the error from the start of the parsed bytes.
     pub offset: usize,
-    /// What should be there.
+    /// The expected value.
     pub wanted: Wanted,
-    /// What is there: a number of bytes, or the field's value.
+    /// The actual value: a number of bytes, or the field's value.
     pub got: u64,
 }
 
@@ -93,42 +93,42 @@ impl ParseError {
         ParseError { layer, offset, wanted, got }
     }
 
-    /// Fewer bytes than the header needs.
+    /// Returns the error for fewer bytes than a header needs.
     pub(crate) const fn short(layer: Layer, wanted: usize, got: usize) -> ParseError {
         ParseError::new(layer, 0, Wanted::Bytes(wanted as u64), got as u64)
     }
 
-    /// The same error, seen from a frame in which the layer starts at `base`.
+    /// Returns the error with an offset relative to a frame in which the layer starts at `base`.
     #[must_use]
     pub const fn shifted(self, base: usize) -> ParseError {
         ParseError { offset: self.offset + base, ..self }
     }
 }
 
-/// A header or packet that cannot be written as asked.
+/// A header or packet cannot be written as requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum EmitError {
     /// The caller's buffer is too small.
-    #[error("{layer}: wanted a buffer of {wanted} bytes, got {got}")]
+    #[error("{layer}: expected a buffer of {wanted} bytes, got {got}")]
     Buffer {
-        /// What was to be written.
+        /// Format of the header or packet.
         layer: Layer,
         /// Bytes that the header or packet needs.
         wanted: usize,
         /// Bytes that the buffer has.
         got: usize,
     },
-    /// A length that its field cannot hold.
+    /// A length exceeds its field.
     #[error("{layer}: length {got} exceeds the field's limit of {limit}")]
     Length {
         /// The format with the length field.
         layer: Layer,
-        /// Largest length that is allowed, bytes.
+        /// Largest allowed length, bytes.
         limit: usize,
-        /// Length that was asked for, bytes.
+        /// Requested length, bytes.
         got: usize,
     },
-    /// Options whose length is not a multiple of four bytes.
+    /// The length of options is not a multiple of four bytes.
     #[error("{layer}: options of {got} bytes are not a multiple of four")]
     Options {
         /// The format with the options.
@@ -138,7 +138,7 @@ pub enum EmitError {
     },
 }
 
-/// The first `wanted` bytes of `buffer`.
+/// Returns the first `wanted` bytes of `buffer`.
 pub(crate) fn room(buffer: &mut [u8], layer: Layer, wanted: usize) -> Result<&mut [u8], EmitError> {
     let got = buffer.len();
     buffer.get_mut(..wanted).ok_or(EmitError::Buffer { layer, wanted, got })

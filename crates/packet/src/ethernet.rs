@@ -15,20 +15,20 @@ pub struct MacAddr(pub [u8; 6]);
 impl MacAddr {
     /// ff:ff:ff:ff:ff:ff.
     pub const BROADCAST: MacAddr = MacAddr([0xff; 6]);
-    /// 00:00:00:00:00:00; in a VXLAN FDB the default entry.
+    /// 00:00:00:00:00:00; the default entry in a VXLAN FDB.
     pub const ZERO: MacAddr = MacAddr([0; 6]);
 
-    /// Whether the group bit is set: multicast, broadcast included.
+    /// Returns whether the group bit is set (multicast or broadcast).
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
     }
 
-    /// Whether it is ff:ff:ff:ff:ff:ff.
+    /// Returns whether it is ff:ff:ff:ff:ff:ff.
     pub fn is_broadcast(self) -> bool {
         self == MacAddr::BROADCAST
     }
 
-    /// Whether it can be a sender: neither multicast nor zero.
+    /// Returns whether it can be a source address: neither multicast nor zero.
     pub fn is_unicast(self) -> bool {
         !self.is_multicast() && self != MacAddr::ZERO
     }
@@ -47,9 +47,11 @@ impl fmt::Debug for MacAddr {
     }
 }
 
-/// A text that is no hardware address.
+/// The text is not a hardware address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("hardware address {0:?}: wanted six pairs of hex digits with colons, as 02:00:00:00:00:01")]
+#[error(
+    "hardware address {0:?}: expected six pairs of hex digits with colons, as 02:00:00:00:00:01"
+)]
 pub struct MacAddrError(String);
 
 impl FromStr for MacAddr {
@@ -61,7 +63,7 @@ impl FromStr for MacAddr {
         let mut pairs = text.split(':');
         for byte in &mut bytes {
             let pair = pairs.next().filter(|p| p.len() == 2).ok_or_else(error)?;
-            // `from_str_radix` takes a sign as well (`+1`).
+            // Check the digits, because `from_str_radix` also accepts a sign (`+1`).
             if !pair.bytes().all(|b| b.is_ascii_hexdigit()) {
                 return Err(error());
             }
@@ -71,7 +73,7 @@ impl FromStr for MacAddr {
     }
 }
 
-/// The protocol in an Ethernet payload.
+/// Protocol of an Ethernet payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EtherType(pub u16);
 
@@ -87,13 +89,13 @@ impl EtherType {
     /// IEEE 802.1ad tag (service).
     pub const QINQ: EtherType = EtherType(0x88a8);
 
-    /// Whether a VLAN tag follows.
+    /// Returns whether a VLAN tag follows.
     pub fn is_vlan(self) -> bool {
         self == EtherType::VLAN || self == EtherType::QINQ
     }
 }
 
-/// A checked view of a frame.
+/// A validated view of a frame.
 #[derive(Debug, Clone, Copy)]
 pub struct Ethernet<'a> {
     header: &'a [u8; HEADER_LEN],
@@ -101,10 +103,10 @@ pub struct Ethernet<'a> {
 }
 
 impl<'a> Ethernet<'a> {
-    /// Views a frame.
+    /// Parses a frame.
     ///
     /// # Errors
-    /// When it is shorter than a header.
+    /// If it is shorter than a header.
     pub fn parse(bytes: &'a [u8]) -> Result<Ethernet<'a>, ParseError> {
         match bytes.split_first_chunk() {
             Some((header, payload)) => Ok(Ethernet { header, payload }),
@@ -112,30 +114,30 @@ impl<'a> Ethernet<'a> {
         }
     }
 
-    /// Hardware address of the receiver, or of a group.
+    /// Returns the destination hardware address.
     pub fn destination(&self) -> MacAddr {
         let h = self.header;
         MacAddr([h[0], h[1], h[2], h[3], h[4], h[5]])
     }
 
-    /// Hardware address of the sender.
+    /// Returns the source hardware address.
     pub fn source(&self) -> MacAddr {
         let h = self.header;
         MacAddr([h[6], h[7], h[8], h[9], h[10], h[11]])
     }
 
-    /// Protocol of the payload, or the first tag's type.
+    /// Returns the protocol of the payload, or the first tag's type.
     pub fn ether_type(&self) -> EtherType {
         EtherType(be16(self.header, 12))
     }
 
-    /// What follows the header.
+    /// Returns the bytes after the header.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 }
 
-/// A header to be written.
+/// Fields of a header to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EthernetHeader {
     /// Hardware address of the receiver, or of a group.
@@ -147,7 +149,7 @@ pub struct EthernetHeader {
 }
 
 impl EthernetHeader {
-    /// The header in wire format.
+    /// Returns the header in wire format.
     pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         bytes[..6].copy_from_slice(&self.destination.0);
@@ -178,8 +180,8 @@ mod tests {
         assert!(view.destination().is_multicast() && view.source().is_unicast());
     }
 
-    /// IEEE 802: the first byte's lowest bit is the group bit; the next one, "locally
-    /// administered", says nothing about who can send.
+    /// IEEE 802: the lowest bit of the first byte is the group bit. The next one, "locally
+    /// administered", does not restrict who can send.
     #[test]
     fn a_sender_is_neither_a_group_nor_zero() {
         for (text, unicast, multicast, broadcast) in [
@@ -201,7 +203,7 @@ mod tests {
     #[test]
     fn a_short_frame_is_named() {
         let error = Ethernet::parse(&[0; 13]).unwrap_err();
-        assert_eq!(error.to_string(), "Ethernet at byte 0: wanted 14 bytes, got 13");
+        assert_eq!(error.to_string(), "Ethernet at byte 0: expected 14 bytes, got 13");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Flows: which packets belong together, and a hash of that.
+//! Flows, and a hash over them.
 
 use crate::ethernet::{self, EtherType, Ethernet};
 use crate::frame::{Headers, Network, Transport};
@@ -18,8 +18,7 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
-    /// The flow of the packet with these headers. `frame` is the one they were
-    /// found in.
+    /// Returns the flow of the packet with these headers, which were parsed from `frame`.
     pub(crate) fn of(frame: &[u8], headers: &Headers) -> FlowKey {
         let mut addresses = [0; 32];
         let at = headers.network_offset;
@@ -33,7 +32,7 @@ impl FlowKey {
         FlowKey { addresses, ports, network: headers.network, transport: headers.transport }
     }
 
-    /// A hash of the flow; the same seed gives the same hash.
+    /// Returns a hash of the flow. The same seed gives the same hash.
     pub fn hash(&self, seed: u64) -> u32 {
         let (words, _) = self.addresses.as_chunks::<8>();
         let used = if self.network == Network::Ipv4 { 1 } else { 4 };
@@ -45,18 +44,20 @@ impl FlowKey {
     }
 }
 
-/// A hash of the flow that an Ethernet frame belongs to. What is hashed:
-/// - TCP and UDP: addresses, ports, protocol;
-/// - other IP packets and all fragments: addresses, protocol, so that fragments stay
-///   together;
-/// - everything else, malformed frames included: hardware addresses, EtherType.
+/// Returns a hash of the flow of an Ethernet frame. It covers:
 ///
-/// `seed` should be random, so that nobody outside can choose what collides.
+/// - for TCP and UDP: addresses, ports, protocol;
+/// - for other IP packets and all fragments: addresses and protocol, so that fragments have the
+///   same hash;
+/// - for everything else, including malformed frames: hardware addresses and EtherType.
+///
+/// `seed` should be random, so that nobody outside can cause collisions.
 pub fn hash(frame: &[u8], seed: u64) -> u32 {
+    // With ports, flows between the same hosts use different paths.
     if let Ok(headers) = Headers::parse(frame) {
         return FlowKey::of(frame, &headers).hash(seed);
     }
-    // Too short for an Ethernet header: all such frames are one flow.
+    // Too short for an Ethernet header: treat all such frames as one flow.
     let Ok(link) = Ethernet::parse(frame) else { return finish(seed) };
     let (mut ether_type, mut rest) = (link.ether_type(), link.payload());
     while let (true, Ok(tag)) = (ether_type.is_vlan(), Vlan::parse(rest)) {
@@ -72,8 +73,8 @@ pub fn hash(frame: &[u8], seed: u64) -> u32 {
     if ether_type == EtherType::IPV6
         && let Ok(ip) = Ipv6::parse(rest)
     {
-        // 59 is "no next header" (RFC 8200, section 4.7). Packets with a broken chain of
-        // extension headers are still told apart by their addresses.
+        // 59 is "no next header" (RFC 8200, section 4.7). Packets with a broken chain of extension
+        // headers still differ by their addresses.
         let protocol = ip.upper_layer().map_or(Protocol(59), |upper| upper.protocol);
         let words = [ip.source().to_bits(), ip.destination().to_bits()];
         let hash = words
@@ -81,6 +82,7 @@ pub fn hash(frame: &[u8], seed: u64) -> u32 {
             .fold(seed, |hash, word| mix(mix(hash, *word as u64), (*word >> 64) as u64));
         return finish(mix(hash, u64::from(protocol.0)));
     }
+    // Other protocols are hashed by their Ethernet addresses.
     let (addresses, _) = frame.split_at(ethernet::HEADER_LEN.min(frame.len()));
     let words = addresses
         .chunks(8)
@@ -88,7 +90,7 @@ pub fn hash(frame: &[u8], seed: u64) -> u32 {
     finish(words.fold(seed, mix))
 }
 
-/// One word into the hash, by a 64 × 64 → 128 bit product folded in half.
+/// Mixes a word into the hash with a 64 × 64 → 128 bit product folded in half.
 fn mix(hash: u64, word: u64) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let product = u128::from(hash ^ word ^ ODD) * u128::from(ODD);
@@ -133,7 +135,7 @@ mod tests {
     #[test]
     fn ports_spread_and_fragments_stay_together() {
         let mut hashes: Vec<u32> = (0..4096).map(|p| hash(&frame(p, false), 7)).collect();
-        // As the source port of a tunnel would be chosen: 64 places, all used evenly.
+        // Used like the source port of a tunnel: all 64 values are used evenly.
         let mut places = [0; 64];
         for h in &hashes {
             places[(h >> 26) as usize] += 1;
@@ -146,19 +148,19 @@ mod tests {
         assert_ne!(hash(&frame(1, false), 7), hash(&frame(1, false), 8));
     }
 
-    /// How many of the hashes have each bit set.
+    /// Counts the hashes that have each bit set.
     fn ones(hashes: &[u32]) -> [usize; 32] {
         std::array::from_fn(|bit| hashes.iter().filter(|hash| **hash >> bit & 1 == 1).count())
     }
 
-    /// Half of the flows set each bit, and flows that differ in one bit of a port differ
-    /// in half of the bits: a range of any width is used evenly.
+    /// Half of the flows set each bit, and flows that differ in one bit of a port differ in half of
+    /// the bits. So a range of any width is used evenly.
     #[test]
     fn each_bit_is_set_by_half_of_the_flows() {
         for seed in [0, 7, u64::MAX] {
             let hashes: Vec<u32> = (0..8192).map(|port| hash(&frame(port, false), seed)).collect();
             for (bit, ones) in ones(&hashes).into_iter().enumerate() {
-                // Half of 8192 with a standard deviation of 45.
+                // Half of 8192, with a standard deviation of 45.
                 assert!((3800..=4392).contains(&ones), "bit {bit}: {ones} of 8192");
             }
             for flipped in 0..13 {
@@ -173,7 +175,7 @@ mod tests {
         }
     }
 
-    /// ARP and whatever else is not IP: hardware addresses and EtherType choose.
+    /// For ARP and other frames without IP, hardware addresses and EtherType determine the hash.
     #[test]
     fn other_frames_spread_by_their_addresses() {
         let frame = |host: u16, ether_type| {
@@ -191,13 +193,13 @@ mod tests {
         hashes.dedup();
         assert!(hashes.len() > 4090, "{}", hashes.len());
         assert_ne!(hash(&frame(1, EtherType::ARP), 7), hash(&frame(1, EtherType(0x88b5)), 7));
-        // The payload does not choose.
+        // The payload does not matter.
         let mut other = frame(1, EtherType::ARP);
         *other.last_mut().unwrap() ^= 1;
         assert_eq!(hash(&other, 7), hash(&frame(1, EtherType::ARP), 7));
     }
 
-    /// Without ports the addresses and the protocol choose, and nothing else.
+    /// Without ports, only the addresses and the protocol determine the hash.
     #[test]
     fn packets_without_ports_spread_by_their_addresses() {
         let link = |ether_type| EthernetHeader {

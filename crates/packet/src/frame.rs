@@ -1,6 +1,6 @@
-//! The way from an Ethernet header to a TCP or UDP payload.
+//! Finds the headers of a frame, from Ethernet to the TCP or UDP payload.
 //!
-//! Offsets instead of views, so that a frame can be changed at the places found.
+//! It returns offsets instead of views, so that a frame can be changed at these positions.
 
 use crate::checksum::{Sum, pseudo_header_v4, pseudo_header_v6};
 use crate::ethernet::{self, EtherType, Ethernet};
@@ -12,11 +12,10 @@ use crate::vlan::{self, Vlan};
 use crate::vxlan::{self, Vxlan};
 use crate::{ParseError, get16, put16};
 
-/// Tags that are walked over; more are refused (the kernel's
-/// `VLAN_MAX_DEPTH` is 8).
+/// Maximum number of VLAN tags that are skipped (the kernel's `VLAN_MAX_DEPTH` is 8).
 const MAX_TAGS: usize = 2;
 
-/// Network layer of a packet that can be cut or merged.
+/// Network layer of a packet that can be segmented or merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Network {
     /// RFC 791.
@@ -25,7 +24,7 @@ pub enum Network {
     Ipv6,
 }
 
-/// Transport of a packet that can be cut or merged.
+/// Transport of a packet that can be segmented or merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// RFC 9293.
@@ -35,7 +34,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Number in the IP header's field (IANA protocol numbers).
+    /// Returns the protocol number of the IP header (IANA protocol numbers).
     pub const fn protocol(self) -> Protocol {
         match self {
             Transport::Tcp => Protocol::TCP,
@@ -43,7 +42,7 @@ impl Transport {
         }
     }
 
-    /// Place of the checksum in the transport header, in bytes.
+    /// Returns the offset of the checksum in the transport header, in bytes.
     pub const fn checksum_offset(self) -> usize {
         match self {
             Transport::Tcp => crate::tcp::CHECKSUM_OFFSET,
@@ -52,7 +51,7 @@ impl Transport {
     }
 }
 
-/// Why a frame has no TCP or UDP headers to be found.
+/// Why no TCP or UDP headers can be found in a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Unsupported {
     /// A header is malformed.
@@ -61,21 +60,21 @@ pub enum Unsupported {
     /// Neither IPv4 nor IPv6.
     #[error("EtherType {:#06x} is neither IPv4 nor IPv6", .0.0)]
     EtherType(EtherType),
-    /// More VLAN tags than are walked over.
+    /// There are too many VLAN tags.
     #[error("more than {MAX_TAGS} VLAN tags")]
     Tags,
     /// Neither TCP nor UDP.
     #[error("protocol {} is neither TCP nor UDP", .0.0)]
     Protocol(Protocol),
-    /// A fragment: there is no whole transport header and payload.
+    /// It is a fragment, without a complete transport header and payload.
     #[error("IP fragment")]
     Fragment,
-    /// An extension header that the kernel's GSO does not look behind.
+    /// There is an extension header that the kernel's GSO does not skip.
     #[error("IPv6 extension headers with fragment or authentication header")]
     Extension,
 }
 
-/// Where the headers of a TCP or UDP packet are, in bytes from the frame's start.
+/// Offsets of the headers of a TCP or UDP packet, in bytes from the frame's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Headers {
     /// Start of the Ethernet header.
@@ -90,20 +89,20 @@ pub struct Headers {
     pub transport_offset: usize,
     /// Start of the payload.
     pub payload_offset: usize,
-    /// End of the payload by the IP header's length.
+    /// End of the payload according to the IP header's length.
     pub end: usize,
 }
 
 impl Headers {
-    /// Walks a frame's headers.
+    /// Finds the headers of a frame.
     ///
     /// # Errors
-    /// When it is malformed, or not TCP or UDP over IP, see [`Unsupported`].
+    /// If it is malformed, or not TCP or UDP over IP, see [`Unsupported`].
     pub fn parse(frame: &[u8]) -> Result<Headers, Unsupported> {
         Headers::parse_at(frame, 0)
     }
 
-    /// Walks the headers of a frame inside a frame.
+    /// Finds the headers of a frame inside a frame.
     ///
     /// # Errors
     /// As [`Headers::parse`].
@@ -126,6 +125,7 @@ impl Headers {
         let (network, protocol, transport_offset, body) = match ether_type {
             EtherType::IPV4 => {
                 let ip = Ipv4::parse(rest).map_err(|e| e.shifted(at))?;
+                // Only the first fragment has the transport header.
                 if ip.is_fragment() {
                     return Err(Unsupported::Fragment);
                 }
@@ -167,18 +167,18 @@ impl Headers {
         })
     }
 
-    /// Payload bytes by the IP header's length.
+    /// Returns the length of the payload according to the IP header.
     pub const fn payload_len(&self) -> usize {
         self.end - self.payload_offset
     }
 
-    /// Place of the transport checksum, in bytes from the frame's start.
+    /// Returns the offset of the transport checksum, in bytes from the frame's start.
     pub const fn checksum_at(&self) -> usize {
         self.transport_offset + self.transport.checksum_offset()
     }
 
-    /// The pseudo-header's sum for `length` bytes of transport header and
-    /// payload. `frame` is the one these headers were found in.
+    /// Sums the pseudo-header for `length` bytes of transport header and payload. The headers must
+    /// have been parsed from `frame`.
     pub(crate) fn pseudo_header(&self, frame: &[u8], length: usize) -> Sum {
         let (at, protocol) = (self.network_offset, self.transport.protocol().0);
         match self.network {
@@ -199,15 +199,15 @@ impl Headers {
         }
     }
 
-    /// Whether the transport checksum is right, or, for UDP, absent.
+    /// Returns whether the transport checksum is valid, or absent (UDP only).
     pub(crate) fn checksum_is_valid(&self, frame: &[u8]) -> bool {
         let absent = self.transport == Transport::Udp && get16(frame, self.checksum_at()) == 0;
         let covered = &frame[self.transport_offset..self.end];
         absent || self.pseudo_header(frame, covered.len()).plus_bytes(covered).is_valid()
     }
 
-    /// Sets the IP header's length (and, for IPv4, ID and checksum) for a packet
-    /// that ends at `end`.
+    /// Sets the length in the IP header (and, for IPv4, ID and checksum) for a packet that ends at
+    /// `end`.
     pub(crate) fn set_network_length(&self, frame: &mut [u8], end: usize, id: Option<u16>) {
         let at = self.network_offset;
         match self.network {
@@ -226,7 +226,7 @@ impl Headers {
     }
 }
 
-/// A packet's headers, with those of the tunnel around it.
+/// The headers of a packet, and those of the tunnel around it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Packet {
     /// Headers of the VXLAN tunnel's UDP packet, if there is one.
@@ -236,7 +236,7 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// Walks a frame's headers; no tunnel is looked for.
+    /// Finds the headers of a frame, without looking for a tunnel.
     ///
     /// # Errors
     /// As [`Headers::parse`].
@@ -244,15 +244,15 @@ impl Packet {
         Ok(Packet { outer: None, inner: Headers::parse(frame)? })
     }
 
-    /// Walks the headers of a UDP packet, a VXLAN header and the frame in it.
+    /// Finds the headers of a UDP packet, a VXLAN header and the inner frame.
     ///
     /// # Errors
-    /// As [`Headers::parse`], for either, and for a bad VXLAN header.
+    /// As [`Headers::parse`], for both, and if the VXLAN header is invalid.
     pub fn parse_vxlan(frame: &[u8]) -> Result<Packet, Unsupported> {
         Packet::parse_inside(frame, Headers::parse(frame)?)
     }
 
-    /// [`Packet::parse_vxlan`] of a frame whose outer headers are known.
+    /// [`Packet::parse_vxlan`] for a frame whose outer headers are known.
     pub(crate) fn parse_inside(frame: &[u8], outer: Headers) -> Result<Packet, Unsupported> {
         if outer.transport != Transport::Udp {
             return Err(Unsupported::Protocol(Protocol::TCP));
@@ -269,7 +269,7 @@ impl Packet {
 mod tests {
     use super::*;
 
-    /// Ethernet with tags, IPv4, UDP with four bytes of payload, two of padding.
+    /// Ethernet with tags, IPv4, UDP with four bytes of payload and two of padding.
     fn frame(tags: usize) -> Vec<u8> {
         let mut frame = vec![0; 12];
         for _ in 0..tags {
@@ -298,7 +298,7 @@ mod tests {
         let mut lying = frame(1);
         lying[18 + 20 + 5] = 99;
         let error = Headers::parse(&lying).unwrap_err();
-        assert_eq!(error.to_string(), "UDP at byte 42: wanted length of at most 12, got 99");
+        assert_eq!(error.to_string(), "UDP at byte 42: expected length of at most 12, got 99");
         let mut other = frame(0);
         other[12..14].copy_from_slice(&[8, 6]);
         let error = Headers::parse(&other).unwrap_err();

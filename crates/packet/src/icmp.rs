@@ -10,34 +10,34 @@ use crate::{EmitError, Layer, ParseError, be16};
 /// Length of a header in bytes.
 pub const HEADER_LEN: usize = 8;
 
-/// Longest error message with its IPv4 header in bytes: RFC 1812, section 4.3.2.3.
+/// Maximum length of an error message with its IPv4 header in bytes: RFC 1812, section 4.3.2.3.
 pub const MAX_ERROR_LEN: usize = 576;
 
-/// What a message says.
+/// Content of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Message {
     /// Echo request (type 8).
     EchoRequest {
-        /// Identifier of the requests that belong together (RFC 792).
+        /// Identifier that groups requests (RFC 792).
         id: u16,
-        /// Number of the request among these.
+        /// Number of the request in its group.
         sequence: u16,
     },
     /// Echo reply (type 0).
     EchoReply {
-        /// Identifier of the requests that belong together (RFC 792).
+        /// Identifier that groups requests (RFC 792).
         id: u16,
-        /// Number of the request among these.
+        /// Number of the request in its group.
         sequence: u16,
     },
-    /// Type 3, code 4.
+    /// Fragmentation needed and DF set (type 3, code 4).
     FragmentationNeeded {
         /// The next hop's MTU in bytes, IPv4 header included; 0 before RFC 1191.
         mtu: u16,
     },
-    /// Type 3, all other codes.
+    /// Destination unreachable for another reason (type 3, other codes).
     Unreachable {
-        /// Why, as RFC 792 and RFC 1812 number it.
+        /// Reason, as numbered by RFC 792 and RFC 1812.
         code: u8,
     },
     /// Time exceeded (type 11).
@@ -55,7 +55,7 @@ pub enum Message {
 }
 
 impl Message {
-    /// Whether the payload quotes the packet that caused the message.
+    /// Returns whether the payload quotes the packet that caused the message.
     pub const fn is_error(self) -> bool {
         match self {
             Message::FragmentationNeeded { .. }
@@ -68,7 +68,7 @@ impl Message {
     }
 }
 
-/// A checked view of a message.
+/// A validated view of a message.
 #[derive(Debug, Clone, Copy)]
 pub struct Icmp<'a> {
     header: &'a [u8; HEADER_LEN],
@@ -76,10 +76,10 @@ pub struct Icmp<'a> {
 }
 
 impl<'a> Icmp<'a> {
-    /// Views an IPv4 payload. Not checked here: the checksum.
+    /// Parses an IPv4 payload. The checksum is not verified.
     ///
     /// # Errors
-    /// When it is shorter than a header.
+    /// If it is shorter than a header.
     pub fn parse(bytes: &'a [u8]) -> Result<Icmp<'a>, ParseError> {
         match bytes.split_first_chunk() {
             Some((header, payload)) => Ok(Icmp { header, payload }),
@@ -87,7 +87,7 @@ impl<'a> Icmp<'a> {
         }
     }
 
-    /// Type and code, with the fields that depend on them.
+    /// Returns type and code with the fields that depend on them.
     pub fn message(&self) -> Message {
         let (high, low) = (be16(self.header, 4), be16(self.header, 6));
         match (self.header[0], self.header[1]) {
@@ -100,22 +100,22 @@ impl<'a> Icmp<'a> {
         }
     }
 
-    /// Whether the checksum is right.
+    /// Returns whether the checksum is valid.
     pub fn checksum_is_valid(&self) -> bool {
         Sum::of(self.header).plus_bytes(self.payload).is_valid()
     }
 
-    /// Data of an echo; the beginning of the packet that caused an error.
+    /// Returns the data of an echo message, or the beginning of the packet that caused an error.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 }
 
-/// Writes an IPv4 packet that tells the sender of `original` (an IPv4 packet)
-/// that it exceeds the next hop's MTU, and returns its length in bytes.
+/// Writes an IPv4 packet that reports to the sender of `original` (an IPv4 packet) that it exceeds
+/// the next hop's MTU; returns its length in bytes.
 ///
 /// # Errors
-/// When the buffer is too small; [`MAX_ERROR_LEN`] bytes always suffice.
+/// If the buffer is too small; [`MAX_ERROR_LEN`] bytes always suffice.
 pub fn fragmentation_needed(
     original: &Ipv4<'_>,
     packet: &[u8],
@@ -123,13 +123,13 @@ pub fn fragmentation_needed(
     mtu: u16,
     buffer: &mut [u8],
 ) -> Result<usize, EmitError> {
-    // Whoever has less than the header says quotes what there is.
+    // If there is less data than the header states, quote what there is.
     let quote = packet.get(..original.total_len()).unwrap_or(packet);
     let quote = &quote[..quote.len().min(MAX_ERROR_LEN - ipv4::HEADER_LEN - HEADER_LEN)];
     let len = ipv4::HEADER_LEN + HEADER_LEN + quote.len();
     let out = room(buffer, Layer::Icmp, len)?;
     let header = Ipv4Header {
-        // Network control, as routers send their errors (RFC 1812, section 4.3.2.5).
+        // Network control, as for errors of routers (RFC 1812, section 4.3.2.5).
         tos: 0xc0,
         id: 0,
         dont_fragment: false,
@@ -148,9 +148,8 @@ pub fn fragmentation_needed(
     Ok(len)
 }
 
-/// Whether an error may be sent because of this packet: RFC 1122, section
-/// 3.2.2. Not because of ICMP errors, later fragments, or what came from or went
-/// to a group.
+/// Returns whether this packet may be answered with an error: RFC 1122, section 3.2.2. ICMP errors,
+/// later fragments, and packets from or to a group must not be.
 pub fn may_answer_with_error(original: &Ipv4<'_>) -> bool {
     let error = original.protocol() == Protocol::ICMP
         && Icmp::parse(original.payload()).is_ok_and(|icmp| icmp.message().is_error());
@@ -204,7 +203,7 @@ mod tests {
         assert!(!may_answer_with_error(&ip), "an error about an error");
     }
 
-    /// What follows a packet in its frame (padding to 60 bytes) is not quoted.
+    /// Data after the packet in its frame (padding to 60 bytes) is not quoted.
     #[test]
     fn padding_is_not_quoted() {
         let packet = original(Protocol::UDP, &[9; 12]);

@@ -9,31 +9,31 @@ use crate::ipv4::Protocol;
 use crate::ipv6::{self, Ipv6, Ipv6Header};
 use crate::{EmitError, Layer, ParseError, be16, be32};
 
-/// Length of a header in bytes, its first four bytes of body included.
+/// Length of a header in bytes, including the first four bytes of the body.
 pub const HEADER_LEN: usize = 8;
 
-/// Longest error message with its IPv6 header in bytes: the minimum MTU
-/// (RFC 4443, section 2.4 (c)).
+/// Maximum length of an error message with its IPv6 header in bytes: the minimum MTU (RFC 4443,
+/// section 2.4 (c)).
 pub const MAX_ERROR_LEN: usize = 1280;
 
 /// Length of a neighbour advertisement with its IPv6 header in bytes.
 pub const ADVERTISEMENT_LEN: usize = ipv6::HEADER_LEN + HEADER_LEN + 16 + 8;
 
-/// What a message says.
+/// Content of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Message {
     /// Echo request (type 128).
     EchoRequest {
-        /// Identifier of the requests that belong together (RFC 4443).
+        /// Identifier that groups requests (RFC 4443).
         id: u16,
-        /// Number of the request among these.
+        /// Number of the request in its group.
         sequence: u16,
     },
     /// Echo reply (type 129).
     EchoReply {
-        /// Identifier of the requests that belong together (RFC 4443).
+        /// Identifier that groups requests (RFC 4443).
         id: u16,
-        /// Number of the request among these.
+        /// Number of the request in its group.
         sequence: u16,
     },
     /// Packet too big (type 2).
@@ -41,25 +41,25 @@ pub enum Message {
         /// The next hop's MTU in bytes, IPv6 header included.
         mtu: u32,
     },
-    /// Type 135: who has this address?
+    /// Neighbour solicitation (type 135): who has this address?
     NeighborSolicitation {
-        /// The address asked for.
+        /// The requested address.
         target: Ipv6Addr,
-        /// The asker's hardware address; absent in duplicate address detection.
+        /// The requester's hardware address; absent in duplicate address detection.
         source: Option<MacAddr>,
     },
-    /// Type 136: I have.
+    /// Neighbour advertisement (type 136): the answer.
     NeighborAdvertisement {
-        /// Address whose owner answers.
+        /// The address that the message is about.
         target: Ipv6Addr,
-        /// Its owner's hardware address.
+        /// The hardware address of its owner.
         link: Option<MacAddr>,
         /// The R, S and O flags.
         flags: Advertised,
     },
     /// A message of another type or code.
     Other {
-        /// The type; below 128: an error.
+        /// The type; types below 128 are errors.
         kind: u8,
         /// Its code, whose meaning depends on the type.
         code: u8,
@@ -67,17 +67,18 @@ pub enum Message {
 }
 
 impl Message {
-    /// Whether the payload quotes the packet that caused the message.
+    /// Returns whether the payload quotes the packet that caused the message.
     pub const fn is_error(self) -> bool {
         match self {
             Message::PacketTooBig { .. } => true,
+            // RFC 4443: the types of errors have a high bit of zero.
             Message::Other { kind, .. } => kind < 128,
             _ => false,
         }
     }
 }
 
-/// A checked view of a message.
+/// A validated view of a message.
 #[derive(Debug, Clone, Copy)]
 pub struct Icmpv6<'a> {
     header: &'a [u8; HEADER_LEN],
@@ -85,10 +86,10 @@ pub struct Icmpv6<'a> {
 }
 
 impl<'a> Icmpv6<'a> {
-    /// Views an IPv6 payload. Not checked here: the checksum.
+    /// Parses an IPv6 payload. The checksum is not verified.
     ///
     /// # Errors
-    /// When it is shorter than a header.
+    /// If it is shorter than a header.
     pub fn parse(bytes: &'a [u8]) -> Result<Icmpv6<'a>, ParseError> {
         match bytes.split_first_chunk() {
             Some((header, payload)) => Ok(Icmpv6 { header, payload }),
@@ -96,8 +97,7 @@ impl<'a> Icmpv6<'a> {
         }
     }
 
-    /// What it says. A neighbour message without a whole target is
-    /// [`Message::Other`].
+    /// Returns the content. A neighbour message without a complete target is [`Message::Other`].
     pub fn message(&self) -> Message {
         let (high, low) = (be16(self.header, 4), be16(self.header, 6));
         let (kind, code) = (self.header[0], self.header[1]);
@@ -118,24 +118,24 @@ impl<'a> Icmpv6<'a> {
         }
     }
 
-    /// Whether the checksum is right, for a packet of that header.
+    /// Returns whether the checksum is valid, for a packet with that header.
     pub fn checksum_is_valid(&self, ip: &Ipv6<'_>) -> bool {
         let length = (HEADER_LEN + self.payload.len()) as u32;
         let pseudo = ipv6::pseudo_header(ip, Protocol::ICMPV6, length);
         pseudo.plus_bytes(self.header).plus_bytes(self.payload).is_valid()
     }
 
-    /// Data of an echo; the beginning of the packet that caused an error; target
-    /// and options of a neighbour message.
+    /// Returns the data of an echo message, the beginning of the packet that caused an error, or
+    /// target and options of a neighbour message.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 }
 
-/// The link-layer address option of that type: RFC 4861, section 4.6.1.
+/// Returns the link-layer address option of that type: RFC 4861, section 4.6.1.
 fn link_address(mut options: &[u8], kind: u8) -> Option<MacAddr> {
     while let Some((head, _)) = options.split_first_chunk::<2>() {
-        // A length of 0 is malformed and would never end.
+        // A length of 0 is malformed and would cause an endless loop.
         let len = usize::from(head[1]) * 8;
         let option = options.get(..len).filter(|option| !option.is_empty())?;
         if head[0] == kind && len == 8 {
@@ -146,8 +146,8 @@ fn link_address(mut options: &[u8], kind: u8) -> Option<MacAddr> {
     None
 }
 
-/// Writes an IPv6 packet: header, then the message that `fill` writes after the
-/// four bytes of type, code and checksum, which are set here.
+/// Writes an IPv6 packet with a message. `fill` writes everything after the four bytes of type,
+/// code and checksum.
 fn emit(
     header: Ipv6Header,
     (kind, code): (u8, u8),
@@ -168,11 +168,11 @@ fn emit(
     Ok(len)
 }
 
-/// Writes an IPv6 packet that tells the sender of `original` (whose bytes are
-/// `packet`) that it exceeds the next hop's MTU, and returns its length in bytes.
+/// Writes an IPv6 packet that reports to the sender of `original` (whose bytes are `packet`) that
+/// it exceeds the next hop's MTU; returns its length in bytes.
 ///
 /// # Errors
-/// When the buffer is too small; [`MAX_ERROR_LEN`] bytes always suffice.
+/// If the buffer is too small; [`MAX_ERROR_LEN`] bytes always suffice.
 pub fn packet_too_big(
     original: &Ipv6<'_>,
     packet: &[u8],
@@ -180,7 +180,7 @@ pub fn packet_too_big(
     mtu: u32,
     buffer: &mut [u8],
 ) -> Result<usize, EmitError> {
-    // Whoever has less than the header says quotes what there is.
+    // If there is less data than the header states, quote what there is.
     let quote = packet.get(..ipv6::HEADER_LEN + original.payload().len()).unwrap_or(packet);
     let quote = &quote[..quote.len().min(MAX_ERROR_LEN - ipv6::HEADER_LEN - HEADER_LEN)];
     let header = Ipv6Header {
@@ -197,43 +197,43 @@ pub fn packet_too_big(
     })
 }
 
-/// The flags of a neighbour advertisement, the R flag the highest of three bits:
-/// RFC 4861, section 4.4.
+/// The flags of a neighbour advertisement; R is the highest of the three bits: RFC 4861, section
+/// 4.4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Advertised(pub u8);
 
 impl Advertised {
-    /// O: it replaces what is known.
+    /// O: it overrides a known address.
     pub const OVERRIDE: Advertised = Advertised(1);
     /// S: it answers a solicitation.
     pub const SOLICITED: Advertised = Advertised(2);
     /// R: the sender is a router.
     pub const ROUTER: Advertised = Advertised(4);
 
-    /// Whether all flags of `other` are set.
+    /// Returns whether all flags of `other` are set.
     pub const fn contains(self, other: Advertised) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// These flags and those of `other`, if `set`.
+    /// Returns these flags, with those of `other` added if `set`.
     #[must_use]
     pub const fn with(self, other: Advertised, set: bool) -> Advertised {
         Advertised(if set { self.0 | other.0 } else { self.0 })
     }
 }
 
-/// The group that solicitations for an address are sent to: RFC 4291, section 2.7.1.
+/// Returns the solicited-node multicast group of an address: RFC 4291, section 2.7.1.
 pub fn solicited_node(target: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = target.octets();
     let low = u16::from_be_bytes([b, c]);
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), low)
 }
 
-/// Writes an IPv6 packet in which `owner` tells `asker` that it has the address
-/// `target`, and returns its length in bytes ([`ADVERTISEMENT_LEN`]).
+/// Writes a neighbour advertisement: an IPv6 packet in which `owner` answers `asker` that it has
+/// the address `target`. Returns its length in bytes ([`ADVERTISEMENT_LEN`]).
 ///
 /// # Errors
-/// When the buffer is too small.
+/// If the buffer is too small.
 pub fn neighbor_advertisement(
     target: Ipv6Addr,
     owner: MacAddr,
@@ -245,7 +245,7 @@ pub fn neighbor_advertisement(
         traffic_class: 0,
         flow_label: 0,
         next_header: Protocol::ICMPV6,
-        // RFC 4861, section 7.1.2: anything less is discarded.
+        // RFC 4861, section 7.1.2: receivers discard smaller values.
         hop_limit: 255,
         source: target,
         destination: asker,
@@ -258,14 +258,14 @@ pub fn neighbor_advertisement(
     })
 }
 
-/// RFC 4861, section 4.5.
+/// ICMPv6 Redirect (RFC 4861, section 4.5).
 const REDIRECT: u8 = 137;
 
-/// Whether an error may be sent because of this packet: RFC 4443, section
-/// 2.4 (e). Packet Too Big alone may answer to a group.
+/// Returns whether this packet may be answered with an error: RFC 4443, section 2.4 (e). Only
+/// Packet Too Big may answer a packet to a group.
 pub fn may_answer_with_error(original: &Ipv6<'_>, too_big: bool) -> bool {
-    // Headers that cannot be walked may hide an ICMPv6 error, which must not be answered by
-    // another.
+    // If the headers cannot be parsed, the packet may be an ICMPv6 error, which must not be
+    // answered with another one.
     let Ok(upper) = original.upper_layer() else { return false };
     let error = upper.protocol == Protocol::ICMPV6
         && Icmpv6::parse(upper.payload).is_ok_and(|icmp| match icmp.message() {
@@ -322,7 +322,7 @@ mod tests {
         let ip_of_wrong = Ipv6::parse(&wrong).unwrap();
         let wrong = Icmpv6::parse(ip_of_wrong.payload()).unwrap();
         assert!(!wrong.checksum_is_valid(&ip_of_wrong));
-        // What follows a packet in its frame is not quoted.
+        // Data after the packet in its frame is not quoted.
         let short = [&header.to_bytes(9).unwrap()[..], &[9; 9]].concat();
         let padded = [&short[..], &[0; 11]].concat();
         let view = Ipv6::parse(&padded).unwrap();

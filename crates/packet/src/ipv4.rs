@@ -12,12 +12,12 @@ pub const HEADER_LEN: usize = 20;
 /// Length of the longest header in bytes.
 pub const MAX_HEADER_LEN: usize = 60;
 
-/// Don't Fragment, in the word of flags and fragment offset.
+/// Don't Fragment, in the field of flags and fragment offset.
 pub(crate) const DF: u16 = 0x4000;
-/// More Fragments and the fragment offset: set in fragments only.
+/// More Fragments and the fragment offset: non-zero only in fragments.
 pub(crate) const FRAGMENT: u16 = 0x3fff;
 
-/// A protocol number, in IPv4's protocol and IPv6's next header.
+/// A protocol number, in IPv4's protocol field and IPv6's next header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Protocol(pub u8);
 
@@ -32,7 +32,7 @@ impl Protocol {
     pub const ICMPV6: Protocol = Protocol(58);
 }
 
-/// A checked view of a packet.
+/// A validated view of a packet.
 #[derive(Debug, Clone, Copy)]
 pub struct Ipv4<'a> {
     header: &'a [u8; HEADER_LEN],
@@ -41,12 +41,12 @@ pub struct Ipv4<'a> {
 }
 
 impl<'a> Ipv4<'a> {
-    /// Views a packet. What follows its total length is padding and not viewed.
+    /// Parses a packet. Data after its total length is padding and not part of the view.
     ///
-    /// Not checked here: the header checksum, see [`Ipv4::checksum_is_valid`].
+    /// The header checksum is not verified, see [`Ipv4::checksum_is_valid`].
     ///
     /// # Errors
-    /// When it is not version 4, shorter than its lengths say, or when these
+    /// If the version is not 4, the packet is shorter than its lengths state, or the lengths
     /// contradict each other.
     pub fn parse(bytes: &'a [u8]) -> Result<Ipv4<'a>, ParseError> {
         let got = bytes.len();
@@ -61,6 +61,7 @@ impl<'a> Ipv4<'a> {
             return error(0, Wanted::Value("version", 4), version);
         }
         let header_len = usize::from(header[0] & 0xf) * 4;
+        // The header would overlap the payload.
         if header_len < HEADER_LEN {
             return error(0, Wanted::AtLeast("header length", HEADER_LEN as u64), header_len);
         }
@@ -68,97 +69,98 @@ impl<'a> Ipv4<'a> {
         if total_len < header_len {
             return error(2, Wanted::AtLeast("total length", header_len as u64), total_len);
         }
+        // The packet is truncated. Bytes beyond the total length are padding of the link.
         let Some(body) = rest.get(..total_len - HEADER_LEN) else {
             return error(2, Wanted::AtMost("total length", got as u64), total_len);
         };
-        // header_len <= total_len, so that the split is inside the body.
+        // header_len <= total_len, so the split is inside the body.
         let Some((options, payload)) = body.split_at_checked(header_len - HEADER_LEN) else {
             return error(0, Wanted::AtMost("header length", total_len as u64), header_len);
         };
         Ok(Ipv4 { header, options, payload })
     }
 
-    /// Length of the header with its options in bytes.
+    /// Returns the length of the header with options in bytes.
     pub fn header_len(&self) -> usize {
         HEADER_LEN + self.options.len()
     }
 
-    /// Length of header and payload in bytes.
+    /// Returns the length of header and payload in bytes.
     pub fn total_len(&self) -> usize {
         self.header_len() + self.payload.len()
     }
 
-    /// DSCP and ECN in one octet.
+    /// Returns DSCP and ECN in one octet.
     pub fn tos(&self) -> u8 {
         self.header[1]
     }
 
-    /// ECN bits of the TOS octet (RFC 3168).
+    /// Returns the ECN bits of the TOS octet (RFC 3168).
     pub fn ecn(&self) -> Ecn {
         Ecn::of(self.tos())
     }
 
-    /// Identification: the same in all fragments of a packet.
+    /// Returns the identification, which is the same in all fragments of a packet.
     pub fn id(&self) -> u16 {
         be16(self.header, 4)
     }
 
-    /// Whether no router may cut the packet (flag DF).
+    /// Returns whether routers must not fragment the packet (flag DF).
     pub fn dont_fragment(&self) -> bool {
         be16(self.header, 6) & DF != 0
     }
 
-    /// Whether more fragments follow.
+    /// Returns whether more fragments follow.
     pub fn more_fragments(&self) -> bool {
         be16(self.header, 6) & 0x2000 != 0
     }
 
-    /// Place of this fragment's payload in the whole one, in bytes.
+    /// Returns the offset of this fragment in the whole payload, in bytes.
     pub fn fragment_offset(&self) -> usize {
         usize::from(be16(self.header, 6) & 0x1fff) * 8
     }
 
-    /// Whether this is a fragment: of a whole packet there is no telling.
+    /// Returns whether this is a fragment.
     pub fn is_fragment(&self) -> bool {
         be16(self.header, 6) & FRAGMENT != 0
     }
 
-    /// Time to live: routers that may still forward the packet.
+    /// Returns the time to live: the number of routers that may still forward the packet.
     pub fn ttl(&self) -> u8 {
         self.header[8]
     }
 
-    /// Protocol of the payload.
+    /// Returns the protocol of the payload.
     pub fn protocol(&self) -> Protocol {
         Protocol(self.header[9])
     }
 
-    /// Whether the header checksum is right.
+    /// Returns whether the header checksum is valid.
     pub fn checksum_is_valid(&self) -> bool {
         Sum::of(self.header).plus_bytes(self.options).is_valid()
     }
 
-    /// Source address (RFC 791, section 3.1).
+    /// Returns the source address (RFC 791, section 3.1).
     pub fn source(&self) -> Ipv4Addr {
         Ipv4Addr::from_bits(be32(self.header, 12))
     }
 
-    /// Destination address (RFC 791, section 3.1).
+    /// Returns the destination address (RFC 791, section 3.1).
     pub fn destination(&self) -> Ipv4Addr {
         Ipv4Addr::from_bits(be32(self.header, 16))
     }
 
-    /// Options with their padding.
+    /// Returns the options with their padding.
     pub fn options(&self) -> &'a [u8] {
         self.options
     }
 
-    /// What the header says is the payload.
+    /// Returns the payload according to the header's lengths.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
-    /// The pseudo-header's sum for the whole payload.
+    /// Sums the pseudo-header for the whole payload.
     pub fn pseudo_header(&self) -> Sum {
         let length = self.payload.len() as u32;
         crate::checksum::pseudo_header_v4(
@@ -170,16 +172,16 @@ impl<'a> Ipv4<'a> {
     }
 }
 
-/// A header to be written, not a fragment's.
+/// Fields of a header to be written. It cannot describe a fragment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ipv4Header {
     /// DSCP and ECN in one octet.
     pub tos: u8,
-    /// Identification: the same in all fragments of a packet.
+    /// Identification, which is the same in all fragments of a packet.
     pub id: u16,
-    /// Whether no router may cut the packet (flag DF).
+    /// Whether routers must not fragment the packet (flag DF).
     pub dont_fragment: bool,
-    /// Time to live: routers that may still forward the packet.
+    /// Time to live: the number of routers that may still forward the packet.
     pub ttl: u8,
     /// Protocol of the payload.
     pub protocol: Protocol,
@@ -190,22 +192,21 @@ pub struct Ipv4Header {
 }
 
 impl Ipv4Header {
-    /// The bytes of a header without options, before a payload of that length
-    /// in bytes.
+    /// Returns a header without options, for a payload of that length in bytes.
     ///
     /// # Errors
-    /// When header and payload exceed 65,535 bytes.
+    /// If header and payload exceed 65,535 bytes.
     pub fn to_bytes(&self, payload_len: usize) -> Result<[u8; HEADER_LEN], EmitError> {
         let mut bytes = [0; HEADER_LEN];
         self.emit(&[], payload_len, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// Writes a header with options and returns its length in bytes.
+    /// Writes a header with options; returns its length in bytes.
     ///
     /// # Errors
-    /// When options are not whole words or longer than 40 bytes, when header and
-    /// payload exceed 65,535 bytes, or when the buffer is too small.
+    /// If options are not whole words or longer than 40 bytes, if header and payload exceed 65,535
+    /// bytes, or if the buffer is too small.
     pub fn emit(
         &self,
         options: &[u8],
@@ -213,6 +214,7 @@ impl Ipv4Header {
         buffer: &mut [u8],
     ) -> Result<usize, EmitError> {
         const LAYER: Layer = Layer::Ipv4;
+        // The header length counts words of four bytes.
         if !options.len().is_multiple_of(4) {
             return Err(EmitError::Options { layer: LAYER, got: options.len() });
         }
@@ -272,8 +274,8 @@ mod tests {
         assert_eq!(view.options(), [1, 1, 1, 0]);
     }
 
-    /// RFC 791, section 3.1: reserved, DF and MF are bits 0 to 2, then the offset in
-    /// units of eight bytes.
+    /// RFC 791, section 3.1: reserved, DF and MF are bits 0 to 2, followed by the offset in units
+    /// of eight bytes.
     #[test]
     fn flags_and_offset_share_a_word() {
         for (word, dont, more, offset, fragment) in [
@@ -298,11 +300,11 @@ mod tests {
     fn each_contradiction_is_named() {
         let good = HEADER.to_bytes(0).unwrap();
         for (at, value, wanted) in [
-            (0, 0x65, "IPv4 at byte 0: wanted version 4, got 6"),
-            (0, 0x44, "IPv4 at byte 0: wanted header length of at least 20, got 16"),
-            (0, 0x46, "IPv4 at byte 2: wanted total length of at least 24, got 20"),
-            (3, 0x15, "IPv4 at byte 2: wanted total length of at most 20, got 21"),
-            (3, 0x13, "IPv4 at byte 2: wanted total length of at least 20, got 19"),
+            (0, 0x65, "IPv4 at byte 0: expected version 4, got 6"),
+            (0, 0x44, "IPv4 at byte 0: expected header length of at least 20, got 16"),
+            (0, 0x46, "IPv4 at byte 2: expected total length of at least 24, got 20"),
+            (3, 0x15, "IPv4 at byte 2: expected total length of at most 20, got 21"),
+            (3, 0x13, "IPv4 at byte 2: expected total length of at least 20, got 19"),
         ] {
             let mut bytes = good;
             bytes[at] = value;
@@ -317,7 +319,7 @@ mod tests {
         assert!(HEADER.to_bytes(usize::MAX).is_err());
         assert!(HEADER.emit(&[0; 3], 0, &mut [0; 64]).is_err());
         assert!(HEADER.emit(&[0; 44], 0, &mut [0; 80]).is_err());
-        // The header length's four bits end at 15 words.
+        // The four bits of the header length allow at most 15 words.
         let mut longest = [0; 60];
         assert_eq!(HEADER.emit(&[1; 40], 0, &mut longest), Ok(60));
         assert_eq!(longest[0], 0x4f);

@@ -10,15 +10,15 @@ use crate::{EmitError, Layer, ParseError, Wanted, be16, be32};
 /// Length of the fixed header in bytes.
 pub const HEADER_LEN: usize = 40;
 
-/// Extension headers whose first octets are next header and length in 8-byte
-/// units without the first.
+/// Extension headers. Their first octets are the next header and the length in 8-byte units, not
+/// counting the first unit.
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 const DESTINATION: u8 = 60;
 
-/// A checked view of a packet.
+/// A validated view of a packet.
 #[derive(Debug, Clone, Copy)]
 pub struct Ipv6<'a> {
     header: &'a [u8; HEADER_LEN],
@@ -26,13 +26,12 @@ pub struct Ipv6<'a> {
 }
 
 impl<'a> Ipv6<'a> {
-    /// Views a packet. What follows its payload length is padding and not viewed.
+    /// Parses a packet. Data after its payload length is padding and not part of the view.
     ///
-    /// A payload length of 0 means an empty payload: jumbograms (RFC 2675) are
-    /// not viewed.
+    /// A payload length of 0 means an empty payload: jumbograms (RFC 2675) are not supported.
     ///
     /// # Errors
-    /// When it is not version 6 or shorter than its length says.
+    /// If the version is not 6, or the packet is shorter than its length states.
     pub fn parse(bytes: &'a [u8]) -> Result<Ipv6<'a>, ParseError> {
         let got = bytes.len();
         let Some((header, rest)) = bytes.split_first_chunk::<HEADER_LEN>() else {
@@ -44,6 +43,7 @@ impl<'a> Ipv6<'a> {
             return Err(ParseError::new(Layer::Ipv6, 0, wanted, version));
         }
         let payload_len = usize::from(be16(header, 4));
+        // The packet is truncated. Bytes beyond the payload length are padding of the link.
         let Some(payload) = rest.get(..payload_len) else {
             let wanted = Wanted::AtMost("payload length", rest.len() as u64);
             return Err(ParseError::new(Layer::Ipv6, 4, wanted, payload_len as u64));
@@ -51,50 +51,51 @@ impl<'a> Ipv6<'a> {
         Ok(Ipv6 { header, payload })
     }
 
-    /// DSCP and ECN in one octet.
+    /// Returns DSCP and ECN in one octet.
     pub fn traffic_class(&self) -> u8 {
         (be16(self.header, 0) >> 4) as u8
     }
 
-    /// ECN bits of the traffic class (RFC 3168).
+    /// Returns the ECN bits of the traffic class (RFC 3168).
     pub fn ecn(&self) -> Ecn {
         Ecn::of(self.traffic_class())
     }
 
-    /// Flow label, 20 bits.
+    /// Returns the flow label, 20 bits.
     pub fn flow_label(&self) -> u32 {
         be32(self.header, 0) & 0x000f_ffff
     }
 
-    /// Protocol of what follows the fixed header.
+    /// Returns the protocol of the data after the fixed header.
     pub fn next_header(&self) -> Protocol {
         Protocol(self.header[6])
     }
 
-    /// Hop limit: routers that may still forward the packet (RFC 8200, section 3).
+    /// Returns the hop limit: the number of routers that may still forward the packet (RFC 8200,
+    /// section 3).
     pub fn hop_limit(&self) -> u8 {
         self.header[7]
     }
 
-    /// Source address (RFC 8200, section 3).
+    /// Returns the source address (RFC 8200, section 3).
     pub fn source(&self) -> Ipv6Addr {
         self.address(8)
     }
 
-    /// Receiver's address. With a routing header, not the last receiver's.
+    /// Returns the destination address. With a routing header, it is not the final one.
     pub fn destination(&self) -> Ipv6Addr {
         self.address(24)
     }
 
-    /// Extension headers, if any, and what they precede.
+    /// Returns everything after the fixed header, including extension headers.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
-    /// Walks the extension headers.
+    /// Skips the extension headers.
     ///
     /// # Errors
-    /// When one of them exceeds the payload.
+    /// If one of them exceeds the payload.
     pub fn upper_layer(&self) -> Result<UpperLayer<'a>, ParseError> {
         let mut upper = UpperLayer {
             protocol: self.next_header(),
@@ -107,8 +108,8 @@ impl<'a> Ipv6<'a> {
         loop {
             let protocol = upper.protocol.0;
             let Some(fixed) = upper.payload.first_chunk::<8>() else {
-                // Fewer than 8 bytes are too few for an extension header only. An upper layer
-                // may be as short as that.
+                // Fewer than 8 bytes are too few for an extension header. The data of an upper
+                // layer may be that short.
                 if matches!(
                     protocol,
                     HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION
@@ -123,11 +124,13 @@ impl<'a> Ipv6<'a> {
                 // RFC 4302, section 2.2: in 4-byte units, minus two.
                 AUTHENTICATION => 8 + usize::from(fixed[1]) * 4,
                 FRAGMENT => {
-                    // An offset or More Fragments; neither is an atomic fragment (RFC 6946).
+                    // An offset or More Fragments. With neither it is an atomic fragment (RFC
+                    // 6946).
                     upper.fragment |= be16(fixed, 2) & 0xfff9 != 0;
                     upper.later_fragment |= be16(fixed, 2) & 0xfff8 != 0;
                     8
                 }
+                // No extension header: the upper layer starts here.
                 _ => return Ok(upper),
             };
             upper.opaque_extensions |= matches!(protocol, FRAGMENT | AUTHENTICATION);
@@ -139,7 +142,7 @@ impl<'a> Ipv6<'a> {
             upper.extensions_len += len;
             upper.payload = rest;
             if upper.later_fragment {
-                // What follows is from the middle of a payload: no header to walk on.
+                // The rest is from the middle of a payload, so there are no further headers.
                 return Ok(upper);
             }
         }
@@ -152,7 +155,7 @@ impl<'a> Ipv6<'a> {
     }
 }
 
-/// What follows the extension headers.
+/// The data after the extension headers.
 #[derive(Debug, Clone, Copy)]
 pub struct UpperLayer<'a> {
     /// Protocol of the payload.
@@ -161,25 +164,25 @@ pub struct UpperLayer<'a> {
     pub extensions_len: usize,
     /// Whether this is a fragment of a larger packet.
     pub fragment: bool,
-    /// Whether it is a fragment that begins inside the upper layer's data.
+    /// Whether it is a fragment that begins in the middle of the upper layer's data.
     pub later_fragment: bool,
-    /// Whether there is an extension header that the kernel's GSO does not look
-    /// behind (fragment, authentication).
+    /// Whether there is an extension header that the kernel's GSO does not skip (fragment,
+    /// authentication).
     pub opaque_extensions: bool,
-    /// What the extension headers precede.
+    /// Data after the extension headers.
     pub payload: &'a [u8],
 }
 
-/// A fixed header to be written.
+/// Fields of a fixed header to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ipv6Header {
     /// DSCP and ECN in one octet.
     pub traffic_class: u8,
     /// Flow label; bits above 20 are ignored.
     pub flow_label: u32,
-    /// Protocol of what follows.
+    /// Protocol of the data that follows.
     pub next_header: Protocol,
-    /// Hop limit: routers that may still forward the packet (RFC 8200, section 3).
+    /// Hop limit: the number of routers that may still forward the packet (RFC 8200, section 3).
     pub hop_limit: u8,
     /// Source address (RFC 8200, section 3).
     pub source: Ipv6Addr,
@@ -188,11 +191,10 @@ pub struct Ipv6Header {
 }
 
 impl Ipv6Header {
-    /// The header's bytes, before a payload (extension headers included) of that
-    /// length in bytes.
+    /// Returns the header for a payload (including extension headers) of that length in bytes.
     ///
     /// # Errors
-    /// When the payload exceeds 65,535 bytes.
+    /// If the payload exceeds 65,535 bytes.
     pub fn to_bytes(&self, payload_len: usize) -> Result<[u8; HEADER_LEN], EmitError> {
         let Ok(length) = u16::try_from(payload_len) else {
             return Err(EmitError::Length { layer: Layer::Ipv6, limit: 0xffff, got: payload_len });
@@ -209,8 +211,7 @@ impl Ipv6Header {
     }
 }
 
-/// The pseudo-header's sum for a packet without routing header: `length` bytes
-/// of `protocol`.
+/// Sums the pseudo-header of a packet without a routing header, for `length` bytes of `protocol`.
 pub fn pseudo_header(ip: &Ipv6<'_>, protocol: Protocol, length: u32) -> Sum {
     pseudo_header_v6(ip.source(), ip.destination(), protocol.0, length)
 }
@@ -260,8 +261,8 @@ mod tests {
         assert!(!upper.fragment && !upper.opaque_extensions);
     }
 
-    /// RFC 4302, section 2.2: a 96-bit integrity value makes 24 bytes, of which the
-    /// length field says 4: six 32-bit words minus two.
+    /// RFC 4302, section 2.2: a 96-bit integrity check value makes 24 bytes. The length field is
+    /// then 4: six 32-bit words minus two.
     #[test]
     fn an_authentication_header_counts_words_of_four_bytes() {
         let mut payload = vec![0; 24 + 5];
@@ -291,18 +292,18 @@ mod tests {
     fn an_extension_past_the_end_is_named() {
         let bytes = packet(0, &[17, 9, 0, 0, 0, 0, 0, 0]);
         let error = Ipv6::parse(&bytes).unwrap().upper_layer().unwrap_err();
-        let wanted = "IPv6 extension header at byte 40: wanted 80 bytes, got 8";
+        let wanted = "IPv6 extension header at byte 40: expected 80 bytes, got 8";
         assert_eq!(error.to_string(), wanted);
         assert!(Ipv6::parse(&packet(60, &[17])).unwrap().upper_layer().is_err());
-        // The place is that of the extension that is too short, not of the first.
+        // The offset is that of the extension that is too short, not of the first one.
         let first = [60, 0, 0, 0, 0, 0, 0, 0];
         let place = |second: &[u8]| {
             let bytes = packet(0, &[&first[..], second].concat());
             Ipv6::parse(&bytes).unwrap().upper_layer().unwrap_err().to_string()
         };
-        let wanted = "IPv6 extension header at byte 48: wanted 8 bytes, got 3";
+        let wanted = "IPv6 extension header at byte 48: expected 8 bytes, got 3";
         assert_eq!(place(&[17, 0, 0]), wanted);
-        let wanted = "IPv6 extension header at byte 48: wanted 16 bytes, got 8";
+        let wanted = "IPv6 extension header at byte 48: expected 16 bytes, got 8";
         assert_eq!(place(&[17, 1, 0, 0, 0, 0, 0, 0]), wanted);
         assert!(Ipv6::parse(&bytes[..47]).is_err());
     }

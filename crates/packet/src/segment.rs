@@ -1,24 +1,23 @@
-//! Segmentation: a GSO packet into wire packets, as the kernel's GSO does it.
+//! Segments a GSO packet into wire packets, as the kernel's GSO does.
 //!
 //! Sources: `tcp_gso_segment` (`net/ipv4/tcp_offload.c`), `__udp_gso_segment` and
 //! `__skb_udp_tunnel_segment` (`net/ipv4/udp_offload.c`), `inet_gso_segment`
 //! (`net/ipv4/af_inet.c`), `ipv6_gso_segment` (`net/ipv6/ip6_offload.c`), and the
 //! checks of `virtio_net_hdr_to_skb` (`include/linux/virtio_net.h`).
 //!
-//! Every segment repeats all headers. TCP: sequence numbers go on, FIN and PSH
-//! stay on the last segment only, CWR on the first only. UDP: the length is each
-//! segment's own. IPv4: the ID goes up by one per segment, inner and outer, and
-//! the header checksum is computed anew. A tunnel's outer UDP checksum is
-//! computed when the header asks for it and left alone otherwise.
+//! Every segment repeats all headers. TCP: sequence numbers continue, FIN and PSH stay on the last
+//! segment only, CWR on the first only. UDP: each segment has its own length. IPv4: the inner and
+//! outer IDs increase by one per segment, and the header checksum is recomputed. A tunnel's outer
+//! UDP checksum is computed if the vnet header asks for it, and left unchanged otherwise.
 //!
-//! Refused are:
-//! - GSO packets whose IP length is not the frame's; the kernel's stack would have
-//!   trimmed them;
+//! These packets are refused:
+//!
+//! - GSO packets whose IP length is not the frame's; the kernel's stack would have trimmed them;
 //! - IP fragments;
-//! - IPv6 fragment and authentication headers, whose GSO the kernel refuses too.
+//! - IPv6 fragment and authentication headers, for which the kernel refuses GSO, too.
 //!
-//! A TCP packet announced as GSO packet may fit into one segment. It passes as a single
-//! packet here. The kernel drops it if it does not fit with its options' length added.
+//! If a TCP packet is announced as a GSO packet but fits into one segment, it passes as a single
+//! packet. The kernel drops it if it does not fit when the length of its options is added.
 
 use crate::checksum::{OutOfFrame, Sum, complete_partial};
 use crate::error::room;
@@ -33,63 +32,63 @@ pub const UDP_MAX_SEGMENTS: usize = 128;
 /// The transport checksum of each segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum TransportChecksum {
-    /// Computed here, of each segment.
+    /// Computed here for each segment.
     #[default]
     Full,
-    /// Left partial: the pseudo-header's sum, for a reader that takes
-    /// `NEEDS_CSUM`. A tunnel's outer checksum is computed nevertheless.
+    /// Left partial, as the sum of the pseudo-header, for a receiver that accepts `NEEDS_CSUM`. A
+    /// tunnel's outer checksum is computed nevertheless.
     Partial,
 }
 
 /// The IPv4 ID of each segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Ids {
-    /// One more than the one before.
+    /// Increased by one from segment to segment.
     #[default]
     Incrementing,
-    /// All the same: the kernel's `SKB_GSO_TCP_FIXEDID`, which no vnet header
-    /// can ask for.
+    /// The same in all segments: the kernel's `SKB_GSO_TCP_FIXEDID`, which a vnet header cannot
+    /// express.
     Fixed,
 }
 
-/// How segments are made.
+/// Options for segmentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Policy {
     /// The transport checksum of each segment.
     pub checksum: TransportChecksum,
     /// The (inner) IPv4 ID of each segment.
     pub ids: Ids,
-    /// The IPv4 ID of each segment's tunnel header.
+    /// The IPv4 ID of each segment's outer header.
     pub outer_ids: Ids,
 }
 
 /// Why a frame cannot be segmented.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum SegmentError {
-    /// The vnet header announces nothing known.
+    /// The vnet header announces an unknown kind of GSO packet.
     #[error(transparent)]
     Gso(#[from] GsoError),
-    /// The frame's headers are not those of a GSO packet.
+    /// The frame does not have the headers of a GSO packet.
     #[error(transparent)]
     Headers(#[from] Unsupported),
-    /// The vnet header's type is not the frame's.
+    /// The frame does not match the type in the vnet header.
     #[error("gso_type {gso_type:#04x} on a frame of {network:?} and {transport:?}")]
     Type {
-        /// What the vnet header announces.
+        /// Type in the vnet header.
         gso_type: u8,
-        /// What the frame's network layer is.
+        /// Network layer of the frame.
         network: Network,
-        /// What the frame's transport layer is.
+        /// Transport layer of the frame.
         transport: Transport,
     },
-    /// An offset of the vnet header is not where the headers are.
-    #[error("{field}: wanted {wanted}, got {got}")]
+    /// An offset of the vnet header does not match the frame's headers.
+    #[error("{field}: expected {wanted}, got {got}")]
     Offset {
-        /// The field of the vnet header.
+        /// Name of the vnet header's field.
         field: &'static str,
-        /// Where the frame's header is.
+        /// Offset of the frame's header.
         wanted: usize,
-        /// Where the vnet header says.
+        /// Offset in the vnet header.
         got: usize,
     },
     /// UDP GSO packets need `NEEDS_CSUM`.
@@ -98,28 +97,28 @@ pub enum SegmentError {
     /// The packet does not end where the frame ends.
     #[error("packet ends at byte {packet} of a frame of {frame} bytes")]
     Length {
-        /// End by the IP and UDP lengths.
+        /// End according to the IP and UDP lengths.
         packet: usize,
         /// Length of the frame.
         frame: usize,
     },
-    /// More UDP segments than the kernel allows.
+    /// There are more UDP segments than the kernel allows.
     #[error("{0} UDP segments, more than {UDP_MAX_SEGMENTS}")]
     TooMany(usize),
-    /// Not even one segment is as short as the pieces are to be.
-    #[error("pieces of at most {max_len} bytes, of segments of {segment_len}")]
+    /// A single segment exceeds the length limit for pieces.
+    #[error("segments of {segment_len} bytes do not fit into pieces of at most {max_len} bytes")]
     PieceTooShort {
-        /// Longest piece wanted, in bytes.
+        /// Maximum length of a piece, bytes.
         max_len: usize,
         /// Length of one segment in bytes.
         segment_len: usize,
     },
-    /// A checksum was to be completed outside of the frame.
+    /// The field of a partial checksum is outside the frame.
     #[error(transparent)]
     OutOfFrame(#[from] OutOfFrame),
 }
 
-/// A frame that has been checked and can be written segment by segment.
+/// A validated frame that can be written segment by segment.
 #[derive(Debug, Clone, Copy)]
 pub struct Segmenter<'a> {
     frame: &'a [u8],
@@ -130,11 +129,11 @@ pub struct Segmenter<'a> {
 
 #[derive(Debug, Clone, Copy)]
 enum Work {
-    /// A single packet: copied.
+    /// A single packet: copy it.
     Copy,
-    /// A single packet with a partial checksum: copied and completed.
+    /// A single packet with a partial checksum: copy and complete it.
     Complete { start: usize, offset: usize },
-    /// A GSO packet: cut.
+    /// A GSO packet: segment it.
     Cut(Cut),
 }
 
@@ -142,40 +141,39 @@ enum Work {
 struct Cut {
     inner: Headers,
     outer: Option<(Headers, GsoTunnel)>,
-    /// Payload bytes of each piece but the last: `group` wire segments.
+    /// Payload bytes of each piece except the last: `group` wire segments.
     size: usize,
     group: usize,
-    /// Sum of the pseudo-header without length, as the sender left it or as it is.
+    /// Sum of the pseudo-header without the length, from the sender's partial checksum or computed.
     pseudo: Sum,
     policy: Policy,
 }
 
-/// What [`Segmenter::write_all`] wrote: segments back to back.
+/// Result of [`Segmenter::write_all`]: consecutive segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Written {
     /// Number of segments that were written.
     pub count: usize,
-    /// Bytes from one segment's start to the next one's, prefix included; all
-    /// segments but the last are so long.
+    /// Distance between the starts of consecutive segments in bytes, including the prefix. All
+    /// segments except the last have this length.
     pub stride: usize,
-    /// Bytes that were written, prefixes included.
+    /// Total number of bytes written, including prefixes.
     pub total: usize,
 }
 
 impl Written {
-    /// The segments, in order, in the buffer they were written to.
+    /// Returns the segments, in order, from the buffer they were written to.
     pub fn segments<'b>(&self, buffer: &'b [u8]) -> impl ExactSizeIterator<Item = &'b [u8]> {
         buffer.get(..self.total).unwrap_or(&[]).chunks(self.stride.max(1))
     }
 }
 
 impl<'a> Segmenter<'a> {
-    /// Checks a frame that came with that header, with the kernel's
-    /// [`Policy::default`]. A single packet is "segmented" into itself, with its
-    /// partial checksum completed.
+    /// Validates a frame with its vnet header, using the kernel's [`Policy::default`]. A single
+    /// packet is "segmented" into itself, with its partial checksum completed.
     ///
     /// # Errors
-    /// When header and frame contradict each other, see [`SegmentError`].
+    /// If header and frame contradict each other, see [`SegmentError`].
     pub fn new(frame: &'a [u8], header: &VnetHdr) -> Result<Segmenter<'a>, SegmentError> {
         Segmenter::with_policy(frame, header, Policy::default())
     }
@@ -191,17 +189,18 @@ impl<'a> Segmenter<'a> {
     ) -> Result<Segmenter<'a>, SegmentError> {
         let single = || {
             let (start, offset) = (header.csum_start.into(), header.csum_offset.into());
-            // With `Partial`, [`Segmenter::header`] passes `NEEDS_CSUM` on to the reader.
+            // With `Partial`, [`Segmenter::header`] passes `NEEDS_CSUM` on to the receiver.
             if !header.needs_csum() || policy.checksum == TransportChecksum::Partial {
                 return Ok(Work::Copy);
             }
             let length = frame.len();
-            // Checked now, so that writing cannot fail for it.
+            // Check now, so that writing cannot fail.
             if start + offset + 2 > length {
                 return Err(OutOfFrame { start, offset, length });
             }
             Ok(Work::Complete { start, offset })
         };
+        // Not a GSO packet: it is its own only segment.
         let Some(gso) = header.gso()? else {
             return Ok(Segmenter { frame, vnet: *header, work: single()?, count: 1 });
         };
@@ -223,8 +222,8 @@ impl<'a> Segmenter<'a> {
         }
         let length = inner.end - inner.transport_offset;
         let pseudo = if header.needs_csum() {
-            // What the sender left, right or wrong: as the kernel, we only
-            // exchange the length in it, so that no error is hidden.
+            // The sender's sum, correct or not: as in the kernel, only the length in it is
+            // replaced, so that errors are not hidden.
             let seed = Sum::from_value(get16(frame, inner.checksum_at()));
             seed.minus_word((length >> 16) as u16).minus_word(length as u16)
         } else {
@@ -235,13 +234,13 @@ impl<'a> Segmenter<'a> {
         Ok(Segmenter { frame, vnet: *header, work: Work::Cut(cut), count })
     }
 
-    /// Cuts a GSO packet into smaller GSO packets. Each has as many whole segments as
-    /// fit into a frame of `max_len` bytes. This is for packets that become too long by a
-    /// tunnel's headers. Checksums stay partial; [`Segmenter::header`] says what each
-    /// piece is. A single packet stays as it is.
+    /// Splits a GSO packet into smaller GSO packets. Each has as many whole segments as fit into a
+    /// frame of `max_len` bytes. This is for packets that become too long by a tunnel's headers.
+    /// Checksums stay partial; [`Segmenter::header`] describes each piece. A single packet is not
+    /// changed.
     ///
     /// # Errors
-    /// As [`Segmenter::new`], and when one segment alone is longer.
+    /// As [`Segmenter::new`], and if a single segment is longer.
     pub fn pieces(
         frame: &'a [u8],
         header: &VnetHdr,
@@ -251,7 +250,7 @@ impl<'a> Segmenter<'a> {
         let mut pieces = Segmenter::with_policy(frame, header, policy)?;
         if let Work::Cut(cut) = &mut pieces.work {
             let segment_len = cut.inner.payload_offset + cut.size.min(cut.inner.payload_len());
-            // No packet is longer; and sizes multiplied must not overflow.
+            // No packet is longer, and the multiplication below must not overflow.
             let room = max_len.min(1 << 17).checked_sub(segment_len);
             let room = room.ok_or(SegmentError::PieceTooShort { max_len, segment_len })?;
             cut.group = 1 + room / cut.size;
@@ -261,7 +260,7 @@ impl<'a> Segmenter<'a> {
         Ok(pieces)
     }
 
-    /// The vnet header that belongs to a segment or piece, `index` from 0.
+    /// Returns the vnet header of a segment or piece; `index` starts at 0.
     pub fn header(&self, index: usize) -> VnetHdr {
         match &self.work {
             Work::Copy => VnetHdr {
@@ -281,12 +280,12 @@ impl<'a> Segmenter<'a> {
                     ..VnetHdr::default()
                 };
                 let payload = inner.payload_len().saturating_sub(index * cut.size).min(cut.size);
-                // A piece of one wire segment is no GSO packet.
+                // A piece with one wire segment is not a GSO packet.
                 if payload <= cut.size / cut.group {
                     return needed;
                 }
                 let VnetHdr { csum_start, csum_offset, .. } = needed;
-                // CWR stays with the first.
+                // CWR stays on the first piece.
                 let ecn = if index == 0 { 0 } else { gso_type::ECN };
                 VnetHdr {
                     flags: self.vnet.flags | flags::NEEDS_CSUM,
@@ -299,12 +298,12 @@ impl<'a> Segmenter<'a> {
         }
     }
 
-    /// Number of segments, at least 1.
+    /// Returns the number of segments, at least 1.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Length of each segment but the last in bytes.
+    /// Returns the length of each segment except the last, in bytes.
     pub fn segment_len(&self) -> usize {
         match &self.work {
             Work::Cut(cut) if self.count > 1 => cut.inner.payload_offset + cut.size,
@@ -312,7 +311,7 @@ impl<'a> Segmenter<'a> {
         }
     }
 
-    /// Bytes that [`Segmenter::write_all`] writes.
+    /// Returns the number of bytes that [`Segmenter::write_all`] writes.
     pub fn total_len(&self, prefix_len: usize) -> usize {
         let headers = match &self.work {
             Work::Cut(cut) => cut.inner.payload_offset,
@@ -321,12 +320,11 @@ impl<'a> Segmenter<'a> {
         (self.count - 1) * (headers + prefix_len) + self.frame.len() + prefix_len
     }
 
-    /// Writes all segments back to back, each after a copy of `prefix`. With a VXLAN
-    /// header as prefix, one `sendmsg` with `UDP_SEGMENT` can take all of them.
+    /// Writes all segments consecutively, each after a copy of `prefix`. With a VXLAN header as
+    /// prefix, one `sendmsg` with `UDP_SEGMENT` can send all of them.
     ///
     /// # Errors
-    /// When the buffer is shorter than [`Segmenter::total_len`]; nothing is
-    /// written then.
+    /// If the buffer is shorter than [`Segmenter::total_len`]; nothing is written then.
     pub fn write_all(&self, prefix: &[u8], buffer: &mut [u8]) -> Result<Written, EmitError> {
         let total = self.total_len(prefix.len());
         let mut rest = room(buffer, Layer::Ethernet, total)?;
@@ -341,23 +339,25 @@ impl<'a> Segmenter<'a> {
         Ok(Written { count: self.count, stride, total })
     }
 
-    /// Writes one segment, `index` from 0, and returns its length in bytes.
+    /// Writes one segment, `index` from 0; returns its length in bytes.
     ///
     /// # Errors
-    /// When the buffer is too small, or there is no such segment (`wanted` is
-    /// then the largest `usize`).
+    /// If the buffer is too small, or there is no such segment (`wanted` is then the largest
+    /// `usize`).
     pub fn write(&self, index: usize, buffer: &mut [u8]) -> Result<usize, EmitError> {
         let layer = Layer::Ethernet;
+        // There is no segment with this index.
         if index >= self.count {
             return Err(EmitError::Buffer { layer, wanted: usize::MAX, got: buffer.len() });
         }
         let before = index * (self.segment_len());
+        // The last segment may be shorter.
         let len = self.segment_len().min(self.total_len(0) - before);
         self.fill(index, room(buffer, layer, len)?);
         Ok(len)
     }
 
-    /// Fills `out`, which has the segment's length.
+    /// Writes a segment to `out`, which has the segment's length.
     fn fill(&self, index: usize, out: &mut [u8]) {
         match &self.work {
             Work::Copy => out.copy_from_slice(self.frame),
@@ -384,8 +384,7 @@ impl Cut {
             (Network::Ipv4, Ids::Incrementing) => Some(
                 get16(frame, headers.network_offset + 4).wrapping_add((index * self.group) as u16),
             ),
-            // `None` keeps the field as it is. IPv6 has none; fixed IDs are all the first
-            // one's.
+            // `None` keeps the field unchanged: IPv6 has no ID, and fixed IDs equal the first one.
             _ => None,
         };
         inner.set_network_length(out, end, id(inner, self.policy.ids));
@@ -407,7 +406,7 @@ impl Cut {
             }
             Transport::Udp => put16(out, th + 4, length as u16),
         }
-        // The field holds the pseudo-header's sum while the rest is summed.
+        // The field holds the sum of the pseudo-header while the rest is summed.
         let seed = self.pseudo.plus_u32(length as u32);
         put16(out, inner.checksum_at(), seed.value());
         if self.policy.checksum == TransportChecksum::Full {
@@ -419,6 +418,7 @@ impl Cut {
             put16(out, inner.checksum_at(), checksum);
         }
 
+        // Without a tunnel there are no outer headers to adjust.
         let Some((outer, tunnel)) = &self.outer else { return };
         outer.set_network_length(out, end, id(outer, self.policy.outer_ids));
         let th = outer.transport_offset;
@@ -427,14 +427,14 @@ impl Cut {
             if self.policy.checksum == TransportChecksum::Partial
                 && end - inner.payload_offset > self.size / self.group
             {
-                // Still a GSO packet: who cuts it exchanges the length in it.
+                // Still a GSO packet: the length in it is replaced when it is segmented.
                 let pseudo = outer.pseudo_header(out, end - th);
                 put16(out, outer.checksum_at(), pseudo.value());
                 return;
             }
             put16(out, outer.checksum_at(), 0);
-            // A finished inner transport sums to the complement of its
-            // pseudo-header (`lco_csum`): its payload need not be summed again.
+            // A complete inner transport sums to the complement of its pseudo-header (`lco_csum`),
+            // so its payload need not be summed again.
             let covered = Sum::of(&out[th..inner.transport_offset]);
             let covered = covered.plus_word(!seed.value());
             let sum = outer.pseudo_header(out, end - th).plus(covered);
@@ -443,7 +443,7 @@ impl Cut {
     }
 }
 
-/// The checks of `virtio_net_hdr_to_skb` and of the GSO functions.
+/// Performs the checks of `virtio_net_hdr_to_skb` and of the GSO functions.
 fn check(
     frame: &[u8],
     header: &VnetHdr,
@@ -463,9 +463,10 @@ fn check(
     };
     let tunnels_agree = match (tunnel, &packet.outer) {
         (Some(tunnel), Some(outer)) => tunnel.ipv6 == (outer.network == Network::Ipv6),
-        // The outer headers were parsed only because the vnet header names a tunnel.
+        // The outer headers were only parsed because the vnet header names a tunnel.
         _ => true,
     };
+    // The headers must match the GSO type, or wrong fields would be changed.
     if !kinds_agree || !tunnels_agree {
         let (network, transport) = (inner.network, inner.transport);
         return Err(SegmentError::Type { gso_type: header.gso_type, network, transport });
@@ -488,6 +489,7 @@ fn check(
     if inner.transport == Transport::Udp {
         udp_ends_with(frame, inner)?;
     }
+    // Padding would become part of the last segment.
     if inner.end != frame.len() {
         return Err(SegmentError::Length { packet: inner.end, frame: frame.len() });
     }

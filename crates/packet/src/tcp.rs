@@ -7,7 +7,7 @@ use crate::{EmitError, Layer, ParseError, Wanted, be16, be32};
 pub const HEADER_LEN: usize = 20;
 /// Length of the longest header in bytes.
 pub const MAX_HEADER_LEN: usize = 60;
-/// Place of the checksum in the header, in bytes.
+/// Offset of the checksum in the header, in bytes.
 pub const CHECKSUM_OFFSET: usize = 16;
 
 /// Control bits of a header, one octet (RFC 9293, section 3.1).
@@ -21,36 +21,36 @@ impl Flags {
     pub const SYN: Flags = Flags(0x02);
     /// The connection is reset.
     pub const RST: Flags = Flags(0x04);
-    /// Push: the receiver hands the data over without waiting for more.
+    /// Push: the receiver delivers the data without waiting for more.
     pub const PSH: Flags = Flags(0x08);
-    /// The acknowledgement number counts.
+    /// The acknowledgement number is valid.
     pub const ACK: Flags = Flags(0x10);
-    /// The urgent pointer counts.
+    /// The urgent pointer is valid.
     pub const URG: Flags = Flags(0x20);
     /// ECN echo: a packet arrived with congestion experienced (RFC 3168).
     pub const ECE: Flags = Flags(0x40);
     /// Congestion window reduced, in answer to ECN echo (RFC 3168).
     pub const CWR: Flags = Flags(0x80);
 
-    /// Whether any of `other` is set.
+    /// Returns whether any flag of `other` is set.
     pub const fn intersects(self, other: Flags) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// All flags that are set in either.
+    /// Returns the flags that are set in either.
     #[must_use]
     pub const fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
     }
 
-    /// Those flags that are not set in `other`.
+    /// Returns the flags that are not set in `other`.
     #[must_use]
     pub const fn without(self, other: Flags) -> Flags {
         Flags(self.0 & !other.0)
     }
 }
 
-/// A checked view of a segment.
+/// A validated view of a segment.
 #[derive(Debug, Clone, Copy)]
 pub struct Tcp<'a> {
     header: &'a [u8; HEADER_LEN],
@@ -59,11 +59,11 @@ pub struct Tcp<'a> {
 }
 
 impl<'a> Tcp<'a> {
-    /// Views a segment. Not checked here: the checksum, which needs the
-    /// pseudo-header, and the options' structure.
+    /// Parses a segment. Not checked: the checksum, which needs the pseudo-header, and the
+    /// structure of the options.
     ///
     /// # Errors
-    /// When it is shorter than its data offset says, or that is less than 5.
+    /// If it is shorter than its data offset states, or the data offset is less than 5.
     pub fn parse(bytes: &'a [u8]) -> Result<Tcp<'a>, ParseError> {
         let got = bytes.len();
         let Some((header, rest)) = bytes.split_first_chunk::<HEADER_LEN>() else {
@@ -74,6 +74,7 @@ impl<'a> Tcp<'a> {
             let wanted = Wanted::AtLeast("header length", HEADER_LEN as u64);
             return Err(ParseError::new(Layer::Tcp, 12, wanted, header_len as u64));
         }
+        // The header length exceeds the packet.
         let Some((options, payload)) = rest.split_at_checked(header_len - HEADER_LEN) else {
             let wanted = Wanted::AtMost("header length", got as u64);
             return Err(ParseError::new(Layer::Tcp, 12, wanted, header_len as u64));
@@ -81,63 +82,63 @@ impl<'a> Tcp<'a> {
         Ok(Tcp { header, options, payload })
     }
 
-    /// Source port, in host byte order.
+    /// Returns the source port, in host byte order.
     pub fn source_port(&self) -> u16 {
         be16(self.header, 0)
     }
 
-    /// Destination port, in host byte order.
+    /// Returns the destination port, in host byte order.
     pub fn destination_port(&self) -> u16 {
         be16(self.header, 2)
     }
 
-    /// Sequence number of the payload's first byte, or of SYN.
+    /// Returns the sequence number of the payload's first byte, or of SYN.
     pub fn sequence(&self) -> u32 {
         be32(self.header, 4)
     }
 
-    /// Next sequence number that the sender expects, where ACK is set.
+    /// Returns the next sequence number that the sender expects, if ACK is set.
     pub fn acknowledgement(&self) -> u32 {
         be32(self.header, 8)
     }
 
-    /// Length of the header with its options in bytes.
+    /// Returns the length of the header with options in bytes.
     pub fn header_len(&self) -> usize {
         HEADER_LEN + self.options.len()
     }
 
-    /// Control bits (RFC 9293, section 3.1).
+    /// Returns the control bits (RFC 9293, section 3.1).
     pub fn flags(&self) -> Flags {
         Flags(self.header[13])
     }
 
-    /// Receive window, unscaled.
+    /// Returns the receive window, unscaled.
     pub fn window(&self) -> u16 {
         be16(self.header, 14)
     }
 
-    /// Checksum as the header has it; it is not verified.
+    /// Returns the checksum field; it is not verified.
     pub fn checksum(&self) -> u16 {
         be16(self.header, CHECKSUM_OFFSET)
     }
 
-    /// Offset of the urgent data from the sequence number, where URG is set.
+    /// Returns the offset of the urgent data from the sequence number, if URG is set.
     pub fn urgent(&self) -> u16 {
         be16(self.header, 18)
     }
 
-    /// Options with their padding.
+    /// Returns the options with their padding.
     pub fn options(&self) -> &'a [u8] {
         self.options
     }
 
-    /// What follows the header.
+    /// Returns the bytes after the header.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 }
 
-/// A header to be written.
+/// Fields of a header to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TcpHeader {
     /// Source port, in host byte order.
@@ -146,23 +147,22 @@ pub struct TcpHeader {
     pub destination_port: u16,
     /// Sequence number of the payload's first byte, or of SYN.
     pub sequence: u32,
-    /// Next sequence number that the sender expects, where ACK is set.
+    /// Next sequence number that the sender expects, if ACK is set.
     pub acknowledgement: u32,
     /// Control bits (RFC 9293, section 3.1).
     pub flags: Flags,
     /// Receive window, unscaled.
     pub window: u16,
-    /// Offset of the urgent data from the sequence number, where URG is set.
+    /// Offset of the urgent data from the sequence number, if URG is set.
     pub urgent: u16,
 }
 
 impl TcpHeader {
-    /// Writes the header with a checksum field of `checksum` (the pseudo-header's
-    /// sum if it is to be completed later) and returns its length in bytes.
+    /// Writes the header with `checksum` in the checksum field (the sum of the pseudo-header, if it
+    /// is to be completed later); returns its length in bytes.
     ///
     /// # Errors
-    /// When options are not whole words or longer than 40 bytes, or when the
-    /// buffer is too small.
+    /// If options are not whole words or longer than 40 bytes, or if the buffer is too small.
     pub fn emit(
         &self,
         options: &[u8],
@@ -222,9 +222,9 @@ mod tests {
         let mut bytes = [0; 24];
         bytes[12] = 0x40;
         let error = Tcp::parse(&bytes).unwrap_err().to_string();
-        assert_eq!(error, "TCP at byte 12: wanted header length of at least 20, got 16");
+        assert_eq!(error, "TCP at byte 12: expected header length of at least 20, got 16");
         bytes[12] = 0xf0;
         let error = Tcp::parse(&bytes).unwrap_err().to_string();
-        assert_eq!(error, "TCP at byte 12: wanted header length of at most 24, got 60");
+        assert_eq!(error, "TCP at byte 12: expected header length of at most 24, got 60");
     }
 }

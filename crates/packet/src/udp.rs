@@ -4,10 +4,10 @@ use crate::{EmitError, Layer, ParseError, Wanted, be16};
 
 /// Length of a header in bytes.
 pub const HEADER_LEN: usize = 8;
-/// Place of the checksum in the header, in bytes.
+/// Offset of the checksum in the header, in bytes.
 pub const CHECKSUM_OFFSET: usize = 6;
 
-/// A checked view of a datagram.
+/// A validated view of a datagram.
 #[derive(Debug, Clone, Copy)]
 pub struct Udp<'a> {
     header: &'a [u8; HEADER_LEN],
@@ -15,11 +15,11 @@ pub struct Udp<'a> {
 }
 
 impl<'a> Udp<'a> {
-    /// Views a datagram. What follows its length is not part of it and not
-    /// viewed. Not checked here: the checksum, which needs the pseudo-header.
+    /// Parses a datagram. Data after its length is not part of the view. Not checked: the checksum,
+    /// which needs the pseudo-header.
     ///
     /// # Errors
-    /// When it is shorter than its length says, or that is less than 8.
+    /// If it is shorter than its length states, or the length is less than 8.
     pub fn parse(bytes: &'a [u8]) -> Result<Udp<'a>, ParseError> {
         let got = bytes.len();
         let Some((header, rest)) = bytes.split_first_chunk::<HEADER_LEN>() else {
@@ -30,6 +30,7 @@ impl<'a> Udp<'a> {
             let wanted = Wanted::AtLeast("length", HEADER_LEN as u64);
             return Err(ParseError::new(Layer::Udp, 4, wanted, length as u64));
         };
+        // The datagram is truncated.
         let Some(payload) = rest.get(..payload_len) else {
             let wanted = Wanted::AtMost("length", got as u64);
             return Err(ParseError::new(Layer::Udp, 4, wanted, length as u64));
@@ -37,33 +38,33 @@ impl<'a> Udp<'a> {
         Ok(Udp { header, payload })
     }
 
-    /// Source port, in host byte order.
+    /// Returns the source port, in host byte order.
     pub fn source_port(&self) -> u16 {
         be16(self.header, 0)
     }
 
-    /// Destination port, in host byte order.
+    /// Returns the destination port, in host byte order.
     pub fn destination_port(&self) -> u16 {
         be16(self.header, 2)
     }
 
-    /// Length of header and payload in bytes.
+    /// Returns the length of header and payload in bytes.
     pub fn length(&self) -> usize {
         HEADER_LEN + self.payload.len()
     }
 
-    /// The checksum field; 0: none.
+    /// Returns the checksum field; 0: no checksum.
     pub fn checksum(&self) -> u16 {
         be16(self.header, CHECKSUM_OFFSET)
     }
 
-    /// What follows the header.
+    /// Returns the bytes after the header.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 }
 
-/// A header to be written.
+/// Fields of a header to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UdpHeader {
     /// Source port, in host byte order.
@@ -73,17 +74,18 @@ pub struct UdpHeader {
 }
 
 impl UdpHeader {
-    /// The header's bytes before a payload of that length in bytes. The checksum field
-    /// holds `checksum`: 0 for none, the pseudo-header's sum if it is completed later.
+    /// Returns the header for a payload of that length in bytes. The checksum field is set to
+    /// `checksum`: 0 for none, or the sum of the pseudo-header if it is completed later.
     ///
     /// # Errors
-    /// When header and payload exceed 65,535 bytes.
+    /// If header and payload exceed 65,535 bytes.
     pub fn to_bytes(
         &self,
         payload_len: usize,
         checksum: u16,
     ) -> Result<[u8; HEADER_LEN], EmitError> {
         let got = payload_len.saturating_add(HEADER_LEN);
+        // The length field has 16 bits.
         let Ok(length) = u16::try_from(got) else {
             return Err(EmitError::Length { layer: Layer::Udp, limit: 0xffff, got });
         };
@@ -117,9 +119,9 @@ mod tests {
         let mut bytes = [0; 8];
         bytes[5] = 7;
         let error = Udp::parse(&bytes).unwrap_err().to_string();
-        assert_eq!(error, "UDP at byte 4: wanted length of at least 8, got 7");
+        assert_eq!(error, "UDP at byte 4: expected length of at least 8, got 7");
         bytes[5] = 9;
         let error = Udp::parse(&bytes).unwrap_err().to_string();
-        assert_eq!(error, "UDP at byte 4: wanted length of at most 8, got 9");
+        assert_eq!(error, "UDP at byte 4: expected length of at most 8, got 9");
     }
 }

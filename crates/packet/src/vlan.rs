@@ -5,8 +5,8 @@ use std::fmt;
 use crate::ethernet::EtherType;
 use crate::{Layer, ParseError, Wanted, be16};
 
-/// Length of a tag in bytes, without the EtherType that announces it and with
-/// the one that follows.
+/// Length of a tag in bytes: the control information and the EtherType after it, without the
+/// EtherType that announces the tag.
 pub const TAG_LEN: usize = 4;
 
 /// A 12-bit VLAN identifier. 0 means "priority only", 4095 is reserved.
@@ -14,7 +14,7 @@ pub const TAG_LEN: usize = 4;
 pub struct VlanId(u16);
 
 impl VlanId {
-    /// Of a tag that says a priority and no VLAN: the frame is as one without a tag.
+    /// A tag with a priority but no VLAN: the frame counts as untagged.
     pub const PRIORITY: VlanId = VlanId(0);
     /// Reserved by IEEE 802.1Q.
     pub const RESERVED: VlanId = VlanId(0x0fff);
@@ -24,13 +24,14 @@ impl VlanId {
     /// # Errors
     /// For 4096 and more.
     pub const fn new(id: u16) -> Result<VlanId, ParseError> {
+        // The ID has 12 bits.
         if id > 0x0fff {
             return Err(ParseError::new(Layer::Vlan, 0, Wanted::AtMost("id", 0x0fff), id as u64));
         }
         Ok(VlanId(id))
     }
 
-    /// The identifier as a number, 0 to 4095.
+    /// Returns the identifier, 0 to 4095.
     pub const fn get(self) -> u16 {
         self.0
     }
@@ -42,7 +43,7 @@ impl fmt::Display for VlanId {
     }
 }
 
-/// A checked view of a tag and what follows it.
+/// A validated view of a tag and the data after it.
 #[derive(Debug, Clone, Copy)]
 pub struct Vlan<'a> {
     tag: &'a [u8; TAG_LEN],
@@ -50,10 +51,10 @@ pub struct Vlan<'a> {
 }
 
 impl<'a> Vlan<'a> {
-    /// Views what follows an EtherType of 0x8100 or 0x88a8.
+    /// Parses the data after an EtherType of 0x8100 or 0x88a8.
     ///
     /// # Errors
-    /// When it is shorter than a tag.
+    /// If it is shorter than a tag.
     pub fn parse(bytes: &'a [u8]) -> Result<Vlan<'a>, ParseError> {
         match bytes.split_first_chunk() {
             Some((tag, payload)) => Ok(Vlan { tag, payload }),
@@ -61,32 +62,32 @@ impl<'a> Vlan<'a> {
         }
     }
 
-    /// VLAN that the frame belongs to.
+    /// Returns the VLAN of the frame.
     pub fn id(&self) -> VlanId {
         VlanId(be16(self.tag, 0) & 0x0fff)
     }
 
-    /// Priority code point, 0 to 7.
+    /// Returns the priority code point, 0 to 7.
     pub fn priority(&self) -> u8 {
         self.tag[0] >> 5
     }
 
-    /// Whether the frame may be dropped before others under congestion (DEI).
+    /// Returns whether the frame may be dropped first under congestion (DEI).
     pub fn drop_eligible(&self) -> bool {
         self.tag[0] & 0x10 != 0
     }
 
-    /// Protocol of the payload, or the next tag's type.
+    /// Returns the protocol of the payload, or the next tag's type.
     pub fn ether_type(&self) -> EtherType {
         EtherType(be16(self.tag, 2))
     }
 
-    /// What follows the tag.
+    /// Returns the bytes after the tag.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
-    /// The tag, to be written again.
+    /// Returns the tag, to write it again.
     pub fn tag(&self) -> VlanTag {
         VlanTag {
             id: self.id(),
@@ -97,21 +98,21 @@ impl<'a> Vlan<'a> {
     }
 }
 
-/// A tag to be written after an EtherType of 0x8100 or 0x88a8.
+/// Fields of a tag to be written after an EtherType of 0x8100 or 0x88a8.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VlanTag {
-    /// VLAN that the frame belongs to.
+    /// VLAN of the frame.
     pub id: VlanId,
     /// Priority code point, 0 to 7; higher bits are ignored.
     pub priority: u8,
-    /// Whether the frame may be dropped before others under congestion (DEI).
+    /// Whether the frame may be dropped first under congestion (DEI).
     pub drop_eligible: bool,
-    /// Protocol of what follows.
+    /// Protocol of the data that follows.
     pub ether_type: EtherType,
 }
 
 impl VlanTag {
-    /// The tag in wire format, from its control information (TCI) on.
+    /// Returns the tag in wire format, starting with its control information (TCI).
     pub fn to_bytes(&self) -> [u8; TAG_LEN] {
         let tci =
             u16::from(self.priority & 7) << 13 | u16::from(self.drop_eligible) << 12 | self.id.0;

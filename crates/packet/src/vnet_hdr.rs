@@ -1,4 +1,4 @@
-//! The virtio-net header: what kernel and reader leave to each other.
+//! The virtio-net header: offload metadata between the kernel and a device's user.
 //!
 //! Source: `include/uapi/linux/virtio_net.h`, `include/linux/virtio_net.h`.
 //! Little-endian throughout, as `TUNSETVNETLE` sets a TAP. Offsets are in bytes
@@ -6,7 +6,7 @@
 
 use crate::{Layer, ParseError, Wanted};
 
-/// Which of the three layouts.
+/// One of the three layouts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Layout {
     /// `struct virtio_net_hdr`.
@@ -19,7 +19,7 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub const fn size(self) -> usize {
         match self {
             Layout::Basic => 10,
@@ -31,12 +31,12 @@ impl Layout {
 
 /// Bits of the header's field `flags`.
 pub mod flags {
-    /// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum at `csum_start + csum_offset`
-    /// holds the pseudo-header's sum only.
+    /// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum at `csum_start + csum_offset` is partial; it
+    /// holds only the sum of the pseudo-header.
     pub const NEEDS_CSUM: u8 = 1;
     /// `VIRTIO_NET_HDR_F_DATA_VALID`: the checksum was verified.
     pub const DATA_VALID: u8 = 2;
-    /// `VIRTIO_NET_HDR_F_UDP_TUNNEL_CSUM`: the outer UDP checksum is wanted too.
+    /// `VIRTIO_NET_HDR_F_UDP_TUNNEL_CSUM`: an outer UDP checksum is wanted, too.
     pub const UDP_TUNNEL_CSUM: u8 = 8;
 }
 
@@ -46,7 +46,7 @@ pub mod gso_type {
     pub const NONE: u8 = 0;
     /// `VIRTIO_NET_HDR_GSO_TCPV4`: TCP over IPv4.
     pub const TCPV4: u8 = 1;
-    /// UDP fragmentation; no kernel creates it any more.
+    /// UDP fragmentation, which kernels no longer create.
     pub const UDP: u8 = 3;
     /// `VIRTIO_NET_HDR_GSO_TCPV6`: TCP over IPv6.
     pub const TCPV6: u8 = 4;
@@ -60,26 +60,26 @@ pub mod gso_type {
     pub const ECN: u8 = 0x80;
 }
 
-/// The header, all fields of all layouts; those that a layout lacks are 0.
+/// The header with the fields of all layouts. Fields that a layout lacks are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct VnetHdr {
     /// Bits of module [`flags`].
     pub flags: u8,
     /// A value and bits of module [`gso_type`].
     pub gso_type: u8,
-    /// Length of all headers in bytes: a hint.
+    /// Length of all headers in bytes; a hint only.
     pub hdr_len: u16,
-    /// Payload bytes of each segment but the last.
+    /// Payload bytes of each segment except the last.
     pub gso_size: u16,
-    /// Where the checksum's coverage begins.
+    /// Start of the data that the checksum covers.
     pub csum_start: u16,
-    /// Where its field is, from `csum_start` on.
+    /// Offset of the checksum field from `csum_start`.
     pub csum_offset: u16,
     /// Number of buffers; TAP ignores it. From [`Layout::V1`] on.
     pub num_buffers: u16,
     /// Hash of the flow. [`Layout::Tunnel`] only.
     pub hash_value: u32,
-    /// What the hash covers. [`Layout::Tunnel`] only.
+    /// Kind of the hash. [`Layout::Tunnel`] only.
     pub hash_report: u16,
     /// Start of the outer UDP header. [`Layout::Tunnel`] only.
     pub outer_th_offset: u16,
@@ -87,18 +87,18 @@ pub struct VnetHdr {
     pub inner_nh_offset: u16,
 }
 
-/// The GSO packet that a header announces.
+/// A GSO packet as announced by a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Gso {
-    /// What it consists of.
+    /// Kind of the segments.
     pub kind: GsoKind,
-    /// Payload bytes of each segment but the last; never 0.
+    /// Payload bytes of each segment except the last; never 0.
     pub size: u16,
-    /// The tunnel it is in, if any.
+    /// The tunnel around it, if any.
     pub tunnel: Option<GsoTunnel>,
 }
 
-/// What a GSO packet consists of.
+/// Kind of a GSO packet's segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GsoKind {
     /// Segments of TCP over IPv4 (TSO).
@@ -118,13 +118,13 @@ pub struct GsoTunnel {
     pub checksum: bool,
 }
 
-/// Why a header announces nothing that can be segmented.
+/// Why a header does not announce a packet that can be segmented.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum GsoError {
-    /// A type that is not known, or UDP fragmentation.
+    /// An unknown type, or UDP fragmentation.
     #[error("gso_type {0:#04x} is not TCPV4, TCPV6 or UDP_L4")]
     Type(u8),
-    /// The bits of an IPv4 and of an IPv6 tunnel are both set.
+    /// The bits for IPv4 and for IPv6 tunnels are both set.
     #[error("gso_type {0:#04x} names both an IPv4 and an IPv6 tunnel")]
     BothTunnels(u8),
     /// The segment size is 0.
@@ -133,10 +133,10 @@ pub enum GsoError {
 }
 
 impl VnetHdr {
-    /// Reads a header of that layout from the start of `bytes`.
+    /// Parses a header of that layout from the start of `bytes`.
     ///
     /// # Errors
-    /// When there are too few bytes. The fields' values are not judged here.
+    /// If there are too few bytes. The values of the fields are not validated.
     pub fn parse(bytes: &[u8], layout: Layout) -> Result<VnetHdr, ParseError> {
         let short = || ParseError::short(Layer::VnetHdr, layout.size(), bytes.len());
         let le16 = |b: &[u8; 24], at: usize| u16::from_le_bytes([b[at], b[at + 1]]);
@@ -159,7 +159,7 @@ impl VnetHdr {
         })
     }
 
-    /// The header's bytes in the longest layout; the others are its beginning.
+    /// Returns the header in the longest layout; the other layouts are prefixes of it.
     pub fn to_bytes(&self) -> [u8; 24] {
         let mut b = [0; 24];
         b[0] = self.flags;
@@ -176,14 +176,14 @@ impl VnetHdr {
         b
     }
 
-    /// Writes the header in that layout and returns its length in bytes.
+    /// Writes the header in that layout; returns its length in bytes.
     ///
     /// # Errors
-    /// When the buffer is too small, or the layout has no room for a tunnel
-    /// that `gso_type` names.
+    /// If the buffer is too small, or `gso_type` names a tunnel that the layout cannot describe.
     pub fn emit(&self, layout: Layout, buffer: &mut [u8]) -> Result<usize, crate::EmitError> {
         let size = layout.size();
         let tunnel = gso_type::UDP_TUNNEL_IPV4 | gso_type::UDP_TUNNEL_IPV6;
+        // Only the tunnel layout has the offsets of the inner headers.
         if self.gso_type & tunnel != 0 && layout != Layout::Tunnel {
             let wanted = Layout::Tunnel.size();
             return Err(crate::EmitError::Buffer { layer: Layer::VnetHdr, wanted, got: size });
@@ -193,18 +193,18 @@ impl VnetHdr {
         Ok(size)
     }
 
-    /// Whether the checksum at `csum_start + csum_offset` is still partial.
+    /// Returns whether the checksum at `csum_start + csum_offset` is partial.
     pub const fn needs_csum(&self) -> bool {
         self.flags & flags::NEEDS_CSUM != 0
     }
 
-    /// Whether the sender vouches for the checksum: verified, or still partial
-    /// because the packet never left the machine.
+    /// Returns whether the checksum can be trusted: verified, or partial because the packet never
+    /// left the machine.
     pub const fn checksum_is_trusted(&self) -> bool {
         self.flags & (flags::NEEDS_CSUM | flags::DATA_VALID) != 0
     }
 
-    /// The GSO packet announced, `None` for a single packet.
+    /// Returns the announced GSO packet; `None` for a single packet.
     ///
     /// # Errors
     /// For types that cannot be segmented, see [`GsoError`].
@@ -215,6 +215,7 @@ impl VnetHdr {
             gso_type::TCPV4 => GsoKind::TcpV4,
             gso_type::TCPV6 => GsoKind::TcpV6,
             gso_type::UDP_L4 => GsoKind::Udp,
+            // UFO and unknown types.
             _ => return Err(GsoError::Type(self.gso_type)),
         };
         let checksum = self.flags & flags::UDP_TUNNEL_CSUM != 0;
@@ -228,6 +229,7 @@ impl VnetHdr {
         if matches!(kind, GsoKind::Udp) && self.gso_type & ECN != 0 {
             return Err(GsoError::Type(self.gso_type));
         }
+        // A GSO packet cannot be divided into segments without payload.
         if self.gso_size == 0 {
             return Err(GsoError::Size);
         }
@@ -235,11 +237,10 @@ impl VnetHdr {
     }
 }
 
-/// A header's bytes checked against the layout's size, for readers that get
-/// header and frame in one buffer.
+/// Parses a header, for readers that get header and frame in one buffer; returns both.
 ///
 /// # Errors
-/// When there are too few bytes.
+/// If there are too few bytes.
 pub fn split(bytes: &[u8], layout: Layout) -> Result<(VnetHdr, &[u8]), ParseError> {
     let header = VnetHdr::parse(bytes, layout)?;
     match bytes.get(layout.size()..) {

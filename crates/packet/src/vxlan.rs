@@ -7,7 +7,7 @@ use crate::{Layer, ParseError, Wanted, be32};
 
 /// Length of a header in bytes.
 pub const HEADER_LEN: usize = 8;
-/// The port that IANA assigned.
+/// Port assigned by IANA.
 pub const PORT: u16 = 4789;
 
 /// The I flag: the VNI is valid.
@@ -29,7 +29,7 @@ impl Vni {
         if vni > Vni::MAX.0 { Err(VniError(vni)) } else { Ok(Vni(vni)) }
     }
 
-    /// The identifier as a number below 2²⁴.
+    /// Returns the identifier, a number below 2²⁴.
     pub const fn get(self) -> u32 {
         self.0
     }
@@ -49,14 +49,14 @@ impl TryFrom<u32> for Vni {
     }
 }
 
-/// A number that does not fit into 24 bits.
+/// The number exceeds 24 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("VNI {0}: wanted at most 16777215")]
+#[error("VNI {0}: expected at most 16777215")]
 pub struct VniError(pub u32);
 
-/// A text that is no VNI.
+/// The text is not a VNI.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("VNI {0:?}: wanted a number from 0 to 16777215")]
+#[error("VNI {0:?}: expected a number from 0 to 16777215")]
 pub struct ParseVniError(String);
 
 impl FromStr for Vni {
@@ -68,7 +68,7 @@ impl FromStr for Vni {
     }
 }
 
-/// A checked view of a header and the frame that follows it.
+/// A validated view of a header and the frame after it.
 #[derive(Debug, Clone, Copy)]
 pub struct Vxlan<'a> {
     header: &'a [u8; HEADER_LEN],
@@ -76,17 +76,18 @@ pub struct Vxlan<'a> {
 }
 
 impl<'a> Vxlan<'a> {
-    /// Views a UDP payload.
+    /// Parses a UDP payload.
     ///
-    /// Reserved bits are ignored, as the RFC demands; the kernel drops what has
-    /// any set, for which there is [`Vxlan::reserved_bits_are_zero`].
+    /// Reserved bits are ignored, as the RFC demands. The kernel drops packets with reserved bits
+    /// set; [`Vxlan::reserved_bits_are_zero`] checks for that.
     ///
     /// # Errors
-    /// When it is shorter than a header or has no valid VNI.
+    /// If it is shorter than a header or has no valid VNI.
     pub fn parse(bytes: &'a [u8]) -> Result<Vxlan<'a>, ParseError> {
         let Some((header, frame)) = bytes.split_first_chunk::<HEADER_LEN>() else {
             return Err(ParseError::short(Layer::Vxlan, HEADER_LEN, bytes.len()));
         };
+        // RFC 7348: without the I flag there is no valid VNI.
         if header[0] & FLAG_VNI == 0 {
             let wanted = Wanted::Value("I flag", 1);
             return Err(ParseError::new(Layer::Vxlan, 0, wanted, 0));
@@ -94,24 +95,24 @@ impl<'a> Vxlan<'a> {
         Ok(Vxlan { header, frame })
     }
 
-    /// Network that the frame behind this header belongs to.
+    /// Returns the VNI of the frame.
     pub fn vni(&self) -> Vni {
         Vni(be32(self.header, 4) >> 8)
     }
 
-    /// Whether all bits that the RFC reserves are zero. GBP, GPE and remote
-    /// checksum offload use some of them.
+    /// Returns whether all bits reserved by the RFC are zero. GBP, GPE and remote checksum offload
+    /// use some of them.
     pub fn reserved_bits_are_zero(&self) -> bool {
         be32(self.header, 0) == u32::from(FLAG_VNI) << 24 && self.header[7] == 0
     }
 
-    /// The inner Ethernet frame.
+    /// Returns the inner Ethernet frame.
     pub fn frame(&self) -> &'a [u8] {
         self.frame
     }
 }
 
-/// The bytes of a header.
+/// Returns the bytes of a header.
 pub const fn header(vni: Vni) -> [u8; HEADER_LEN] {
     let [_, a, b, c] = vni.0.to_be_bytes();
     [FLAG_VNI, 0, 0, 0, a, b, c, 0]
@@ -133,7 +134,7 @@ mod tests {
         assert!(!Vxlan::parse(&bytes).unwrap().reserved_bits_are_zero());
         bytes[0] = 0xf7;
         let error = Vxlan::parse(&bytes).unwrap_err().to_string();
-        assert_eq!(error, "VXLAN at byte 0: wanted I flag 1, got 0");
+        assert_eq!(error, "VXLAN at byte 0: expected I flag 1, got 0");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A GSO packet while it grows.
+//! A GSO packet that is being assembled.
 
 use super::rules::{self, Candidate, IdRun};
 use super::{Delivery, Options, Refusal};
@@ -14,18 +14,18 @@ const UDP_MAX_SEGMENTS: usize = 64;
 /// An IP packet of 65,535 bytes with its Ethernet header and two tags.
 const BUFFER_LEN: usize = 65_535 + crate::ethernet::HEADER_LEN + 2 * vlan::TAG_LEN;
 
-/// The packets of one flow held, back to back behind the first one's headers.
+/// Packets of one flow, stored consecutively after the headers of the first one.
 #[derive(Debug)]
 pub(super) struct Held {
     buffer: Box<[u8]>,
     len: usize,
     first: Option<First>,
     count: usize,
-    /// ID runs of outer and inner IPv4 headers.
+    /// State of the IPv4 IDs, outer and inner.
     runs: [IdRun; 2],
 }
 
-/// What is known from the first packet.
+/// Data from the first packet.
 #[derive(Debug)]
 struct First {
     key: FlowKey,
@@ -44,8 +44,8 @@ impl Held {
         self.first.as_ref().is_some_and(|first| first.key == *key)
     }
 
-    /// Holds the first packet. A candidate is an IP packet that ends with its
-    /// frame, and so fits into the buffer.
+    /// Starts with the first packet. A candidate is an IP packet that ends with its frame, so it
+    /// fits into the buffer.
     pub(super) fn start(
         &mut self,
         key: FlowKey,
@@ -61,32 +61,33 @@ impl Held {
         self.runs = [IdRun::Unknown; 2];
     }
 
-    /// Appends a packet; true if the GSO packet is complete with it.
+    /// Appends a packet; returns whether the GSO packet is complete.
     pub(super) fn append(
         &mut self,
         frame: &[u8],
         candidate: &Candidate,
         options: &Options,
     ) -> Result<bool, Refusal> {
-        // `push` comes here only with a slot of this flow, which has a first packet.
+        // Unreachable: `push` only calls this for a slot of this flow, which has a first packet.
         let Some(first) = &self.first else { return Err(Refusal::HeaderLength) };
         let (old, packet, inner) = (&self.buffer[..self.len], &first.packet, &first.packet.inner);
         let new = &candidate.packet;
-        // `crate::segment` repeats the first packet's headers, at the same offsets.
+        // `crate::segment` repeats the first packet's headers, so all offsets must be equal.
         if !same_shape(packet, new) {
             return Err(Refusal::HeaderLength);
         }
         let mut runs = self.runs;
         let link = packet.outer.unwrap_or(*inner).network_offset;
-        // To the kernel this is another flow (`gro_list_prepare`); see the head of the module.
+        // The kernel treats this as another flow (`gro_list_prepare`), see the module
+        // documentation.
         if old[..link] != frame[..link] {
             return Err(Refusal::Link);
         }
         if let Some(outer) = &packet.outer {
             runs[0] = rules::continues_network(old, frame, outer, self.count, runs[0])?;
             let at = outer.transport_offset;
-            // All segments have an outer checksum or none: `UDP_TUNNEL_CSUM` is one flag for
-            // all.
+            // Either all segments have an outer checksum or none has, because `UDP_TUNNEL_CSUM` is
+            // one flag for all.
             let checksum = |bytes| get16(bytes, outer.checksum_at()) == 0;
             let vxlan = outer.payload_offset..outer.payload_offset + vxlan::HEADER_LEN;
             if addresses(old, outer) != addresses(frame, outer)
@@ -94,10 +95,12 @@ impl Held {
                 || checksum(old) != checksum(frame)
                 || old[vxlan.clone()] != frame[vxlan]
             {
+                // Segmentation copies the tunnel headers, so they must be equal.
                 return Err(Refusal::Tunnel);
             }
             let link = inner.link_offset..inner.network_offset;
             if old[link.clone()] != frame[link] {
+                // Segmentation copies the link header, so it must be equal.
                 return Err(Refusal::Link);
             }
         }
@@ -106,12 +109,12 @@ impl Held {
         if inner.transport == Transport::Tcp {
             rules::continues_tcp(old, frame, inner, self.len - inner.payload_offset)?;
         }
-        // `gso_size` is the first payload's length. Only the last segment may have another one.
+        // `gso_size` is the length of the first payload. Only the last segment may be shorter.
         if payload.len() > first.size {
             return Err(Refusal::Longer);
         }
         let end = self.len + payload.len();
-        // `skb_gro_receive`: the whole packet, from its first IP header on.
+        // `skb_gro_receive` counts the whole packet, starting with its first IP header.
         if end - link >= options.max_size || end > self.buffer.len() {
             return Err(Refusal::Full);
         }
@@ -119,13 +122,13 @@ impl Held {
         self.len = end;
         self.count += 1;
         self.runs = runs;
-        // A shorter segment can only be the last: `gso_size` cuts all others alike.
+        // A shorter segment must be the last one, because `gso_size` applies to all others.
         let short = payload.len() < first.size;
         match inner.transport {
             Transport::Tcp => {
                 let at = inner.transport_offset + 13;
-                // Only the last packet can have brought FIN or PSH, and segmentation gives them
-                // to the last.
+                // Only the last packet can have FIN or PSH, and segmentation sets them on the last
+                // segment.
                 let ending = Flags(frame[at] & Flags::FIN.with(Flags::PSH).0);
                 self.buffer[at] = Flags(self.buffer[at]).with(ending).0;
                 Ok(short || candidate.ends)
@@ -134,13 +137,14 @@ impl Held {
         }
     }
 
-    /// Completes the headers, and frees the slot for the next flow.
+    /// Completes the headers, and frees the slot for another flow.
     pub(super) fn finish(&mut self) -> Delivery<'_> {
-        // Not reached: a slot in use has a first packet.
+        // Unreachable: a slot in use has a first packet.
         let Some(first) = self.first.take() else {
             return Delivery::single(VnetHdr::default(), &[]);
         };
         let frame = &mut self.buffer[..self.len];
+        // A single packet is delivered unchanged.
         if self.count == 1 {
             return Delivery::single(first.vnet, frame);
         }
@@ -150,9 +154,8 @@ impl Held {
     }
 }
 
-/// Lengths and partial checksums of the headers of a GSO packet:
-/// `inet_gro_complete`, `ipv6_gro_complete`, `tcp4_gro_complete`,
-/// `udp_gro_complete_segment`.
+/// Sets lengths and partial checksums in the headers of a GSO packet: `inet_gro_complete`,
+/// `ipv6_gro_complete`, `tcp4_gro_complete`, `udp_gro_complete_segment`.
 fn complete(frame: &mut [u8], packet: &Packet, size: u16) -> VnetHdr {
     let (end, inner) = (frame.len(), &packet.inner);
     let mut vnet = VnetHdr {
@@ -183,8 +186,8 @@ fn complete(frame: &mut [u8], packet: &Packet, size: u16) -> VnetHdr {
         outer.set_network_length(frame, end, None);
         let length = end - outer.transport_offset;
         put16(frame, outer.transport_offset + 4, length as u16);
-        // Zero stays zero: `UDP_TUNNEL_CSUM` would give the segments a checksum that they had
-        // not.
+        // Keep a checksum of zero: `UDP_TUNNEL_CSUM` would give the segments a checksum that they
+        // did not have.
         if get16(frame, outer.checksum_at()) != 0 {
             vnet.flags |= flags::UDP_TUNNEL_CSUM;
             let pseudo = outer.pseudo_header(frame, length);
@@ -200,7 +203,7 @@ fn complete(frame: &mut [u8], packet: &Packet, size: u16) -> VnetHdr {
     vnet
 }
 
-/// Whether both have the same headers of the same lengths.
+/// Returns whether both have the same headers with the same lengths.
 fn same_shape(a: &Packet, b: &Packet) -> bool {
     let shape = |packet: &Packet| {
         let outer = packet.outer.map(|o| (o.network, o.network_offset, o.transport_offset));

@@ -1,21 +1,22 @@
-//! Coalescing: packets of one flow into a GSO packet, as the kernel's GRO does.
+//! Merges packets of one flow into a GSO packet, as the kernel's GRO does.
 //!
 //! Sources: `tcp_gro_receive` (`net/ipv4/tcp_offload.c`), `udp_gro_receive_segment`
 //! (`net/ipv4/udp_offload.c`), `inet_gro_receive` (`net/ipv4/af_inet.c`),
 //! `ipv6_gro_receive` (`net/ipv6/ip6_offload.c`), `inet_gro_flush`
 //! (`include/net/gro.h`), `vxlan_gro_receive` (`drivers/net/vxlan/vxlan_core.c`).
 //!
-//! What comes out can be cut again into exactly what came in
-//! ([`crate::segment`]). Packets of one flow come out in the order they went in;
-//! flows among each other may not. Two rules differ from the kernel's:
-//! - A flow is addresses, ports and protocol alone. A change of hardware addresses, VLAN
-//!   or flow label ends the GSO packet; for the kernel it starts another flow. Packets
-//!   of one flow therefore never overtake each other.
-//! - Equal IPv4 IDs are merged with DF set only, as before Linux 6.18. The vnet header
-//!   cannot say that the IDs were equal.
+//! The output can be segmented again into exactly the input ([`crate::segment`]). Packets of one
+//! flow keep their order; packets of different flows may be reordered. Two rules differ from the
+//! kernel's:
 //!
-//! Limits: memory is allocated once, 64 KiB and a little per flow held; packets
-//! that are GSO packets already pass as they are.
+//! - A flow consists of addresses, ports and protocol only. A change of hardware addresses, VLAN or
+//!   flow label ends the GSO packet; in the kernel it starts another flow. So packets of one flow
+//!   never overtake each other.
+//! - Equal IPv4 IDs are merged only with DF set, as before Linux 6.18. The vnet header cannot
+//!   express that the IDs were equal.
+//!
+//! Limits: memory is allocated once, 64 KiB and a little per held flow. Packets that are GSO
+//! packets already pass unchanged.
 
 mod held;
 mod refusal;
@@ -31,17 +32,15 @@ use held::Held;
 /// Limits of a coalescer, and the kinds of traffic that it merges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Flows held at the same time; at least one. When one more comes, the
-    /// oldest GSO packet is delivered. The kernel holds 8 in each of 8 buckets.
+    /// Maximum number of flows held; at least one. If there is another one, the oldest GSO packet
+    /// is delivered. The kernel holds 8 in each of 8 buckets.
     pub flows: usize,
-    /// Largest GSO packet in bytes, counted as the kernel's `gro_max_size`
-    /// counts: its IP packet is smaller than that. At most 65,536.
+    /// Limit on the size of a GSO packet in bytes, as the kernel's `gro_max_size`: its IP packet
+    /// must be smaller. At most 65,536.
     pub max_size: usize,
-    /// Whether UDP is merged, which the kernel does only for sockets and devices
-    /// that ask for it.
+    /// Whether UDP is merged. The kernel only does so for sockets and devices that ask for it.
     pub udp: bool,
-    /// Whether packets to this port are looked into for VXLAN and merged with
-    /// their tunnel headers on.
+    /// If set, packets to this port are parsed as VXLAN and merged including their tunnel headers.
     pub vxlan_port: Option<u16>,
 }
 
@@ -51,52 +50,52 @@ impl Default for Options {
     }
 }
 
-/// A packet or GSO packet that comes out.
+/// A packet or GSO packet that is delivered.
 #[derive(Debug, Clone, Copy)]
 pub struct Delivery<'a> {
-    /// The frame's vnet header. A GSO packet's has its type, segment size and partial
-    /// checksum; a single packet's is the one it came with.
+    /// The frame's vnet header. For a GSO packet, it has its type, segment size and partial
+    /// checksum. For a single packet, it is the one received with it.
     pub vnet: VnetHdr,
-    /// The frame from its Ethernet header on.
+    /// The frame, starting with its Ethernet header.
     pub frame: &'a [u8],
-    /// Number of packets in it.
+    /// Number of packets in the frame.
     pub segments: usize,
-    /// Whether all its IPv4 IDs were the same (inner, if it is in a tunnel).
+    /// Whether all IPv4 IDs were the same (the inner ones, if it is in a tunnel).
     pub fixed_ids: bool,
-    /// Whether all IPv4 IDs of its tunnel headers were the same.
+    /// Whether all IPv4 IDs of the outer headers were the same.
     pub fixed_outer_ids: bool,
 }
 
 impl<'a> Delivery<'a> {
-    /// A packet as it came.
+    /// A packet that is delivered unchanged.
     const fn single(vnet: VnetHdr, frame: &'a [u8]) -> Delivery<'a> {
         Delivery { vnet, frame, segments: 1, fixed_ids: false, fixed_outer_ids: false }
     }
 }
 
-/// What became of a packet.
+/// Result for a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// Appended to a held GSO packet of its flow.
+    /// Appended to the held GSO packet of its flow.
     Merged,
-    /// Held as the first of a GSO packet. With a reason: something of its flow was held,
-    /// could not take this packet, and has been delivered. Without: nothing was held.
+    /// Held as the first packet of a GSO packet. With a reason: another GSO packet of its flow was
+    /// held, could not take this packet, and was delivered. Without: none was held.
     Held(Option<Refusal>),
-    /// Delivered as it came, after what was held of its flow.
+    /// Delivered unchanged, after the held packets of its flow.
     Passed(Refusal),
 }
 
-/// Holds GSO packets while they grow.
+/// Holds GSO packets while they are assembled.
 #[derive(Debug)]
 pub struct Coalescer {
     options: Options,
-    /// `len` of them are in use, oldest first.
+    /// The first `len` slots are in use, oldest first.
     slots: Vec<Held>,
     len: usize,
 }
 
 impl Coalescer {
-    /// Allocates all the memory that will be used.
+    /// Allocates all memory.
     pub fn new(options: Options) -> Coalescer {
         let flows = options.flows.max(1);
         let max_size = options.max_size.min(65_536);
@@ -104,13 +103,13 @@ impl Coalescer {
         Coalescer { options, slots: (0..flows).map(|_| Held::new()).collect(), len: 0 }
     }
 
-    /// Number of packets and GSO packets held.
+    /// Returns the number of packets and GSO packets held.
     pub fn held(&self) -> usize {
         self.len
     }
 
-    /// Takes a packet that came with that vnet header. What has to leave because
-    /// of it, itself included, is delivered before this returns.
+    /// Takes a packet with its vnet header. Everything that has to be delivered because of it,
+    /// including the packet itself, is delivered before this returns.
     pub fn push(
         &mut self,
         frame: &[u8],
@@ -120,8 +119,8 @@ impl Coalescer {
         let packet = match self.parse(frame) {
             Ok(packet) => packet,
             Err(unsupported) => {
-                // Fragments and what hides behind extension headers may belong to
-                // any flow held; everything else belongs to none.
+                // Fragments, and packets whose extension headers hide the transport, may belong to
+                // any held flow. Other packets belong to none.
                 if matches!(unsupported, Unsupported::Fragment | Unsupported::Extension) {
                     self.flush(deliver);
                 }
@@ -153,12 +152,12 @@ impl Coalescer {
         }
         match candidate {
             Err(refusal) => pass(frame, vnet, refusal, deliver),
-            // It could be the last of a GSO packet, but not the first.
+            // It could end a GSO packet, but not start one.
             Ok(candidate) if candidate.ends => {
                 pass(frame, vnet, reason.unwrap_or(Refusal::Ends), deliver)
             }
             Ok(candidate) => {
-                // The oldest has been delayed the longest; the kernel does the same
+                // The oldest has been delayed the longest. The kernel does the same
                 // (`gro_flush_oldest`).
                 if self.len == self.slots.len() {
                     self.deliver(0, deliver);
@@ -170,7 +169,7 @@ impl Coalescer {
         }
     }
 
-    /// Delivers all that is held, oldest first.
+    /// Delivers all held packets, oldest first.
     pub fn flush(&mut self, deliver: &mut impl FnMut(Delivery<'_>)) {
         for held in &mut self.slots[..self.len] {
             deliver(held.finish());
@@ -180,7 +179,7 @@ impl Coalescer {
 
     fn deliver(&mut self, position: usize, deliver: &mut impl FnMut(Delivery<'_>)) {
         deliver(self.slots[position].finish());
-        // The slot goes behind those in use; the order of these stays.
+        // The slot moves behind those in use, whose order does not change.
         self.slots[position..self.len].rotate_left(1);
         self.len -= 1;
     }
@@ -190,8 +189,8 @@ impl Coalescer {
         if let (Transport::Udp, Some(port)) = (headers.transport, self.options.vxlan_port)
             && crate::get16(frame, headers.transport_offset + 2) == port
         {
-            // What is no TCP or UDP inside is not merged as UDP outside either:
-            // it would overtake the flows inside.
+            // If the inner packet is not TCP or UDP, the outer UDP packet must not be merged
+            // either, because it would overtake the inner flows.
             return Packet::parse_inside(frame, headers);
         }
         Ok(Packet { outer: None, inner: headers })

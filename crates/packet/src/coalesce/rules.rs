@@ -1,4 +1,4 @@
-//! The kernel's rules, one function per header.
+//! The kernel's merge rules, one function per header.
 
 use super::{Options, Refusal};
 use crate::checksum::Sum;
@@ -12,11 +12,11 @@ use crate::{get16, get32};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate {
     pub packet: Packet,
-    /// FIN or PSH: the GSO packet ends with it.
+    /// FIN or PSH is set: it ends the GSO packet.
     pub ends: bool,
 }
 
-/// What about a packet alone speaks against merging it.
+/// Checks whether a packet can be merged at all.
 pub(super) fn candidate(
     frame: &[u8],
     vnet: &VnetHdr,
@@ -24,16 +24,14 @@ pub(super) fn candidate(
     options: &Options,
 ) -> Result<Candidate, Refusal> {
     let inner = &packet.inner;
-    // Not merged further: the kernel does so for equal sizes only, and what is
-    // merged already gains little.
+    // The kernel merges GSO packets only if their sizes are equal, and they have little to gain.
     if vnet.gso_type != 0 {
         return Err(Refusal::Super);
     }
     if inner.transport == Transport::Udp && !options.udp {
         return Err(Refusal::UdpOff);
     }
-    // Nothing may be between the packet's end and the frame's: it would have
-    // to be cut away, or it would become payload.
+    // Data after the packet would have to be removed, or would become payload.
     if inner.end != frame.len() || packet.outer.is_some_and(|outer| outer.end != frame.len()) {
         return Err(Refusal::Padding);
     }
@@ -41,8 +39,9 @@ pub(super) fn candidate(
     if let Some(outer) = &packet.outer {
         network(frame, outer)?;
         udp_length(frame, outer)?;
-        // A partial checksum anywhere means that the packet was on no wire.
+        // A partial checksum anywhere means that the packet was never on a wire.
         let trusted = vnet.checksum_is_trusted();
+        // Merging computes a new checksum, which would hide the damage.
         if !trusted && !outer.checksum_is_valid(frame) {
             return Err(Refusal::Checksum);
         }
@@ -59,7 +58,7 @@ pub(super) fn candidate(
             Flags(0)
         }
     };
-    // As the first packet it would make `gso_size` 0, which announces nothing.
+    // As the first packet it would set `gso_size` to 0, which is invalid.
     if inner.payload_len() == 0 {
         return Err(Refusal::NoPayload);
     }
@@ -69,10 +68,10 @@ pub(super) fn candidate(
     }
     let trusted = match partial_at {
         Some(start) => start == inner.transport_offset,
-        // Inside a tunnel, DATA_VALID speaks of the outer checksum alone.
+        // Inside a tunnel, DATA_VALID only refers to the outer checksum.
         None => vnet.checksum_is_trusted() && packet.outer.is_none(),
     };
-    // The GSO packet gets a checksum of its own, which would hide that this one is wrong.
+    // The GSO packet gets a new checksum, which would hide that this one is wrong.
     if !trusted && !inner.checksum_is_valid(frame) {
         return Err(Refusal::Checksum);
     }
@@ -84,7 +83,7 @@ fn network(frame: &[u8], headers: &Headers) -> Result<(), Refusal> {
         if headers.transport_offset - headers.network_offset != ipv4::HEADER_LEN {
             return Err(Refusal::Ipv4Options);
         }
-        // Segmentation computes a right one, which would hide the error.
+        // Segmentation computes a valid checksum, which would hide the error.
         if !Sum::of(&frame[headers.network_offset..headers.transport_offset]).is_valid() {
             return Err(Refusal::HeaderChecksum);
         }
@@ -94,11 +93,11 @@ fn network(frame: &[u8], headers: &Headers) -> Result<(), Refusal> {
 
 fn udp_length(frame: &[u8], headers: &Headers) -> Result<(), Refusal> {
     let length = usize::from(get16(frame, headers.transport_offset + 4));
-    // Bytes between the UDP length's end and the IP payload's would become payload.
+    // Data after the UDP length would become payload.
     if length == headers.end - headers.transport_offset { Ok(()) } else { Err(Refusal::UdpLength) }
 }
 
-/// How IPv4 IDs go on in a GSO packet, known from its second packet on.
+/// How the IPv4 IDs continue in a GSO packet; known from its second packet on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IdRun {
     Unknown,
@@ -106,8 +105,8 @@ pub(super) enum IdRun {
     Fixed,
 }
 
-/// Whether `new`, with the same header lengths, continues the GSO packet of
-/// `count` packets that begins with the headers `old`.
+/// Checks whether `new`, with the same header lengths, continues the GSO packet of `count` packets
+/// that begins with the headers `old`.
 pub(super) fn continues_network(
     old: &[u8],
     new: &[u8],
@@ -118,6 +117,7 @@ pub(super) fn continues_network(
     let at = headers.network_offset;
     match headers.network {
         Network::Ipv4 => {
+            // Segmentation copies these fields, so they must be equal.
             if old[at + 1] != new[at + 1] {
                 return Err(Refusal::Tos);
             }
@@ -135,12 +135,13 @@ pub(super) fn continues_network(
                 // With DF set the ID has no meaning and may repeat (RFC 6864, section 4.1).
                 IdRun::Unknown if offset == 0 && dont_fragment != 0 => Ok(IdRun::Fixed),
                 IdRun::Fixed if offset == 0 => Ok(IdRun::Fixed),
-                // Segmentation makes IDs that count up or stay the same, and no others.
+                // Segmentation can only create IDs that increase or stay the same.
                 _ => Err(Refusal::Id),
             }
         }
         Network::Ipv6 => {
             let difference = get32(old, at) ^ get32(new, at);
+            // The lower 20 bits are the flow label, the others the traffic class.
             if difference & 0x000f_ffff != 0 {
                 return Err(Refusal::FlowLabel);
             }
@@ -159,7 +160,7 @@ pub(super) fn continues_network(
     }
 }
 
-/// TCP: whether `new` continues a GSO packet of `payload` bytes.
+/// Checks whether the TCP packet `new` continues a GSO packet of `payload` bytes.
 pub(super) fn continues_tcp(
     old: &[u8],
     new: &[u8],
@@ -168,6 +169,7 @@ pub(super) fn continues_tcp(
 ) -> Result<(), Refusal> {
     let at = headers.transport_offset;
     let (old_flags, new_flags) = (Flags(old[at + 13]), Flags(new[at + 13]));
+    // CWR marks only the first segment, so it starts a new packet.
     if new_flags.intersects(Flags::CWR) {
         return Err(Refusal::Cwr);
     }
@@ -179,20 +181,25 @@ pub(super) fn continues_tcp(
         return Err(Refusal::Flags);
     }
     if get16(old, at + 14) != get16(new, at + 14) {
+        // Segmentation copies the window, so an update would be lost.
         return Err(Refusal::Window);
     }
     if get32(old, at + 8) != get32(new, at + 8) {
+        // Segmentation copies the acknowledgement number, so an update would be lost.
         return Err(Refusal::Acknowledgement);
     }
-    // Without URG the kernel ignores it; but cut again it would not come back.
+    // Without URG the kernel ignores this field. But segmentation could not restore a different
+    // value.
     if get16(old, at + 18) != get16(new, at + 18) {
         return Err(Refusal::Urgent);
     }
     let options = at + crate::tcp::HEADER_LEN..headers.payload_offset;
     if old[options.clone()] != new[options] {
+        // Segmentation copies the options, such as time stamps.
         return Err(Refusal::TcpOptions);
     }
     if get32(old, at + 4).wrapping_add(payload as u32) != get32(new, at + 4) {
+        // A gap or a retransmission: segments must be contiguous.
         return Err(Refusal::Sequence);
     }
     Ok(())
