@@ -1,43 +1,43 @@
-//! JSON that is read within limits, as a stream: what comes is counted before a parser
-//! sees it, so that no parser builds more than the limits allow.
+//! Reads JSON as a stream within limits. The input is counted before a parser sees it, so that no
+//! parser builds more than the limits allow.
 //!
-//! Only the structure is followed (strings, brackets, words). Whether it is JSON, the
-//! parser says.
+//! Only the structure is checked (strings, brackets, words). The parser checks whether it is valid
+//! JSON.
 
 use std::fmt;
 use std::io::{self, Read};
 
-/// What is read at most.
+/// Limits for reading JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Largest size of the whole input.
+    /// Maximum size of the whole input.
     pub bytes: u64,
-    /// Bytes of a string, quotes left out, escapes as they stand.
+    /// Maximum bytes of a string, without quotes, escapes counted as written.
     pub string: usize,
-    /// Bytes of a number or another word.
+    /// Maximum bytes of a number or another word.
     pub word: usize,
-    /// Levels of objects and lists.
+    /// Maximum nesting depth of objects and lists.
     pub depth: usize,
-    /// Bytes of memory that the values will take, by [`Weights`].
+    /// Maximum estimated memory of the values in bytes, by [`Weights`].
     pub memory: u64,
-    /// Bytes that each kind of value is estimated at.
+    /// Estimated bytes of memory for each type of value.
     pub weights: Weights,
 }
 
-/// Bytes of memory by value, for an upper estimate.
+/// Bytes of memory for each value, for an upper estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Weights {
-    /// An object, its fields not counted.
+    /// An object without its fields.
     pub object: u64,
-    /// A list, its elements not counted.
+    /// A list without its elements.
     pub list: u64,
-    /// A string or a name, its bytes not counted.
+    /// A string or a name without its bytes.
     pub string: u64,
     /// A number or another word.
     pub word: u64,
 }
 
-/// A limit of [`Limits`].
+/// A limit in [`Limits`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     /// [`Limits::bytes`].
@@ -52,14 +52,14 @@ pub enum Limit {
     Memory,
 }
 
-/// A limit that was passed.
+/// An exceeded limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exceeded {
-    /// Limit that was passed.
+    /// The exceeded limit.
     pub limit: Limit,
-    /// Value of that limit: bytes, or levels for [`Limit::Depth`].
+    /// Value of the limit: bytes, or levels for [`Limit::Depth`].
     pub most: u64,
-    /// Bytes of the text before the place.
+    /// Number of bytes of the text before the position.
     pub at: u64,
 }
 
@@ -67,25 +67,16 @@ impl fmt::Display for Exceeded {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Exceeded { limit, most, at } = self;
         match limit {
-            Limit::Bytes => write!(out, "at most {most} bytes of JSON are read, more came"),
+            Limit::Bytes => write!(out, "the JSON is longer than {most} bytes"),
             Limit::String => {
-                write!(
-                    out,
-                    "a string of at most {most} bytes expected, a longer one came at byte {at}"
-                )
+                write!(out, "the string at byte {at} is longer than {most} bytes")
             }
             Limit::Word => {
-                write!(
-                    out,
-                    "a number of at most {most} bytes expected, a longer one came at byte {at}"
-                )
+                write!(out, "the number at byte {at} is longer than {most} bytes")
             }
-            Limit::Depth => write!(out, "at most {most} levels expected, more came at byte {at}"),
+            Limit::Depth => write!(out, "more than {most} nested levels at byte {at}"),
             Limit::Memory => {
-                write!(
-                    out,
-                    "values of at most {most} bytes of memory are read, more came by byte {at}"
-                )
+                write!(out, "the values up to byte {at} need more than {most} bytes of memory")
             }
         }
     }
@@ -141,10 +132,12 @@ impl Scanner {
     fn byte(&mut self, byte: u8) -> Result<(), Exceeded> {
         let Weights { object, list, string, word } = self.limits.weights;
         if let Token::String { bytes, escaped } = self.token {
+            // The string ends here.
             if byte == b'"' && !escaped {
                 self.token = Token::None;
                 return Ok(());
             }
+            // Refuse it before the parser stores more of it.
             if bytes >= self.limits.string {
                 return Err(self.exceeded(Limit::String));
             }
@@ -160,6 +153,7 @@ impl Scanner {
             b'{' | b'[' => {
                 self.token = Token::None;
                 self.depth += 1;
+                // A recursive parser could run out of stack.
                 if self.depth > self.limits.depth {
                     return Err(self.exceeded(Limit::Depth));
                 }
@@ -167,7 +161,7 @@ impl Scanner {
             }
             b'}' | b']' => {
                 self.token = Token::None;
-                // Brackets without a beginning are for the parser to refuse.
+                // Unbalanced brackets are left for the parser to refuse.
                 self.depth = self.depth.saturating_sub(1);
                 Ok(())
             }
@@ -191,31 +185,31 @@ impl Scanner {
 }
 
 impl Limits {
-    /// Looks at a whole text.
+    /// Checks a whole text.
     ///
     /// # Errors
-    /// The first limit that it passes.
+    /// The first limit that the text exceeds.
     pub fn check(self, text: &[u8]) -> Result<(), Exceeded> {
         Bounded::new(io::empty(), self).scanner.take(text)
     }
 
-    /// Reads a whole text of at most `bytes` bytes; one byte more is read of a longer one,
-    /// which [`Limits::check`] then refuses. Holds at most one and a half times `bytes`
-    /// meanwhile, whatever the reader is: a device or a pipe has no size to be asked for.
+    /// Reads a whole text of at most `bytes` bytes. For a longer text, one more byte is read, so
+    /// that [`Limits::check`] refuses it. Uses at most one and a half times `bytes` of memory for
+    /// any reader: devices and pipes do not report their size.
     ///
     /// # Errors
-    /// Those of the reader.
+    /// The error of the reader.
     pub fn read(self, reader: impl Read) -> io::Result<Vec<u8>> {
         let most = usize::try_from(self.bytes).unwrap_or(usize::MAX).saturating_add(1);
         let mut reader = reader.take(most as u64);
         let mut text: Vec<u8> = Vec::new();
         loop {
-            // `read_to_end` doubles what is full, also where one byte is left to come.
+            // `read_to_end` doubles a full buffer even if only one byte is left.
             let room = text.len().clamp(FIRST_PIECE, most.max(FIRST_PIECE));
             let room = room.min(most - text.len());
             text.reserve_exact(room);
-            // A short read is the end of the text. Without room, one byte more than allowed was
-            // read.
+            // A short read is the end of the text. If there is no room, one byte more than allowed
+            // was read.
             if reader.by_ref().take(room as u64).read_to_end(&mut text)? < room || room == 0 {
                 return Ok(text);
             }
@@ -223,10 +217,10 @@ impl Limits {
     }
 }
 
-/// Bytes that are made room for before a text's size is known.
+/// Size of the first buffer, before the size of the text is known.
 const FIRST_PIECE: usize = 64 << 10;
 
-/// A reader that ends in an error where a limit is passed.
+/// A reader that fails when a limit is exceeded.
 #[derive(Debug)]
 pub struct Bounded<R> {
     inner: R,
@@ -235,13 +229,13 @@ pub struct Bounded<R> {
 }
 
 impl<R: Read> Bounded<R> {
-    /// Reads from `inner` within limits.
+    /// Creates a reader that reads from `inner` within the limits.
     pub fn new(inner: R, limits: Limits) -> Bounded<R> {
         let scanner = Scanner { limits, at: 0, memory: 0, depth: 0, token: Token::None };
         Bounded { inner, scanner, exceeded: None }
     }
 
-    /// The limit that was passed, if one was.
+    /// Returns the exceeded limit, if any.
     pub fn exceeded(&self) -> Option<Exceeded> {
         self.exceeded
     }
@@ -249,7 +243,7 @@ impl<R: Read> Bounded<R> {
 
 impl<R: Read> Read for Bounded<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        // A parser that reads on after the error must not get what is behind the limit.
+        // A parser that continues after the error must not get data beyond the limit.
         if let Some(exceeded) = self.exceeded {
             return Err(io::Error::other(exceeded));
         }
@@ -291,7 +285,7 @@ mod tests {
     }
 
     fn limit(text: &str) -> Option<Limit> {
-        // However the text is cut on its way.
+        // The result does not depend on how the text is split.
         for piece in [1, 7, text.len().max(1)] {
             let mut bounded = Bounded::new(Cut(text.as_bytes(), piece), LIMITS);
             let read = io::copy(&mut bounded, &mut io::sink());
@@ -323,7 +317,7 @@ mod tests {
         assert_eq!(limit("123456789"), Some(Limit::Word));
         assert_eq!(limit("[[[]],[[]]]"), None);
         assert_eq!(limit("[[[[]]]]"), Some(Limit::Depth));
-        // Brackets in strings are none.
+        // Brackets in strings do not count.
         assert_eq!(limit(r#""[[[[[[[""#), None);
         assert_eq!(limit("{} {} {} {}"), None);
         assert_eq!(limit("{} {} {} {} 1"), Some(Limit::Memory));

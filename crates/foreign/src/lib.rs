@@ -1,12 +1,12 @@
-//! What came from elsewhere: read within limits, shown without harm.
+//! Foreign data: read within limits and shown safely.
 //!
 //! - [`Plain`]: foreign text for one line of a terminal, a table or a page.
-//! - [`lines()`], [`json()`], [`log()`]: whole outputs, at the last step before they
-//!   are written. They catch what no field's own escape caught.
-//! - [`csv_cell`]: a cell that no spreadsheet takes for a formula.
-//! - [`bounded`]: JSON of at most so many bytes, values and levels, read as a stream.
+//! - [`lines()`], [`json()`], [`log()`]: whole outputs, as the last step before they are written.
+//!   They catch characters that the escaping of a field has missed.
+//! - [`csv_cell`]: a cell that spreadsheets do not take as a formula.
+//! - [`bounded`]: JSON with limits on bytes, values and levels, read as a stream.
 //!
-//! Nothing here knows what the text is about, and nothing depends on another crate.
+//! This crate does not know the meaning of the text and depends on no other crate.
 
 #![forbid(unsafe_code)]
 

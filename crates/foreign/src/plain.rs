@@ -1,4 +1,4 @@
-//! Characters that change how text around them is shown are shown themselves.
+//! Escapes characters that change how the text around them is shown.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display, Write};
@@ -16,21 +16,21 @@ pub struct Plain<'a>(pub &'a str);
 
 impl Display for Plain<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Width and precision are the formatter's business.
+        // The formatter handles width and precision.
         out.pad(&plain(self.0))
     }
 }
 
-/// As [`Plain`], as a text.
+/// Like [`Plain`], as a string.
 pub fn plain(text: &str) -> Cow<'_, str> {
     replaced(text, |_, c| is_harmful(c))
 }
 
-/// Whether a character shown raw could change what a reader sees of the text around it.
+/// Returns whether an unescaped character could change how a reader sees the text around it.
 ///
-/// These are the control characters (C0, DEL, C1), and of Unicode the characters that
-/// set the direction of writing (UAX #9), separate lines, have no width, or annotate
-/// (`Default_Ignorable_Code_Point` of DerivedCoreProperties.txt, and U+FFF9 to U+FFFB).
+/// These are the control characters (C0, DEL, C1), and Unicode characters that set the writing
+/// direction (UAX #9), separate lines, have no width, or annotate (`Default_Ignorable_Code_Point`
+/// of DerivedCoreProperties.txt, and U+FFF9 to U+FFFB).
 pub fn is_harmful(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -48,9 +48,9 @@ pub fn is_harmful(c: char) -> bool {
             | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// A whole text on its way out. Lines and tabs stay. With `colour`, sequences that set
-/// colours and boldness (SGR of ECMA-48) stay, too: a program that prints in colour has
-/// escaped each foreign part of it by [`Plain`].
+/// Escapes a whole text before it is written. Line ends and tabs stay. With `colour`, sequences
+/// that set colours and bold (SGR of ECMA-48) stay too: a program that prints in colour must escape
+/// foreign parts with [`Plain`].
 pub fn lines(text: &str, colour: bool) -> Cow<'_, str> {
     let ours = |at: usize, c: char| match c {
         '\n' | '\t' => true,
@@ -60,11 +60,12 @@ pub fn lines(text: &str, colour: bool) -> Cow<'_, str> {
     replaced(text, |at, c| is_harmful(c) && !ours(at, c))
 }
 
-/// One entry of a log on its way out: as [`lines()`], but with no end of a line within it,
-/// which could pass for an entry of its own.
+/// Escapes one log entry before it is written: like [`lines()`], but without line ends inside,
+/// which could look like a separate entry.
 pub fn log(text: &str, colour: bool) -> Cow<'_, str> {
     let end = text.trim_end_matches('\n').len();
     let ours = |at: usize, c: char| match c {
+        // Only the line end of the entry itself stays.
         '\n' => at >= end,
         '\x1b' => colour && is_colour(&text[at + 1..]),
         _ => false,
@@ -72,7 +73,7 @@ pub fn log(text: &str, colour: bool) -> Cow<'_, str> {
     replaced(text, |at, c| is_harmful(c) && !ours(at, c))
 }
 
-/// `[1;31m` and the like, behind an escape character.
+/// Returns whether the text after an escape character is a colour sequence such as `[1;31m`.
 fn is_colour(text: &str) -> bool {
     let Some(rest) = text.strip_prefix('[') else { return false };
     let end = rest.find(|c: char| !c.is_ascii_digit() && c != ';');
@@ -80,6 +81,7 @@ fn is_colour(text: &str) -> bool {
 }
 
 fn replaced(text: &str, harmful: impl Fn(usize, char) -> bool) -> Cow<'_, str> {
+    // Usually there is nothing to replace, so nothing is copied.
     let Some(first) = text.char_indices().position(|(at, c)| harmful(at, c)) else {
         return Cow::Borrowed(text);
     };
@@ -101,8 +103,8 @@ fn replaced(text: &str, harmful: impl Fn(usize, char) -> bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// JSON on its way out, equal as a value: in it, characters beyond the structure's own
-/// stand in strings only, where an escape means the same.
+/// Escapes JSON before it is written, without changing its value: such characters, except those of
+/// the structure itself, occur only in strings, where an escape has the same meaning.
 pub fn json(text: &str) -> Cow<'_, str> {
     let stays = |c: char| !is_harmful(c) || matches!(c, '\n' | '\t' | '\r');
     if text.chars().all(stays) {
@@ -151,7 +153,7 @@ mod tests {
         let ours = "\x1b[1mhead\x1b[0m\n\tbody\n";
         assert_eq!(lines(ours, true), ours);
         assert_eq!(lines(ours, false), "\\x1b[1mhead\\x1b[0m\n\tbody\n");
-        // Neither a cursor's move, nor a title, nor a carriage return alone.
+        // Neither cursor movement, nor a title, nor a single carriage return.
         assert_eq!(lines("\x1b[2J\x1b]0;x\x07\ra\x1b[", true), "\\x1b[2J\\x1b]0;x\\x07\\ra\\x1b[");
         assert_eq!(log("one\ntwo\n", false), "one\\ntwo\n");
     }

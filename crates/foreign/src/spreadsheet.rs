@@ -1,15 +1,15 @@
-//! Cells of CSV, which spreadsheets open.
+//! CSV cells that spreadsheets can open safely.
 
 use std::borrow::Cow;
 
 use crate::plain::plain;
 
-/// A cell as [`crate::Plain`] text, quoted by RFC 4180 where it must be.
+/// Returns a cell as [`crate::Plain`] text, quoted by RFC 4180 if needed.
 ///
-/// A cell that begins with `=`, `+`, `-` or `@` and is no number gets a single quote in
-/// front, so that no spreadsheet computes it (OWASP, "CSV Injection"; a tab and a carriage
-/// return, which that page names, too, are shown as escapes). So does one whose first
-/// character is such a sign in its full-width form, which some programs fold.
+/// A cell that starts with `=`, `+`, `-` or `@` and is not a number gets a leading single quote, so
+/// that spreadsheets do not evaluate it (OWASP, "CSV Injection"; tabs and carriage returns, which
+/// that page also mentions, are shown as escapes). The same applies to the full-width forms of
+/// these characters, which some programs normalise.
 ///
 /// ```
 /// assert_eq!(foreign::csv_cell("=1+1"), "'=1+1");
@@ -18,7 +18,7 @@ use crate::plain::plain;
 pub fn csv_cell(text: &str) -> Cow<'_, str> {
     let mut cell = plain(text);
     let starts = |c: char| "=+-@＝＋－＠".contains(c);
-    // Spaces in front are taken off by some programs.
+    // Some programs remove leading spaces.
     let is_formula = cell.trim_start().starts_with(starts) && !is_number(&cell);
     if is_formula {
         cell = Cow::Owned(format!("'{cell}"));
@@ -29,7 +29,7 @@ pub fn csv_cell(text: &str) -> Cow<'_, str> {
     cell
 }
 
-/// A number, or a list of numbers; `-` alone stands for a missing one.
+/// Returns whether the cell is a number or a list of numbers; `-` alone means a missing value.
 fn is_number(cell: &str) -> bool {
     cell.split(' ').all(|word| word == "-" || word.parse::<f64>().is_ok())
 }
