@@ -1,23 +1,23 @@
-//! Figures by label, for a bounded number of labels.
+//! Figures by label, for a limited number of labels.
 //!
-//! What has no room is summed up under one label of its own. A label that nothing was added to
-//! for [`Bounded::IDLE`] makes room for a new one. Where labels have owners, the owner with most
-//! places makes room for one with fewer: nobody's labels take the others' away. Each sum grows,
-//! or is gone: a reader never sees one shrink.
+//! If there is no room, a figure is added to the sum of one separate label. A label that has not
+//! changed for [`Bounded::IDLE`] is replaced by a new one. If labels have owners, the owner with
+//! the most places loses one to an owner with fewer, so that no owner's labels displace all others.
+//! A sum only grows or disappears; a reader never sees it decrease.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Figures of at most so many labels.
+/// Figures for a limited number of labels.
 #[derive(Debug)]
 pub struct Bounded<K, V> {
     most: usize,
     figures: BTreeMap<K, Entry<V>>,
     owner: fn(&K) -> &str,
-    /// How many places each owner has.
+    /// Number of places of each owner.
     places: BTreeMap<String, usize>,
     other: Option<V>,
-    /// No label is idle for long enough before.
+    /// Until then, no label has been idle long enough to be replaced.
     full_until: Duration,
 }
 
@@ -28,26 +28,26 @@ struct Entry<V> {
 }
 
 impl<K: Ord + Clone, V: Default> Bounded<K, V> {
-    /// How long a label keeps its place without anything new.
+    /// How long a label keeps its place without changes.
     pub const IDLE: Duration = Duration::from_secs(600);
 
-    /// Room for so many labels, whosoever they are.
+    /// Creates figures for up to `most` labels without owners.
     pub fn new(most: usize) -> Bounded<K, V> {
         Bounded::shared(most, |_| "")
     }
 
-    /// Room for so many labels, which their owners share.
+    /// Creates figures for up to `most` labels, shared by their owners.
     pub fn shared(most: usize, owner: fn(&K) -> &str) -> Bounded<K, V> {
         let (figures, places) = (BTreeMap::new(), BTreeMap::new());
         Bounded { most, figures, owner, places, other: None, full_until: Duration::ZERO }
     }
 
-    /// Figures of a label, to add to; `now` is a clock that never goes back.
+    /// Returns the figures of a label, to add to; `now` must be a monotonic clock.
     pub fn of(&mut self, label: K, now: Duration) -> &mut V {
         if !self.figures.contains_key(&label) {
             let owner = (self.owner)(&label).to_owned();
             if !self.has_room(now) && !self.makes_room(&owner) {
-                // More labels than a scraper should keep: the sum stays right.
+                // There are more labels than a scraper should keep; the total stays correct.
                 return self.other.get_or_insert_default();
             }
             *self.places.entry(owner).or_default() += 1;
@@ -58,28 +58,31 @@ impl<K: Ord + Clone, V: Default> Bounded<K, V> {
         &mut entry.figures
     }
 
-    /// Whether a new label has a place, which may be that of an idle one.
+    /// Returns whether there is room for a new label, possibly by removing an idle one.
     fn has_room(&mut self, now: Duration) -> bool {
         if self.figures.len() < self.most {
             return true;
         }
+        // Until then no place can be idle: the search through all of them is not needed.
         if now < self.full_until {
             return false;
         }
         let oldest = self.figures.iter().min_by_key(|(_, entry)| entry.touched);
         let oldest = oldest.map(|(label, entry)| (label.clone(), entry.touched));
+        // There are no places at all.
         let Some((label, touched)) = oldest else { return false };
         self.full_until = touched + Self::IDLE;
         now >= self.full_until && self.remove(&label)
     }
 
-    /// Whether the owner with most places has more than one more than this one: that one's
-    /// label that was touched least lately is gone then.
+    /// Makes room for an owner if the owner with the most places has at least two more: the least
+    /// recently changed label of that owner is removed. Returns whether there is room.
     fn makes_room(&mut self, owner: &str) -> bool {
         let own = self.places.get(owner).copied().unwrap_or(0);
         let Some((rich, most)) = self.places.iter().max_by_key(|(_, places)| **places) else {
             return false;
         };
+        // Taking a place would only exchange the two owners.
         if *most <= own + 1 {
             return false;
         }
@@ -93,6 +96,7 @@ impl<K: Ord + Clone, V: Default> Bounded<K, V> {
         let owner = (self.owner)(label);
         if let Some(places) = self.places.get_mut(owner) {
             *places -= 1;
+            // An owner without places must not use memory.
             if *places == 0 {
                 self.places.remove(owner);
             }
@@ -100,7 +104,7 @@ impl<K: Ord + Clone, V: Default> Bounded<K, V> {
         self.figures.remove(label).is_some()
     }
 
-    /// Each label and its figures; those of all others under `other`.
+    /// Returns all labels with their figures; the sum of all others is under `other`.
     pub fn iter<'a>(&'a self, other: &'a K) -> impl Iterator<Item = (&'a K, &'a V)> {
         let own = self.figures.iter().map(|(label, entry)| (label, &entry.figures));
         own.chain(self.other.iter().map(move |figures| (other, figures)))
@@ -146,7 +150,7 @@ mod tests {
         assert_eq!(of("other tenant"), 1);
         assert!(of("host") >= 49, "{}", of("host"));
         assert_eq!(bounded.places.values().sum::<usize>(), 100);
-        // What is there from the beginning keeps its place and its sum.
+        // Labels that exist from the start keep their place and sum.
         assert_eq!(*bounded.of(("host", 0), at(1)), 5);
     }
 

@@ -1,11 +1,11 @@
-//! Pages for Prometheus, in its text format (0.0.4).
+//! Pages for Prometheus in its text format (0.0.4).
 //!
-//! - [`Page`]: metrics of one answer, their names begun with one prefix.
-//! - [`Histogram`]: how often times were how long.
-//! - [`Bounded`]: figures by label for at most so many labels, and one for all others.
+//! - [`Page`]: the metrics of one answer, whose names start with a common prefix.
+//! - [`Histogram`]: a histogram of durations.
+//! - [`Bounded`]: figures by label for a limited number of labels, and a sum for all others.
 //!
-//! Nothing here serves a page, and nothing knows what is counted. Values of labels are shown
-//! as plain text ([`foreign::plain`]), then escaped as the format wants it.
+//! This crate does not serve pages and does not know what is counted. Label values are shown as
+//! plain text ([`foreign::plain`]) and then escaped as the format requires.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
 //! A page: the metrics of one answer.
 //!
-//! It is made anew for each answer, so that what is gone is not shown any more.
+//! It is built again for each answer, so that it shows only what still exists.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use prometheus::{Encoder, TextEncoder};
 use crate::histogram::Histogram;
 use crate::process::Process;
 
-/// Metrics of one answer.
+/// The metrics of one answer.
 #[derive(Debug)]
 pub struct Page {
     prefix: &'static str,
@@ -18,34 +18,36 @@ pub struct Page {
 }
 
 impl Page {
-    /// One whose metrics' names begin with `prefix`, such as `overlane_accel`, and which has
-    /// `build_info` and what the process itself takes.
+    /// Creates a page whose metric names start with `prefix`, such as `overlane_accel`. It contains
+    /// `build_info` and the resource usage of the process.
     pub fn new(prefix: &'static str, version: &str) -> Page {
         let mut page = Page { prefix, families: BTreeMap::new() };
         let info = [([version.to_owned()], 1.0)];
         page.gauges("build_info", "Version of overlane; always 1.", ["version"], info);
         if let Some(process) = Process::read() {
             let cpu = [no_label(|metric| metric.set_counter(counter(process.cpu)))];
-            let (name, help) = ("process_cpu_seconds_total", "CPU time of the process.");
+            let (name, help) =
+                ("process_cpu_seconds_total", "CPU time used by the process in seconds.");
             page.add(name.to_owned(), help, MetricType::COUNTER, cpu);
             let memory = [no_label(|metric| metric.set_gauge(gauge(process.memory)))];
-            let (name, help) = ("process_resident_memory_bytes", "Memory of the process.");
+            let (name, help) =
+                ("process_resident_memory_bytes", "Resident memory of the process in bytes.");
             page.add(name.to_owned(), help, MetricType::GAUGE, memory);
         }
         page
     }
 
-    /// A number.
+    /// Adds a gauge.
     pub fn gauge(&mut self, name: &str, help: &str, value: f64) {
         self.gauges::<0>(name, help, [], [([], value)]);
     }
 
-    /// A number that only grows.
+    /// Adds a counter.
     pub fn counter(&mut self, name: &str, help: &str, value: f64) {
         self.counters::<0>(name, help, [], [([], value)]);
     }
 
-    /// Numbers by label; those of the same label are added.
+    /// Adds gauges by label; values with the same label are added up.
     pub fn gauges<const N: usize>(
         &mut self,
         name: &str,
@@ -56,7 +58,7 @@ impl Page {
         self.numbers(MetricType::GAUGE, name, help, labels, values);
     }
 
-    /// Numbers that only grow, by label; those of the same label are added.
+    /// Adds counters by label; values with the same label are added up.
     pub fn counters<const N: usize>(
         &mut self,
         name: &str,
@@ -85,7 +87,7 @@ impl Page {
         self.add(self.named(name), help, kind, metrics);
     }
 
-    /// Histograms by label; those of the same label are merged.
+    /// Adds histograms by label; histograms with the same label are merged.
     pub fn histograms<const N: usize>(
         &mut self,
         name: &str,
@@ -111,22 +113,23 @@ impl Page {
         kind: MetricType,
         metrics: impl IntoIterator<Item = Metric>,
     ) {
+        // A family has a help text and a type, which all its series share.
         let mut family = MetricFamily::default();
         family.set_name(name.clone());
         family.set_help(help.to_owned());
         family.set_field_type(kind);
         family.set_metric(metrics.into_iter().collect());
-        // The format has no family without a metric.
+        // The format does not allow a family without metrics.
         if !family.get_metric().is_empty() {
             self.families.insert(name, family);
         }
     }
 
-    /// The page as text.
+    /// Returns the page as text.
     pub fn text(self) -> String {
         let families: Vec<MetricFamily> = self.families.into_values().collect();
         let mut text = Vec::new();
-        // Each family has a name and a metric: what fails is a test's to find.
+        // Every family has a name and a metric, so encoding can fail only if the code is wrong.
         if let Err(error) = TextEncoder::new().encode(&families, &mut text) {
             tracing::warn!("metrics: {error}");
         }
@@ -146,14 +149,15 @@ fn counter(value: f64) -> Counter {
     counter
 }
 
-/// Figures by labels as they are shown: two names that others chose may look the same there,
-/// and no page may have one series twice.
+/// Combines figures by the labels as they are shown: two foreign names may look the same when
+/// escaped, and a page must not contain a series twice.
 fn by_shown<const N: usize, T: Default>(
     values: impl IntoIterator<Item = ([String; N], T)>,
     join: impl Fn(&mut T, T),
 ) -> BTreeMap<[String; N], T> {
     let mut all = BTreeMap::new();
     for (labels, value) in values {
+        // Names may come from other users, who must not forge lines of the page.
         let shown = labels.map(|label| foreign::plain(&label).into_owned());
         join(all.entry(shown).or_default(), value);
     }
