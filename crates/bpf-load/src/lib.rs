@@ -1,6 +1,6 @@
-//! Loading BPF objects for programs that look on; what is wrong, in words.
+//! Loads BPF objects for observing programs, with readable errors.
 //!
-//! [`drop_reasons`] and [`functions`] are the running kernel's own names.
+//! [`drop_reasons`] and [`functions`] return names of the running kernel.
 
 #![forbid(unsafe_code)]
 
@@ -15,12 +15,12 @@ use libbpf_rs::{
 
 pub use names::{DropReasons, NOT_TOLD, drop_reasons, functions, know_functions};
 
-/// Opens an object, and the kernel's types beside it.
+/// Opens a BPF object and the BTF types of the kernel.
 ///
 /// # Errors
-/// A kernel without BTF, and an object that is none.
+/// If the kernel has no BTF, or the object is invalid.
 pub fn open(object: &[u8]) -> Result<(OpenObject, Btf<'static>), String> {
-    // libbpf would print to stderr.
+    // By default libbpf prints to stderr.
     set_print(Some((PrintLevel::Debug, |level, message| {
         tracing::debug!(?level, "libbpf: {}", message.trim_end());
     })));
@@ -28,28 +28,28 @@ pub fn open(object: &[u8]) -> Result<(OpenObject, Btf<'static>), String> {
         .map_err(|e| format!("the kernel has no BTF (/sys/kernel/btf/vmlinux): {e}"))?;
     let object = ObjectBuilder::default()
         .open_memory(object)
-        .map_err(|e| format!("opening the BPF object: {e}"))?;
+        .map_err(|e| format!("cannot open the BPF object: {e}"))?;
     Ok((object, btf))
 }
 
-/// Loads the object's programs and maps.
+/// Loads the programs and maps of the object.
 ///
 /// # Errors
-/// The error says which rights it takes.
+/// The error names the required capabilities.
 pub fn load(object: OpenObject) -> Result<Object, String> {
     object.load().map_err(|e| match e.kind() {
         ErrorKind::PermissionDenied => format!(
             "loading BPF programs needs CAP_BPF and CAP_PERFMON in the initial user \
              namespace (root): {e}"
         ),
-        _ => format!("loading the BPF programs: {e}"),
+        _ => format!("cannot load the BPF programs: {e}"),
     })
 }
 
-/// A map, whose keys and values have so many bytes.
+/// Returns a map whose keys and values have these sizes in bytes.
 ///
 /// # Errors
-/// Where there is none of this name, or of other sizes.
+/// If there is no map with this name, or its sizes differ.
 pub fn map(object: &Object, name: &str, key: usize, value: usize) -> Result<MapHandle, String> {
     let map = object
         .maps()

@@ -1,4 +1,4 @@
-//! Names of the running kernel: of its reasons, and of its functions.
+//! Names of the running kernel: drop reasons and functions.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -6,32 +6,33 @@ use std::sync::OnceLock;
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Enum;
 
-/// What a drop's reason is called on a kernel that tells none.
+/// The name of a drop reason on a kernel that does not report reasons.
 pub const NOT_TOLD: &str = "NOT_TOLD";
 
-/// Reasons for dropping a packet, by number. The default is a kernel that tells none.
+/// Reasons for dropping a packet, by number. The default is for a kernel that does not report
+/// reasons.
 #[derive(Debug, Clone, Default)]
 pub struct DropReasons(BTreeMap<u32, String>);
 
 impl DropReasons {
-    /// The kernel's name, without its prefix (`SOCKET_RCVBUFF`).
+    /// Returns the kernel's name of a reason without its prefix (`SOCKET_RCVBUFF`).
     pub fn name(&self, reason: u32) -> String {
         if self.0.is_empty() {
             return NOT_TOLD.to_owned();
         }
-        // Above 16 bits: a subsystem's own (enum skb_drop_reason_subsys).
+        // Numbers above 16 bits belong to a subsystem (enum skb_drop_reason_subsys).
         self.0.get(&reason).cloned().unwrap_or_else(|| format!("reason {reason:#x}"))
     }
 }
 
-/// The running kernel's names of its reasons for dropping a packet.
+/// Returns the running kernel's names of its drop reasons.
 ///
 /// # Errors
-/// A kernel that has none: before Linux 5.17.
+/// If the kernel has none: before Linux 5.17.
 pub fn drop_reasons(btf: &Btf<'_>) -> Result<DropReasons, String> {
     let names = btf
         .type_by_name::<Enum<'_>>("skb_drop_reason")
-        .ok_or("the kernel has no enum skb_drop_reason (Linux 5.17 or newer has)")?;
+        .ok_or("the kernel has no enum skb_drop_reason (requires Linux 5.17)")?;
     let by_number = names
         .iter()
         .filter_map(|member| {
@@ -45,31 +46,31 @@ pub fn drop_reasons(btf: &Btf<'_>) -> Result<DropReasons, String> {
     Ok(DropReasons(by_number))
 }
 
-/// Reads the kernel's own symbols, if nobody has. They stay in memory. [`functions`] would do it, at a
-/// time when something else may have to be done soon.
+/// Reads the symbols of the kernel if they have not been read. They stay in memory. Otherwise
+/// [`functions`] would read them, possibly at a time when something else is urgent.
 pub fn know_functions() {
     own();
 }
 
-/// The kernel's own symbols, which stay. Those of modules come and go.
+/// The symbols of the kernel itself, which do not change. Symbols of modules come and go.
 fn own() -> &'static Symbols {
     static OWN: OnceLock<Symbols> = OnceLock::new();
     OWN.get_or_init(|| Symbols::parse(&kallsyms(), |module| !module))
 }
 
 fn kallsyms() -> String {
-    // Where it cannot be read, nothing is told.
+    // If it cannot be read, no function names are reported.
     let bytes = std::fs::read("/proc/kallsyms").unwrap_or_default();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The functions that the addresses lie in; `None` for those that the kernel
-/// does not tell (`kernel.kptr_restrict`).
+/// Returns the functions that contain the addresses; `None` if the kernel hides them
+/// (`kernel.kptr_restrict`).
 pub fn functions(addresses: &[u64]) -> BTreeMap<u64, Option<String>> {
     named(own(), addresses, || Symbols::parse(&kallsyms(), |_| true))
 }
 
-/// By the kernel's own symbols where these are around an address, and else by `all`.
+/// Uses the kernel's own symbols for addresses among them, and `all` for the others.
 fn named(
     own: &Symbols,
     addresses: &[u64],
@@ -89,15 +90,15 @@ fn named(
 /// Functions by address.
 #[derive(Debug, Default)]
 struct Symbols {
-    /// The names, one behind the other.
+    /// The names, one after the other.
     names: String,
-    /// Address, and where in `names` the name begins; sorted.
+    /// Address, and start of the name in `names`; sorted.
     begins: Vec<(u64, u32)>,
 }
 
 impl Symbols {
-    /// Of lines as in `/proc/kallsyms`: address, type, name, module in brackets. `is_wanted` is
-    /// asked about those of a module, and about the kernel's own.
+    /// Parses lines as in `/proc/kallsyms`: address, type, name, module in brackets. `is_wanted`
+    /// gets true for a symbol of a module, and false for one of the kernel.
     fn parse(text: &str, is_wanted: impl Fn(bool) -> bool) -> Symbols {
         let mut symbols = Symbols::default();
         for line in text.lines() {
@@ -107,7 +108,7 @@ impl Symbols {
             else {
                 continue;
             };
-            // All 0 where addresses are hidden.
+            // Addresses are all 0 if they are hidden.
             let Some(address) = u64::from_str_radix(address, 16).ok().filter(|a| *a > 0) else {
                 continue;
             };
@@ -120,7 +121,7 @@ impl Symbols {
                 symbols.names.push('\n');
             }
         }
-        // Of several names of one address the first.
+        // If an address has several names, the first is used.
         symbols.begins.sort_by_key(|(address, _)| *address);
         symbols.begins.dedup_by_key(|(address, _)| *address);
         symbols
@@ -131,8 +132,8 @@ impl Symbols {
         ends.is_some_and(|(first, last)| first.0 < address && address <= last.0)
     }
 
-    /// The function right below a return address: that lies behind the call, so never at the very
-    /// beginning.
+    /// Returns the function that contains the call before a return address. The return address is
+    /// after the call, so it is never the start of that function.
     fn at(&self, address: u64) -> Option<String> {
         let behind = self.begins.partition_point(|(begin, _)| *begin < address);
         let (_, begin) = self.begins.get(behind.checked_sub(1)?)?;
@@ -153,7 +154,7 @@ mod tests {
     fn an_address_lies_in_the_nearest_function_below_it() {
         let symbols = Symbols::parse(TEXT, |module| !module);
         assert_eq!(symbols.at(0xffff_ffff_8100_01ff).as_deref(), Some("second"));
-        // The call was the last instruction of the function before.
+        // The call was the last instruction of the preceding function.
         assert_eq!(symbols.at(0xffff_ffff_8100_0100).as_deref(), Some("first"));
         assert_eq!(symbols.at(0xffff_ffff_8100_0000), None);
         assert_eq!(symbols.at(1), None);
