@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * What BPF programs begin with: types, sections, maps, and of the kernel's
- * numbers, helpers and structs those that more than one program uses.
+ * Common header of BPF programs: types, sections, maps, and the kernel's constants, helpers and
+ * structs that more than one program uses.
  */
 #ifndef OVERLANE_BPF_H
 #define OVERLANE_BPF_H

@@ -1,7 +1,7 @@
-//! Compiles a crate's BPF programs with clang: all that its `build.rs` does.
+//! Compiles a crate's BPF programs with clang, as the whole job of its `build.rs`.
 //!
-//! `bpf/NAME.bpf.c` becomes `OUT_DIR/NAME.bpf.o`, from where the crate's loader
-//! embeds it. What programs have in common is in `include/bpf.h` of this crate.
+//! `bpf/NAME.bpf.c` becomes `OUT_DIR/NAME.bpf.o`, which the crate's loader embeds. Definitions
+//! shared by programs are in `include/bpf.h` of this crate.
 
 #![forbid(unsafe_code)]
 
@@ -9,12 +9,11 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Of the crate that is built.
+/// Directory of sources in the crate being built.
 const SOURCES: &str = "bpf";
 const INCLUDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/include");
 
-/// Compiles every program of the crate that is being built; what is wrong goes to
-/// cargo.
+/// Compiles every program of the crate being built. Reports errors to cargo.
 pub fn compile() -> ExitCode {
     println!("cargo::rerun-if-changed={SOURCES}");
     println!("cargo::rerun-if-changed={INCLUDE}");
@@ -22,7 +21,7 @@ pub fn compile() -> ExitCode {
     match sources().and_then(|sources| sources.iter().try_for_each(|source| object(source))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
-            // One directive is one line.
+            // A cargo directive is a single line.
             println!("cargo::error={}", reason.replace('\n', " | "));
             ExitCode::FAILURE
         }
@@ -45,7 +44,7 @@ fn object(source: &Path) -> Result<(), String> {
     let out_dir = env::var_os("OUT_DIR").ok_or("OUT_DIR is not set: run by cargo only")?;
     let name = source.file_name().ok_or("a source has a file name")?;
     let object = PathBuf::from(out_dir).join(name).with_extension("o");
-    // Constants and maps are in the target's byte order.
+    // Constants and maps use the target's byte order.
     let target = match env::var("CARGO_CFG_TARGET_ENDIAN").as_deref() {
         Ok("big") => "bpfeb",
         _ => "bpfel",
