@@ -1,43 +1,43 @@
-//! CPU affinity of threads, timer slack of the calling one.
+//! CPU affinity of threads and timer slack of the calling thread.
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
 use crate::{Error, Result};
 
-/// The calling thread, to `sched_setaffinity(2)`.
+/// The calling thread, for `sched_setaffinity(2)`.
 const THIS_THREAD: Pid = Pid::from_raw(0);
 
 /// Binds the calling thread to one CPU.
 ///
 /// # Errors
-/// `EINVAL` when the CPU is not there, is offline or not in the process's cpuset.
+/// `EINVAL` if the CPU does not exist, is offline or is not in the cpuset of the process.
 pub fn pin(cpu: usize) -> Result<()> {
     pin_to(&[cpu])
 }
 
-/// Binds the calling thread, and what it executes, to some CPUs.
+/// Binds the calling thread, and the programs it executes, to a set of CPUs.
 ///
 /// # Errors
-/// `EINVAL` when one is beyond the C library's set, or none of them can be used.
+/// `EINVAL` if a CPU is outside the set of the C library, or none of the CPUs can be used.
 pub fn pin_to(cpus: &[usize]) -> Result<()> {
     pin_thread(THIS_THREAD, cpus)
 }
 
-/// A thread of this process, to bind it later.
+/// A thread of this process that can be bound to CPUs later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thread(Pid);
 
 impl Thread {
-    /// The calling thread, by its thread ID (gettid(2)).
+    /// Returns the calling thread, identified by its thread ID (gettid(2)).
     pub fn current() -> Thread {
         Thread(nix::unistd::gettid())
     }
 
-    /// Binds it to some CPUs.
+    /// Binds the thread to a set of CPUs.
     ///
     /// # Errors
-    /// As [`pin_to`]; `ESRCH` when it has ended.
+    /// As [`pin_to`]; `ESRCH` if the thread has ended.
     pub fn pin_to(self, cpus: &[usize]) -> Result<()> {
         pin_thread(self.0, cpus)
     }
@@ -55,24 +55,24 @@ fn pin_thread(thread: Pid, cpus: &[usize]) -> Result<()> {
     sched_setaffinity(thread, &set).map_err(|e| Error::new("sched_setaffinity", object(), e))
 }
 
-/// CPUs that the calling thread may run on, ascending.
+/// Returns the CPUs on which the calling thread may run, in ascending order.
 ///
 /// # Errors
-/// When the kernel has more CPUs than the C library's set (1024).
+/// If the kernel has more CPUs than the set of the C library (1024).
 pub fn of_this_thread() -> Result<Vec<usize>> {
     let set = sched_getaffinity(THIS_THREAD)
         .map_err(|e| Error::new("sched_getaffinity", "calling thread", e))?;
     Ok((0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect())
 }
 
-/// Whether a thread of this process can be bound to the CPU. It is tried on a new thread,
-/// as no file tells exactly what the cpuset allows.
+/// Returns whether a thread of this process can be bound to the CPU. This is tried with a new
+/// thread, because no file reports exactly which CPUs the cpuset allows.
 pub fn usable(cpu: usize) -> bool {
     std::thread::scope(|scope| scope.spawn(|| pin(cpu).is_ok()).join().unwrap_or(false))
 }
 
-/// Sets how late the kernel may wake the calling thread from a timed sleep, ns
-/// (default 50 µs; `PR_SET_TIMERSLACK`).
+/// Sets the timer slack of the calling thread in nanoseconds: how late the kernel may wake it from
+/// a timed sleep (default 50 µs; `PR_SET_TIMERSLACK`).
 ///
 /// # Errors
 /// None is documented for the calling thread.
@@ -111,7 +111,8 @@ mod tests {
         thread.pin_to(&[cpu]).unwrap();
         go_on.send(()).unwrap();
         assert_eq!(other.join().unwrap(), [cpu]);
-        // Joined is not yet gone: the kernel wakes who waits before it is done.
+        // A joined thread may still exist: the kernel wakes the joining thread before the exit is
+        // complete.
         let start = std::time::Instant::now();
         while thread.pin_to(&[cpu]).is_ok() {
             assert!(start.elapsed().as_secs() < 20, "it has ended");

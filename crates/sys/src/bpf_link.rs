@@ -1,6 +1,6 @@
-//! BPF links of the whole machine by their numbers, and what looks sockets up.
+//! BPF links of the whole machine by ID, and the programs that select sockets.
 //!
-//! libbpf-rs lists links, too, but says of a refusal that there are none.
+//! libbpf-rs lists links too, but reports an empty list if the kernel refuses.
 //!
 //! Source: `bpf_obj_get_next_id`, `bpf_link_get_fd_by_id` (`kernel/bpf/syscall.c`),
 //! `netns_bpf_prog_query` (`kernel/bpf/net_namespace.c`), `union bpf_attr`
@@ -19,7 +19,7 @@ const BPF_LINK_GET_NEXT_ID: libc::c_int = 31;
 /// `enum bpf_attach_type`.
 const BPF_SK_LOOKUP: u32 = 36;
 
-/// `union bpf_attr`, as far as the numbers need it.
+/// The start of `union bpf_attr`, as far as the commands by ID need it.
 #[repr(C)]
 #[derive(Default)]
 struct Number {
@@ -28,7 +28,7 @@ struct Number {
     flags: u32,
 }
 
-/// `query` of `union bpf_attr`, up to what is written.
+/// `query` of `union bpf_attr`, up to the last field that is written.
 #[repr(C)]
 #[derive(Default)]
 struct ProgramQuery {
@@ -47,8 +47,8 @@ fn bpf<T>(
     operation: &'static str,
     object: String,
 ) -> Result<libc::c_int> {
-    // SAFETY: the kernel reads and writes no more of the attributes than the size given,
-    // holds no pointer to them, and those of this module have no pointers in them.
+    // SAFETY: the kernel accesses no more of the attributes than the size passed and keeps no
+    // pointer to them. The attributes in this module contain no pointers.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -61,7 +61,7 @@ fn bpf<T>(
     Ok(answer as libc::c_int)
 }
 
-/// The number of the first link behind this one; `None`: it was the last.
+/// Returns the ID of the next link after `after`; `None` if there is none.
 ///
 /// # Errors
 /// `EPERM` without `CAP_SYS_ADMIN`.
@@ -75,7 +75,7 @@ pub fn next(after: u32) -> Result<Option<u32>> {
     }
 }
 
-/// Opens a link; `None`: it has gone.
+/// Opens a link; `None` if it no longer exists.
 ///
 /// # Errors
 /// `EPERM` without `CAP_SYS_ADMIN`.
@@ -83,16 +83,17 @@ pub fn open(id: u32) -> Result<Option<OwnedFd>> {
     let mut number = Number { id, ..Number::default() };
     let object = format!("link {id}");
     match bpf(BPF_LINK_GET_FD_BY_ID, &mut number, "bpf(BPF_LINK_GET_FD_BY_ID)", object) {
-        // SAFETY: the kernel has just installed the descriptor for this call; nobody else
-        // knows its number.
+        // SAFETY: the kernel has just installed the descriptor for this call; no other code knows
+        // its number.
         Ok(fd) => Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
-        // EAGAIN: it is being made, and not in force yet.
+        // EAGAIN: the link is being created and has no effect yet.
         Err(error) if [Errno::ENOENT, Errno::EAGAIN].contains(&error.errno) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// How many programs choose the sockets of a network namespace's packets (`sk_lookup`).
+/// Returns the number of programs that select sockets for packets of a network namespace
+/// (`sk_lookup`).
 ///
 /// # Errors
 /// `EPERM` without `CAP_NET_ADMIN`, `EINVAL` before Linux 5.9.

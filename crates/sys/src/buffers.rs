@@ -1,8 +1,8 @@
-//! Socket buffers of a size asked for (`SO_SNDBUF`, `SO_RCVBUF`; `socket(7)`).
+//! Socket buffers of a requested size (`SO_SNDBUF`, `SO_RCVBUF`; `socket(7)`).
 //!
-//! The kernel books an skb's whole memory, headers and slack included. It therefore
-//! sets aside twice what is asked for, and reports that. Sizes here are as asked: half of
-//! what `getsockopt` says.
+//! The kernel accounts for the whole memory of an skb, including headers and padding. It therefore
+//! reserves twice the requested size and reports the doubled value. Sizes in this module are as
+//! requested: half of what `getsockopt` returns.
 
 use std::os::fd::AsFd;
 
@@ -10,24 +10,23 @@ use nix::errno::Errno;
 use nix::sys::socket::sockopt::{RcvBuf, RcvBufForce, SndBuf, SndBufForce};
 use nix::sys::socket::{getsockopt, setsockopt};
 
-/// What the kernel granted, in the terms in which it was asked, bytes.
+/// The sizes that the kernel granted, in the unit of the request, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Granted {
-    /// Of the send buffer.
+    /// Size of the send buffer.
     pub send: usize,
-    /// Of the receive buffer.
+    /// Size of the receive buffer.
     pub receive: usize,
 }
 
-/// Sets both buffers to `bytes`, past `net.core.wmem_max` and `rmem_max` where
-/// the kernel allows it (`CAP_NET_ADMIN`), else up to them. The kernel raises
-/// what is below its least (`SOCK_MIN_SNDBUF`, `SOCK_MIN_RCVBUF`), and ends its
-/// own tuning of the socket's buffers. For TCP before `connect` or `listen`:
-/// the window scale is agreed on in the handshake.
+/// Sets both buffers to `bytes`: beyond `net.core.wmem_max` and `rmem_max` if the kernel allows it
+/// (`CAP_NET_ADMIN`), otherwise up to these limits. The kernel raises smaller values to its minimum
+/// (`SOCK_MIN_SNDBUF`, `SOCK_MIN_RCVBUF`) and stops its automatic tuning of the socket's buffers.
+/// For TCP, call this before `connect` or `listen`, because the window scale is negotiated in the
+/// handshake.
 ///
 /// # Errors
-/// The system call and the kernel's answer; only when the descriptor is no
-/// socket.
+/// The system call and the errno; only if the descriptor is not a socket.
 pub fn set(socket: &impl AsFd, bytes: usize) -> Result<Granted, (&'static str, Errno)> {
     if setsockopt(socket, SndBufForce, &bytes).is_err() {
         setsockopt(socket, SndBuf, &bytes).map_err(|e| ("setsockopt(SO_SNDBUF)", e))?;
@@ -38,7 +37,7 @@ pub fn set(socket: &impl AsFd, bytes: usize) -> Result<Granted, (&'static str, E
     of(socket)
 }
 
-/// The buffers' present sizes.
+/// Returns the current sizes of the buffers.
 ///
 /// # Errors
 /// As [`set`].
@@ -60,7 +59,7 @@ mod tests {
         let granted = set(&socket, 32 << 10).unwrap();
         assert_eq!(granted, Granted { send: 32 << 10, receive: 32 << 10 });
         assert_eq!(of(&socket), Ok(granted));
-        // The kernel's least is above that.
+        // The kernel's minimum is larger than that.
         let least = set(&socket, 1).unwrap();
         assert!(least.send > 1 && least.receive > 1, "{least:?}");
     }

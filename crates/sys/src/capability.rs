@@ -1,5 +1,5 @@
-//! Capabilities given up for good: all by programs that need them to set up only, all but
-//! some by others.
+//! Permanently dropping capabilities: all of them in programs that need them only for setup, all
+//! but some in other programs.
 //!
 //! Source: capabilities(7), `include/uapi/linux/capability.h`.
 
@@ -26,7 +26,7 @@ struct Data {
     inheritable: u32,
 }
 
-/// One that a program of ours may keep; its number in `include/uapi/linux/capability.h`.
+/// A capability that a program may keep, with its number in `include/uapi/linux/capability.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "capabilities(7) says what each is for")]
 pub enum Capability {
@@ -53,11 +53,12 @@ impl fmt::Display for Capability {
     }
 }
 
-/// Forbids the calling thread to gain rights by `execve`, others than `kept` also by files
-/// that carry some. Who becomes another user does so before: it takes a right to do it.
+/// Prevents the calling thread from gaining privileges by `execve`. Capabilities other than `kept`
+/// cannot be gained from file capabilities either. Call this after switching to another user,
+/// because the switch itself needs a capability.
 ///
 /// # Errors
-/// None is documented for giving up one's own.
+/// None is documented for dropping own capabilities.
 pub fn bound(kept: &[Capability]) -> Result<()> {
     nix::sys::prctl::set_no_new_privs()
         .map_err(|e| Error::new("prctl(PR_SET_NO_NEW_PRIVS)", "calling thread", e))?;
@@ -65,13 +66,14 @@ pub fn bound(kept: &[Capability]) -> Result<()> {
         if kept.iter().any(|kept| *kept as i32 == capability) {
             continue;
         }
-        // SAFETY: PR_CAPBSET_DROP takes a number and touches no memory of ours.
+        // SAFETY: PR_CAPBSET_DROP takes a number and accesses no memory of this process.
         let done =
             unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability as libc::c_ulong, 0, 0, 0) };
         match Errno::result(done) {
             Ok(_) => {}
-            // Past the kernel's last capability; or no right to change the bounding
-            // set, which then gives nothing: no_new_privs is set.
+            // The number is beyond the kernel's last capability, or the thread may not change the
+            // bounding set. In the latter case the bounding set grants nothing, because
+            // no_new_privs is set.
             Err(Errno::EINVAL | Errno::EPERM) => break,
             Err(e) => return Err(Error::new("prctl(PR_CAPBSET_DROP)", capability.to_string(), e)),
         }
@@ -79,16 +81,16 @@ pub fn bound(kept: &[Capability]) -> Result<()> {
     Ok(())
 }
 
-/// Keeps those of `wanted` that the calling thread has, and gives up every other one, as
-/// [`drop_all`] does. Returns those that are left.
+/// Keeps the capabilities of `wanted` that the calling thread has, and drops all others like
+/// [`drop_all`]. Returns the capabilities that are left.
 ///
 /// # Errors
-/// None is documented for giving up one's own.
+/// None is documented for dropping own capabilities.
 pub fn keep(wanted: &[Capability]) -> Result<Vec<Capability>> {
     let header = Header { version: VERSION_3, pid: 0 };
     let mut sets = [Data::default(); 2];
-    // SAFETY: capget reads one header and, for version 3, writes two data structures; both
-    // are laid out as the kernel's and outlive the call.
+    // SAFETY: capget reads one header and, for version 3, writes two data structures. Both have the
+    // kernel's layout and outlive the call.
     let done = unsafe { libc::syscall(libc::SYS_capget, &raw const header, sets.as_mut_ptr()) };
     if done < 0 {
         return Err(Error::last("capget", "calling thread"));
@@ -109,23 +111,23 @@ pub fn keep(wanted: &[Capability]) -> Result<Vec<Capability>> {
     Ok(kept)
 }
 
-/// Empties every capability set of the calling thread, and forbids it to gain
-/// any by `execve` (`PR_SET_NO_NEW_PRIVS`). Threads started by it afterwards
-/// have none either; threads that run already keep theirs.
+/// Empties all capability sets of the calling thread and prevents it from gaining capabilities by
+/// `execve` (`PR_SET_NO_NEW_PRIVS`). Threads that it starts later have none either; threads that
+/// already run keep theirs.
 ///
 /// # Errors
-/// None is documented for giving up one's own, but for a seccomp filter.
+/// None is documented for dropping own capabilities, except for a seccomp filter.
 pub fn drop_all() -> Result<()> {
     give_up_but(&[], &[Data::default(); 2])
 }
 
-/// What the sets are to be, the bounding set among them.
+/// Sets all capability sets, including the bounding set.
 fn give_up_but(kept: &[Capability], left: &[Data; 2]) -> Result<()> {
     bound(kept)?;
     let header = Header { version: VERSION_3, pid: 0 };
-    // SAFETY: capset reads one header and, for version 3, two data structures;
-    // both are fully initialised, laid out as the kernel's, and outlive the call.
-    // The ambient set follows the permitted one by itself.
+    // SAFETY: capset reads one header and, for version 3, two data structures. Both are
+    // initialised, have the kernel's layout, and outlive the call. The ambient set follows the
+    // permitted set automatically.
     let done = unsafe { libc::syscall(libc::SYS_capset, &raw const header, left.as_ptr()) };
     if done < 0 {
         return Err(Error::last("capset", "calling thread"));
@@ -148,7 +150,7 @@ mod tests {
         std::thread::spawn(|| {
             drop_all().unwrap();
             let left = |line: &String| !line.ends_with("\t0000000000000000");
-            // Without CAP_SETPCAP the bounding set stays, and gives nothing.
+            // Without CAP_SETPCAP the bounding set stays, but it grants nothing.
             let root = nix::unistd::geteuid().is_root();
             let held = move |lines: Vec<String>| {
                 lines.into_iter().filter(|l| root || !l.starts_with("CapBnd")).any(|l| left(&l))

@@ -1,33 +1,31 @@
-//! A control group (cgroup version 2) for a process tree, made and removed by the
-//! tree's first process.
+//! A control group (cgroup version 2) for a process tree, created and removed by the first process
+//! of the tree.
 //!
-//! Everything here runs in a forked child without exec: async-signal-safe system
-//! calls on the stack, no allocation.
+//! All code here runs in a forked child without exec: async-signal-safe system calls on the stack,
+//! no allocation.
 
 use std::ffi::CStr;
 
 use nix::errno::Errno;
 
-/// Where the file system of all groups is mounted for a moment: below the tree's
-/// own `/run`.
+/// Temporary mount point of the whole cgroup file system, below the `/run` of the tree.
 const WHOLE: &CStr = c"/run/overlane-cgroup2";
-/// Where programs look for their groups.
+/// Where programs expect their control groups.
 const PLACE: &CStr = c"/sys/fs/cgroup";
-/// Groups in groups that are removed, at most.
+/// Maximum depth of nested groups that are removed.
 const DEPTH: u32 = 16;
-/// Attempts at removing, 10 ms apart: processes that were killed take a moment.
+/// Attempts to remove the group, 10 ms apart: killed processes need a moment to exit.
 const ATTEMPTS: u32 = 1000;
 
 fn check(result: libc::c_int) -> Result<libc::c_int, Errno> {
     Errno::result(result)
 }
 
-/// Makes the group `name` and mounts it on `/sys/fs/cgroup` of this mount
-/// namespace, which must not share mounts with others. Gives a descriptor of the
-/// directory that the group is in.
+/// Creates the group `name` and mounts it on `/sys/fs/cgroup` of this mount namespace, which must
+/// not share mounts with others. Returns a descriptor of the directory that contains the group.
 ///
 /// # Safety
-/// To be called in the forked child of `init` only.
+/// Must be called only in the forked child of `init`.
 pub(crate) unsafe fn mount(name: &CStr) -> Result<libc::c_int, Errno> {
     const KIND: &CStr = c"cgroup2";
     let options = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
@@ -53,8 +51,8 @@ pub(crate) unsafe fn mount(name: &CStr) -> Result<libc::c_int, Errno> {
 /// Mounts the group `name` of `parent` on [`PLACE`].
 unsafe fn place(parent: libc::c_int, name: &CStr) -> Result<(), Errno> {
     const HERE: &CStr = c".";
-    // SAFETY: as `mount`. The thread's working directory serves as the path of a
-    // directory that is known by descriptor.
+    // SAFETY: as in `mount`. The working directory of the thread stands for a directory that is
+    // known only by its descriptor.
     unsafe {
         let group = check(libc::openat(parent, name.as_ptr(), libc::O_RDONLY | libc::O_DIRECTORY))?;
         let placed = check(libc::fchdir(group)).and_then(|_| {
@@ -67,13 +65,13 @@ unsafe fn place(parent: libc::c_int, name: &CStr) -> Result<(), Errno> {
     }
 }
 
-/// Removes the group `name` of `parent` with all groups in it, once their processes
-/// are gone; gives up after ten seconds.
+/// Removes the group `name` of `parent` with all groups in it once their processes have exited;
+/// gives up after ten seconds.
 ///
 /// # Safety
 /// As [`mount`].
 pub(crate) unsafe fn remove(parent: libc::c_int, name: &CStr) {
-    // SAFETY: `parent` is what `mount` gave.
+    // SAFETY: `parent` was returned by `mount`.
     unsafe {
         for _ in 0..ATTEMPTS {
             if remove_all(parent, name.as_ptr(), DEPTH) {
@@ -85,24 +83,24 @@ pub(crate) unsafe fn remove(parent: libc::c_int, name: &CStr) {
     }
 }
 
-/// Removes a group and those in it; whether it is gone.
+/// Removes a group and the groups in it; returns whether it is gone.
 ///
 /// # Safety
-/// `name` ends with a zero byte.
+/// `name` must end with a zero byte.
 unsafe fn remove_all(parent: libc::c_int, name: *const libc::c_char, depth: u32) -> bool {
     /// `struct linux_dirent64`: inode, offset, record length, type, name.
     const LENGTH: usize = 16;
     const TYPE: usize = 18;
     const NAME: usize = 19;
-    // SAFETY: plain system calls; each record is read within what the kernel wrote
-    // into the buffer, and its name ends with a zero byte.
+    // SAFETY: plain system calls. Each record is read within what the kernel wrote into the buffer,
+    // and its name ends with a zero byte.
     unsafe {
         if libc::unlinkat(parent, name, libc::AT_REMOVEDIR) == 0 {
             return true;
         }
         match Errno::last() {
             Errno::ENOENT => return true,
-            // With groups or processes in it.
+            // It contains groups or processes.
             Errno::EBUSY | Errno::ENOTEMPTY if depth > 0 => {}
             _ => return false,
         }

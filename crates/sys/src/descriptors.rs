@@ -1,5 +1,4 @@
-//! Descriptors that come with the bytes of a Unix socket (`SCM_RIGHTS`), of a peer that is
-//! not trusted.
+//! Descriptors received with the bytes of a Unix socket (`SCM_RIGHTS`) from an untrusted peer.
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -9,14 +8,14 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 
-/// Most descriptors that one read takes; the kernel closes what exceeds them.
+/// Maximum number of descriptors that one read accepts; the kernel closes any others.
 pub const DESCRIPTORS_MAX: usize = 8;
 
-/// Reads what is there, without waiting: the number of bytes, 0 at the peer's end.
-/// Descriptors that came with them are appended; they close on exec.
+/// Reads the available data without waiting. Returns the number of bytes; 0 if the peer has closed
+/// the connection. Descriptors that came with the data are appended; they are close-on-exec.
 ///
 /// # Errors
-/// `EAGAIN` when nothing is there; `ECONNRESET`.
+/// `EAGAIN` if no data is available; `ECONNRESET`.
 pub fn receive(
     socket: &UnixStream,
     buffer: &mut [u8],
@@ -28,8 +27,8 @@ pub fn receive(
     let message = recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut room), flags)?;
     for control in message.cmsgs()? {
         if let ControlMessageOwned::ScmRights(received) = control {
-            // SAFETY: the kernel has just installed these numbers for this call; nobody
-            // else knows them.
+            // SAFETY: the kernel has just installed these descriptors for this call; no other code
+            // knows their numbers.
             let owned = received.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
             descriptors.extend(owned);
         }
@@ -37,28 +36,29 @@ pub fn receive(
     Ok(message.bytes)
 }
 
-/// Whether a file can never become shorter, whoever has it open: what is mapped of it
-/// stays (`F_SEAL_SHRINK`).
+/// Returns whether a file can never become shorter, regardless of who has it open, so that mappings
+/// of it stay valid (`F_SEAL_SHRINK`).
 ///
 /// # Errors
-/// `EINVAL` for a file that takes no seals.
+/// `EINVAL` for a file that does not support seals.
 pub fn is_sealed_against_shrinking(file: &OwnedFd) -> Result<bool, Errno> {
     let seals = SealFlag::from_bits_retain(fcntl(file, FcntlArg::F_GET_SEALS)?);
     Ok(seals.contains(SealFlag::F_SEAL_SHRINK))
 }
 
-/// A descriptor by which two processes wake each other (eventfd(2)), made by the other one.
+/// A descriptor with which two processes wake each other (eventfd(2)), created by the other
+/// process.
 #[derive(Debug)]
 pub struct PeerEvent(OwnedFd);
 
 impl PeerEvent {
-    /// Takes a descriptor that behaves as an eventfd; it is nonblocking from now on, for
-    /// both sides.
+    /// Takes a descriptor that behaves as an eventfd. This makes it nonblocking for both sides.
     ///
     /// # Errors
-    /// `EINVAL` for one that behaves otherwise: a pipe, a socket, a file.
+    /// `EINVAL` if it behaves otherwise: a pipe, a socket or a file.
     pub fn new(descriptor: OwnedFd) -> Result<PeerEvent, Errno> {
-        // An eventfd takes eight bytes or more. Whatever has bytes takes none as well.
+        // An eventfd refuses writes of less than eight bytes; pipes, sockets and files accept a
+        // write of none.
         match nix::unistd::write(&descriptor, &[]) {
             Err(Errno::EINVAL) => {}
             _ => return Err(Errno::EINVAL),
@@ -69,7 +69,7 @@ impl PeerEvent {
         Ok(PeerEvent(descriptor))
     }
 
-    /// Wakes the other side. One that lets its counter run full is awake.
+    /// Wakes the other side. If its counter is full, it is awake already.
     pub fn wake(&self) {
         let _ = nix::unistd::write(&self.0, &1u64.to_ne_bytes());
     }
@@ -105,10 +105,11 @@ mod tests {
         assert_eq!(receive(&ours, &mut buffer, &mut received), Ok(5));
         assert_eq!(received.len(), 1);
         assert_eq!(receive(&ours, &mut buffer, &mut received), Err(Errno::EAGAIN));
-        // Closed, it would be open for as long as a process that another test starts has it.
+        // If it were closed instead, it would stay open as long as a process started by another
+        // test has it.
         theirs.shutdown(std::net::Shutdown::Write).unwrap();
         assert_eq!(receive(&ours, &mut buffer, &mut received), Ok(0));
-        // The pipe has an end when the last writer is gone.
+        // The pipe ends when the last writer has closed it.
         nix::unistd::write(&received[0], b"x").unwrap();
         received.clear();
         let mut rest = Vec::new();
@@ -126,7 +127,7 @@ mod tests {
         assert_eq!(PeerEvent::new(null.into()).unwrap_err(), Errno::EINVAL);
         let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).unwrap();
         let peer = PeerEvent::new(event.as_fd().try_clone_to_owned().unwrap()).unwrap();
-        // Full, and yet nobody waits.
+        // The counter is full, but the call does not wait.
         event.write(u64::MAX - 1).unwrap();
         peer.wake();
         assert_eq!(event.read(), Ok(u64::MAX - 1));
@@ -141,7 +142,7 @@ mod tests {
         fcntl(&open, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
         assert_eq!(is_sealed_against_shrinking(&open), Ok(true));
         let file = tempfile::tempfile().unwrap();
-        // A file of tmpfs answers that it has no seals to come, one of a disk nothing.
+        // A file of tmpfs reports that no seals can be added, a file on a disk fails.
         assert_ne!(is_sealed_against_shrinking(&file.into()), Ok(true));
     }
 }

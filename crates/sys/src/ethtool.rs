@@ -1,8 +1,8 @@
-//! Device features, rings, queues and interrupt moderation by the ethtool ioctls:
-//! what `ethtool -k`, `-g`, `-l` and `-c` show, and `-K`, `-G`, `-L` and `-C` set.
+//! Device features, rings, queues and interrupt moderation by ethtool ioctls: what `ethtool -k`,
+//! `-g`, `-l` and `-c` show, and `-K`, `-G`, `-L` and `-C` set.
 //!
-//! Acts on devices of the calling thread's network namespace at the time the
-//! [`Ethtool`] was opened. Layouts: `include/uapi/linux/ethtool.h`.
+//! Acts on devices of the network namespace in which the calling thread was when the [`Ethtool`]
+//! was opened. Layouts: `include/uapi/linux/ethtool.h`.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -31,10 +31,10 @@ const ETH_SS_FEATURES: u32 = 4;
 const ETH_GSTRING_LEN: usize = 32;
 /// `RXH_L4_B_0_1 | RXH_L4_B_2_3`: source and destination port of TCP and UDP.
 pub const HASH_PORTS: u64 = 1 << 6 | 1 << 7;
-/// More features than any kernel has (6.18: 64); bounds what is believed.
+/// More features than any kernel has (6.18: 64); limits the count accepted from the kernel.
 const MAX_FEATURES: usize = 512;
 
-/// Parameters of interrupt moderation as `ethtool -C` names them, in the order of
+/// Parameters of interrupt moderation with the names of `ethtool -C`, in the order of
 /// `struct ethtool_coalesce`.
 pub const COALESCE: [&str; 22] = [
     "rx-usecs",
@@ -64,22 +64,22 @@ pub const COALESCE: [&str; 22] = [
 /// One feature of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Feature {
-    /// Whether it is in effect now.
+    /// Whether the feature is currently active.
     pub active: bool,
-    /// May be changed by the user (`[fixed]` in ethtool's words when not).
+    /// Whether the user may change it (otherwise ethtool shows `[fixed]`).
     pub changeable: bool,
 }
 
-/// How many of something a device has, and how many it can have.
+/// The number in use and the maximum number of a resource of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Amount {
-    /// How many are in use.
+    /// The number in use.
     pub now: u32,
-    /// How many the device can have.
+    /// The maximum number that the device supports.
     pub most: u32,
 }
 
-/// A device's rings, in descriptors.
+/// The rings of a device, in descriptors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rings {
     /// Descriptors of the receive ring.
@@ -88,18 +88,18 @@ pub struct Rings {
     pub tx: Amount,
 }
 
-/// A device's queues (`ETHTOOL_GCHANNELS`).
+/// The queues of a device (`ETHTOOL_GCHANNELS`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Channels {
-    /// Receive queues of their own.
+    /// Queues for receiving only.
     pub rx: Amount,
-    /// Transmit queues of their own.
+    /// Queues for transmitting only.
     pub tx: Amount,
-    /// Queues for both ways.
+    /// Queues for both directions.
     pub combined: Amount,
 }
 
-/// A socket to speak ethtool through, in the namespace it was opened in.
+/// A socket for ethtool requests in the namespace in which it was opened.
 #[derive(Debug)]
 pub struct Ethtool {
     socket: OwnedFd,
@@ -116,20 +116,20 @@ struct Ifreq {
 const _: () = assert!(size_of::<Ifreq>() == 40);
 
 impl Ethtool {
-    /// Opens a socket in the calling thread's network namespace.
+    /// Opens a socket in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// When descriptors have run out.
+    /// If there are no more descriptors.
     pub fn open() -> Result<Ethtool> {
         let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)
             .map_err(|e| Error::new("socket", "AF_INET for ethtool", e))?;
         Ok(Ethtool { socket })
     }
 
-    /// Every feature of a device by the kernel's name (`tx-udp_tnl-segmentation`).
+    /// Returns all features of a device by kernel name (`tx-udp_tnl-segmentation`).
     ///
     /// # Errors
-    /// `ENODEV` when there is no such device.
+    /// `ENODEV` if there is no such device.
     pub fn features(&self, device: &str) -> Result<BTreeMap<String, Feature>> {
         let names = self.feature_names(device)?;
         let blocks = names.len().div_ceil(32);
@@ -154,12 +154,11 @@ impl Ethtool {
         Ok(features)
     }
 
-    /// Switches features on or off. Features that the kernel does not know are
-    /// an error; features that it refuses to change keep their value, so read
-    /// them back.
+    /// Switches features on or off. A feature that the kernel does not know is an error. A feature
+    /// that the kernel refuses to change keeps its value, so read the features back.
     ///
     /// # Errors
-    /// `EINVAL` naming an unknown feature, `EPERM`, `ENODEV`.
+    /// `EINVAL` with the name of an unknown feature, `EPERM`, `ENODEV`.
     pub fn set_features(&self, device: &str, wanted: &[(&str, bool)]) -> Result<()> {
         let names = self.feature_names(device)?;
         let blocks = names.len().div_ceil(32);
@@ -181,10 +180,10 @@ impl Ethtool {
         self.call("ETHTOOL_SFEATURES", device, &mut request)
     }
 
-    /// The name of a device's driver (`virtio_net`).
+    /// Returns the name of the driver of a device (`virtio_net`).
     ///
     /// # Errors
-    /// `EOPNOTSUPP` when it has none, `ENODEV`.
+    /// `EOPNOTSUPP` if it has none, `ENODEV`.
     pub fn driver(&self, device: &str) -> Result<String> {
         // struct ethtool_drvinfo: cmd, five strings of 32 bytes, 12 bytes reserved,
         // five counts.
@@ -196,8 +195,8 @@ impl Ethtool {
         Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
     }
 
-    /// The address that a device was made with, as `02:00:00:00:00:01`; `None` where it
-    /// has none (`struct ethtool_perm_addr`).
+    /// Returns the permanent address of a device, such as `02:00:00:00:00:01`; `None` if it has
+    /// none (`struct ethtool_perm_addr`).
     ///
     /// # Errors
     /// `ENODEV`.
@@ -215,10 +214,10 @@ impl Ethtool {
         Ok(address.iter().any(|byte| *byte != 0).then(|| text.join(":")))
     }
 
-    /// A device's rings.
+    /// Returns the rings of a device.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` when the device has none, `ENODEV`.
+    /// `EOPNOTSUPP` if the device has none, `ENODEV`.
     pub fn rings(&self, device: &str) -> Result<Rings> {
         let request = self.nine("ETHTOOL_GRINGPARAM", ETHTOOL_GRINGPARAM, device)?;
         Ok(Rings {
@@ -227,21 +226,21 @@ impl Ethtool {
         })
     }
 
-    /// Sets both rings.
+    /// Sets the sizes of both rings.
     ///
     /// # Errors
-    /// `EINVAL` above the most, `EOPNOTSUPP`, `EPERM`, `ENODEV`.
+    /// `EINVAL` above the maximum, `EOPNOTSUPP`, `EPERM`, `ENODEV`.
     pub fn set_rings(&self, device: &str, rx: u32, tx: u32) -> Result<()> {
-        // The rings for small and jumbo frames keep what they have.
+        // The rings for small and jumbo frames keep their sizes.
         let mut request = self.nine("ETHTOOL_GRINGPARAM", ETHTOOL_GRINGPARAM, device)?;
         (request[0], request[5], request[8]) = (ETHTOOL_SRINGPARAM, rx, tx);
         self.call("ETHTOOL_SRINGPARAM", device, &mut request)
     }
 
-    /// A device's queues.
+    /// Returns the queues of a device.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` when the device cannot say, `ENODEV`.
+    /// `EOPNOTSUPP` if the driver does not report them, `ENODEV`.
     pub fn channels(&self, device: &str) -> Result<Channels> {
         let request = self.nine("ETHTOOL_GCHANNELS", ETHTOOL_GCHANNELS, device)?;
         Ok(Channels {
@@ -251,10 +250,10 @@ impl Ethtool {
         })
     }
 
-    /// Sets the queues in use.
+    /// Sets the number of queues in use.
     ///
     /// # Errors
-    /// `EINVAL` above the most, `EOPNOTSUPP`, `EPERM`, `ENODEV`.
+    /// `EINVAL` above the maximum, `EOPNOTSUPP`, `EPERM`, `ENODEV`.
     pub fn set_channels(&self, device: &str, rx: u32, tx: u32, combined: u32) -> Result<()> {
         let mut request = self.nine("ETHTOOL_GCHANNELS", ETHTOOL_GCHANNELS, device)?;
         request[0] = ETHTOOL_SCHANNELS;
@@ -262,34 +261,32 @@ impl Ethtool {
         self.call("ETHTOOL_SCHANNELS", device, &mut request)
     }
 
-    /// The fields that receive queues are chosen by for UDP over IPv4, as `RXH_…`
-    /// bits ([`HASH_PORTS`] are the ports).
+    /// Returns the header fields by which receive queues are selected for UDP over IPv4, as `RXH_…`
+    /// bits ([`HASH_PORTS`] for the ports).
     ///
     /// # Errors
-    /// `EOPNOTSUPP` when the driver cannot say, `ENODEV`.
+    /// `EOPNOTSUPP` if the driver does not report them, `ENODEV`.
     pub fn udp4_hash_fields(&self, device: &str) -> Result<u64> {
-        // struct ethtool_rxnfc up to `data`, as it was first defined: cmd,
-        // flow_type, data (u64).
+        // struct ethtool_rxnfc up to `data`, in its first version: cmd, flow_type, data (u64).
         let mut request = [ETHTOOL_GRXFH, UDP_V4_FLOW, 0, 0];
         self.call("ETHTOOL_GRXFH", device, &mut request)?;
         let data: Vec<u8> = request[2..].iter().flat_map(|word| word.to_ne_bytes()).collect();
         Ok(data.try_into().map_or(0, u64::from_ne_bytes))
     }
 
-    /// One of a device's parameters of interrupt moderation ([`COALESCE`]).
+    /// Returns an interrupt moderation parameter of a device ([`COALESCE`]).
     ///
     /// # Errors
-    /// `EINVAL` for an unknown one, `EOPNOTSUPP` when the device has none, `ENODEV`.
+    /// `EINVAL` for an unknown parameter, `EOPNOTSUPP` if the device has none, `ENODEV`.
     pub fn coalesce(&self, device: &str, parameter: &str) -> Result<u32> {
         let at = coalesce_word("ETHTOOL_GCOALESCE", device, parameter)?;
         Ok(self.all_coalesce(device)?[at])
     }
 
-    /// Sets it, and leaves the others.
+    /// Sets an interrupt moderation parameter and keeps the others.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` where the driver does not know the parameter, `EINVAL`, `EPERM`,
-    /// `ENODEV`.
+    /// `EOPNOTSUPP` if the driver does not support the parameter, `EINVAL`, `EPERM`, `ENODEV`.
     pub fn set_coalesce(&self, device: &str, parameter: &str, value: u32) -> Result<()> {
         let at = coalesce_word("ETHTOOL_SCOALESCE", device, parameter)?;
         let mut request = self.all_coalesce(device)?;
@@ -305,8 +302,8 @@ impl Ethtool {
         Ok(request)
     }
 
-    /// `struct ethtool_ringparam` and `struct ethtool_channels`: cmd, four
-    /// maxima, four values.
+    /// `struct ethtool_ringparam` and `struct ethtool_channels`: cmd, four maximum values, four
+    /// current values.
     fn nine(&self, operation: &'static str, command: u32, device: &str) -> Result<[u32; 9]> {
         let mut request = [command, 0, 0, 0, 0, 0, 0, 0, 0];
         self.call(operation, device, &mut request)?;
@@ -322,8 +319,9 @@ impl Ethtool {
             let object = format!("{device}: {count} features, expected at most {MAX_FEATURES}");
             return Err(Error::new("ETHTOOL_GSSET_INFO", object, Errno::EOVERFLOW));
         }
-        // struct ethtool_gstrings: cmd, string_set, len, then 32 bytes each. There is room
-        // for more than were counted: kernels before 6.19 write as many as there are by now.
+        // struct ethtool_gstrings: cmd, string_set, len, then 32 bytes for each string. There is
+        // room for more strings than were counted, because kernels before 6.19 write the current
+        // number of strings.
         let mut strings = vec![0u32; 3 + MAX_FEATURES * ETH_GSTRING_LEN / 4];
         strings[0] = ETHTOOL_GSTRINGS;
         strings[1] = ETH_SS_FEATURES;
@@ -342,20 +340,19 @@ impl Ethtool {
             return Err(Error::new(operation, device, Errno::ENAMETOOLONG));
         }
         ifreq.name[..device.len()].copy_from_slice(device.as_bytes());
-        // SAFETY: `ifreq` is the kernel's 40-byte struct ifreq (asserted above)
-        // and `data` points to `request`, whose length every caller sizes by the
-        // count it writes into the request's own length field, which bounds what
-        // the kernel copies out.
+        // SAFETY: `ifreq` is the kernel's 40-byte struct ifreq (asserted above). `data` points to
+        // `request`; every caller sizes it by the count in the request's own length field, which
+        // limits what the kernel writes.
         let answer = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, &mut ifreq) };
         if answer < 0 { Err(Error::last(operation, device)) } else { Ok(()) }
     }
 }
 
-/// The names in a `struct ethtool_gstrings` for which `count` were expected.
+/// Returns the names in a `struct ethtool_gstrings` that should hold `count` names.
 fn names(device: &str, count: usize, strings: &[u32]) -> Result<Vec<String>> {
     let told = strings[2] as usize;
     if told != count {
-        // Numbers of features would be taken for others'.
+        // The number of features has changed, so the names would belong to other features.
         let object = format!("{device}: {told} strings, expected {count}");
         return Err(Error::new("ETHTOOL_GSTRINGS", object, Errno::EOVERFLOW));
     }
@@ -369,7 +366,7 @@ fn names(device: &str, count: usize, strings: &[u32]) -> Result<Vec<String>> {
         .collect())
 }
 
-/// Where a parameter is in `struct ethtool_coalesce`.
+/// Returns the index of a parameter in `struct ethtool_coalesce`.
 fn coalesce_word(operation: &'static str, device: &str, parameter: &str) -> Result<usize> {
     let at = COALESCE.iter().position(|known| *known == parameter);
     at.map(|at| at + 1).ok_or_else(|| {

@@ -1,9 +1,9 @@
-//! Frames of several descriptors by io_uring. One request reads a descriptor again and
-//! again (`IORING_OP_READ_MULTISHOT`, Linux 6.7). All requests share their buffers. One
-//! system call therefore brings as many frames as there are.
+//! Frames from several descriptors by io_uring. One request reads a descriptor repeatedly
+//! (`IORING_OP_READ_MULTISHOT`, Linux 6.7). All requests share their buffers, so one system call
+//! returns all available frames.
 //!
-//! A system call filter does not see what a ring is asked for. Before it is enabled, the
-//! ring is therefore restricted to these reads, to polls, and to their cancellation.
+//! A system call filter cannot see the operations of a ring. Therefore the ring is restricted to
+//! these reads, polls and their cancellation before it is enabled.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
@@ -19,40 +19,41 @@ use crate::{Error, Result};
 
 const PAGE: usize = 4096;
 
-/// Buffer group that all reads take their buffers from.
+/// Buffer group used by all reads.
 const GROUP: u16 = 0;
 
 /// `user_data` of a cancellation.
 const CANCEL: u64 = u64::MAX;
 
-/// How often completions are waited for when a ring ends.
+/// How many times completions are awaited when a ring ends.
 const PATIENCE: usize = 64;
 
-/// What a source has brought.
+/// An event of a source.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// A frame of that source; the buffer is the caller's until the next event.
+    /// A frame of that source; the caller owns the buffer until the next event.
     Frame(usize, &'a mut [u8]),
-    /// That source, which is only polled, may be read.
+    /// The source, which is only polled, is readable.
     Readable(usize),
-    /// Reading that source has failed; it is not read again.
+    /// Reading from the source failed; it is not read again.
     Failed(usize, Errno),
 }
 
 #[derive(Debug)]
 struct Source {
     fd: OwnedFd,
-    /// Whether frames are read from it; else it is polled.
+    /// Whether frames are read from it; otherwise it is only polled.
     frames: bool,
-    /// Whether a request for it is under way.
+    /// Whether a request for it is pending.
     armed: bool,
     failed: bool,
 }
 
-/// Buffers, and the ring in which the kernel finds those that are free.
+/// Buffers, and the ring in which the kernel finds the free ones.
 ///
-/// Invariant: the kernel writes to a buffer from when its entry is published until a
-/// completion names it; only then, and until it is published again, is it ours.
+/// Invariant: the kernel may write to a buffer from the time its entry is published until a
+/// completion names it. Only then, and until the buffer is published again, does it belong to this
+/// process.
 struct Buffers {
     memory: NonNull<u8>,
     layout: Layout,
@@ -61,17 +62,16 @@ struct Buffers {
     tail: u16,
 }
 
-// SAFETY: the memory belongs to this value alone; the kernel does not mind which thread
-// hands entries over.
+// SAFETY: only this value owns the memory; the kernel does not care which thread publishes entries.
 unsafe impl Send for Buffers {}
 
 impl Buffers {
     /// `count` must be a power of two.
     fn new(count: u16, size: usize) -> Option<Buffers> {
-        // Entries first, as the kernel wants them at a page's beginning.
+        // The entries come first, because the kernel requires them at the start of a page.
         let entries = Buffers::entries_len(count);
         let layout = Layout::from_size_align(entries + usize::from(count) * size, PAGE).ok()?;
-        // SAFETY: the layout has a size, of at least a page.
+        // SAFETY: the layout has a size of at least a page.
         let memory = unsafe { alloc_zeroed(layout) };
         let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout) };
         Some(Buffers { memory, layout, count, size, tail: 0 })
@@ -84,19 +84,19 @@ impl Buffers {
     fn buffer(&mut self, id: u16) -> *mut u8 {
         let offset = Buffers::entries_len(self.count) + usize::from(id) * self.size;
         debug_assert!(id < self.count);
-        // SAFETY: `id` is below `count`, so that the offset is within the allocation.
+        // SAFETY: `id` is less than `count`, so the offset is within the allocation.
         unsafe { self.memory.as_ptr().add(offset) }
     }
 
-    /// Gives a buffer to the kernel.
+    /// Passes a buffer to the kernel.
     fn publish(&mut self, id: u16) {
         let address = self.buffer(id) as u64;
         let entries = self.memory.as_ptr().cast::<BufRingEntry>();
         let at = usize::from(self.tail & (self.count - 1));
-        // SAFETY: `at` is below `count`, the number of entries at the beginning of the
-        // memory, which is aligned to a page; the kernel reads an entry only after the
-        // tail has passed it. The tail is where `tail` says, in the first entry, and
-        // aligned to two bytes; no reference to that entry is alive then.
+        // SAFETY: `at` is less than `count`, the number of entries at the start of the memory,
+        // which is aligned to a page. The kernel reads an entry only after the tail has passed it.
+        // The tail is in the first entry, aligned to two bytes, and no reference to that entry
+        // exists then.
         unsafe {
             let entry = &mut *entries.add(at);
             entry.set_addr(address);
@@ -111,8 +111,8 @@ impl Buffers {
 
 impl Drop for Buffers {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout; whoever owns this value has made sure
-        // that the kernel writes there no more (`FrameRing::drop`).
+        // SAFETY: allocated with this layout. The owner has ensured that the kernel no longer
+        // writes there (`FrameRing::drop`).
         unsafe { dealloc(self.memory.as_ptr(), self.layout) }
     }
 }
@@ -120,7 +120,7 @@ impl Drop for Buffers {
 /// A ring that reads frames.
 pub struct FrameRing {
     ring: IoUring,
-    /// `None` once given up: the kernel might still write there.
+    /// `None` after the memory was leaked because the kernel might still write there.
     buffers: Option<Buffers>,
     sources: Vec<Source>,
     /// The buffer that the caller has.
@@ -138,13 +138,13 @@ fn failed(operation: &'static str) -> impl Fn(std::io::Error) -> Error {
 }
 
 impl FrameRing {
-    /// A ring that reads frames of at most `size` bytes from the first descriptors and
-    /// polls the others, with `count` buffers, a power of two. Sources are numbered in
-    /// that order. Nothing is read before the first [`FrameRing::wait`].
+    /// Creates a ring that reads frames of at most `size` bytes from the first descriptors and
+    /// polls the others, with `count` buffers (a power of two). Sources are numbered in that order.
+    /// Nothing is read before the first [`FrameRing::wait`].
     ///
     /// # Errors
-    /// `EPERM` where io_uring is switched off (`kernel.io_uring_disabled`) or filtered,
-    /// `ENOSYS` in kernels without it, `EINVAL` before Linux 6.7.
+    /// `EPERM` if io_uring is disabled (`kernel.io_uring_disabled`) or filtered, `ENOSYS` in
+    /// kernels without it, `EINVAL` before Linux 6.7.
     pub fn new(
         frames: &[BorrowedFd<'_>],
         polled: &[BorrowedFd<'_>],
@@ -162,8 +162,8 @@ impl FrameRing {
             }
         }
         let mut builder = IoUring::builder();
-        // Completions wait until they are asked for: no interrupt of this thread. A
-        // source has at most one request; all may end at once besides their frames.
+        // Completions are processed only on request, so they do not interrupt this thread. A source
+        // has at most one request; all requests may end at once in addition to their frames.
         builder.setup_coop_taskrun().setup_r_disabled();
         builder.setup_cqsize(2 * u32::from(count) + 4 * sources.len() as u32);
         let ring = builder.build(4 * sources.len().max(1) as u32);
@@ -177,8 +177,8 @@ impl FrameRing {
         }
         let mut buffers = Buffers::new(count, size)
             .ok_or_else(|| Error::new("allocate", "buffers of a ring", Errno::ENOMEM))?;
-        // SAFETY: the entries are at that address, as many, and stay there: they are
-        // freed after the ring has ended, or never (`FrameRing::drop`).
+        // SAFETY: the entries are at that address, in that number, and stay there: they are freed
+        // after the ring has ended, or never (`FrameRing::drop`).
         let registered = unsafe {
             let address = buffers.memory.as_ptr() as u64;
             submitter.register_buf_ring_with_flags(address, count, GROUP, 0)
@@ -198,22 +198,22 @@ impl FrameRing {
         Ok(FrameRing { ring, buffers: Some(buffers), sources, lent: None })
     }
 
-    /// Waits until there is an event, or a signal.
+    /// Waits for an event or a signal.
     ///
     /// # Errors
-    /// None that a ring which works is known to give.
+    /// No error is known for a working ring.
     pub fn wait(&mut self) -> Result<()> {
         self.take_back();
         self.arm()?;
         match self.ring.submit_and_wait(1) {
             Ok(_) => Ok(()),
-            // EBUSY: completions have to be taken first.
+            // EBUSY: completions must be taken first.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY)) => Ok(()),
             Err(error) => Err(failed("io_uring_enter")(error)),
         }
     }
 
-    /// The next event, if there is one.
+    /// Returns the next event, if there is one.
     pub fn event(&mut self) -> Option<Event<'_>> {
         self.take_back();
         loop {
@@ -223,7 +223,7 @@ impl FrameRing {
             }
             let at = entry.user_data() as usize;
             let source = self.sources.get_mut(at)?;
-            // Without MORE the request has ended and is made anew.
+            // Without MORE the request has ended and must be submitted again.
             source.armed = cqueue::more(entry.flags());
             let errno = match entry.result() {
                 result if result < 0 => Some(Errno::from_raw(-result)),
@@ -236,15 +236,16 @@ impl FrameRing {
                     let buffers = self.buffers.as_mut()?;
                     let length = length.min(buffers.size);
                     let start = buffers.buffer(id);
-                    // SAFETY: a completion has named the buffer, so that it is ours until
-                    // it is published again, which takes `&mut self`; it has `size` bytes.
+                    // SAFETY: a completion has named the buffer, so it belongs to this process
+                    // until it is published again, which needs `&mut self`. It has `size` bytes.
                     let bytes = unsafe { std::slice::from_raw_parts_mut(start, length) };
                     return Some(Event::Frame(at, bytes));
                 }
                 (None, _) if !source.frames => return Some(Event::Readable(at)),
-                // Nothing was read, but for the end of a file, which no device has.
+                // Nothing was read. That only happens at the end of a file, which devices do not
+                // have.
                 (None, _) => {}
-                // All buffers were used: they are free again now.
+                // All buffers were in use; they are free again now.
                 (Some(Errno::ENOBUFS | Errno::EINTR | Errno::EAGAIN), _) => {}
                 (Some(errno), id) => {
                     self.lent = id;
@@ -255,14 +256,14 @@ impl FrameRing {
         }
     }
 
-    /// The caller's buffer is the kernel's again.
+    /// Returns the caller's buffer to the kernel.
     fn take_back(&mut self) {
         if let (Some(id), Some(buffers)) = (self.lent.take(), self.buffers.as_mut()) {
             buffers.publish(id);
         }
     }
 
-    /// Makes a request for each source that has none.
+    /// Submits a request for each source that has none.
     fn arm(&mut self) -> Result<()> {
         for (at, source) in self.sources.iter_mut().enumerate() {
             if source.armed || source.failed {
@@ -274,19 +275,19 @@ impl FrameRing {
             } else {
                 opcode::PollAdd::new(fd, libc::POLLIN as u32).build()
             };
-            // SAFETY: the descriptor is ours and open; the buffers are those registered.
+            // SAFETY: this ring owns the descriptor, which is open; the buffers are registered.
             let pushed = unsafe { self.ring.submission().push(&entry.user_data(at as u64)) };
-            // The queue has room for several requests of each source.
+            // The queue has room for several requests per source.
             pushed.map_err(|_| Error::new("io_uring", "submission queue", Errno::ENOBUFS))?;
             source.armed = true;
         }
         Ok(())
     }
 
-    /// Ends all requests; true if they have.
+    /// Cancels all requests; returns true if all have ended.
     fn cancel(&mut self) -> bool {
         let entry = opcode::AsyncCancel2::new(CancelBuilder::any()).build().user_data(CANCEL);
-        // SAFETY: a cancellation has no memory.
+        // SAFETY: a cancellation refers to no memory.
         if unsafe { self.ring.submission().push(&entry) }.is_err() {
             return false;
         }
@@ -310,7 +311,7 @@ impl FrameRing {
 impl Drop for FrameRing {
     fn drop(&mut self) {
         if !self.cancel() {
-            // Better lost than written to by the kernel when it is another's.
+            // Leaking the memory is better than letting the kernel write to it after it is reused.
             std::mem::forget(self.buffers.take());
         }
     }
@@ -372,7 +373,7 @@ mod tests {
         let Some(Event::Frame(0, bytes)) = ring.event() else { panic!("no frame") };
         assert_eq!(bytes, b"frame");
         drop((ring, here));
-        // The last reader is gone as soon as the kernel has ended the ring.
+        // The last reader disappears as soon as the kernel has ended the ring.
         there.set_nonblocking(true).unwrap();
         let gone = |error: std::io::Error| error.kind() == ErrorKind::ConnectionRefused;
         let limit = Instant::now() + Duration::from_secs(20);

@@ -1,10 +1,9 @@
-//! A setting of the machine that gets its earlier value back, even if the process that
-//! changed it is killed.
+//! A machine setting that is restored even if the process that changed it is killed.
 //!
-//! [`Guard`] is a process of its own that waits on a socket. The other end closes when
-//! the changer gives the setting back, or ends by any cause. The guard then writes the
-//! earlier value and ends. It ignores the signals that a terminal sends to both. Only
-//! killing both by force at the same moment can leave the new value.
+//! [`Guard`] is a separate process that waits on a socket. The other end closes when the changing
+//! process restores the setting, or ends for any reason. The guard then writes the earlier value
+//! and exits. It ignores the signals that a terminal sends to both processes. The new value can
+//! remain only if both processes are killed at the same moment.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -20,41 +19,41 @@ use nix::unistd::Pid;
 use crate::Error;
 use crate::runtime_dir::{Lock, RuntimeDir};
 
-/// Largest value that is kept, bytes: settings are short.
+/// Maximum length of a saved value in bytes; settings are short.
 const LONGEST_VALUE: usize = 4096;
-/// File that whoever changes the machine's own settings has locked. It is in a directory
-/// of the user's own: no other user can hold it, and all network namespaces share it.
+/// Lock file for changing the settings of the machine. It is in a directory owned by the user, so
+/// no other user can lock it, and all network namespaces share it.
 const LOCK: &str = "machine-settings.lock";
 
-/// Why a setting was not changed, or did not come back.
+/// Why a setting was not changed or not restored.
 #[derive(Debug, thiserror::Error)]
 pub enum GuardError {
-    /// Another process has changed a setting of this machine: what it changed would be taken
-    /// for the earlier value.
-    #[error("lock the machine's settings: another run varies them, and one at a time may")]
+    /// Another process has changed a setting of this machine. Its value would be mistaken for the
+    /// earlier value.
+    #[error("lock the machine's settings: another run is changing them")]
     Busy,
-    /// The value is too long to be kept.
+    /// The value is too long to be saved.
     #[error("read {path}: {bytes} bytes, expected at most {LONGEST_VALUE}")]
     TooLong {
-        /// Path of the setting's file.
+        /// Path of the setting.
         path: PathBuf,
         /// Length of its value.
         bytes: usize,
     },
-    /// No file can have this name.
-    #[error("read {0}: a NUL byte in the name")]
+    /// The path contains a NUL byte.
+    #[error("read {0}: the path contains a NUL byte")]
     Name(PathBuf),
-    /// The earlier value was written, and is not there.
-    #[error("restore {path}: reads {got:?}, expected {expected:?}")]
+    /// The earlier value was written, but a different value was read back.
+    #[error("restore {path}: got {got:?}, expected {expected:?}")]
     NotRestored {
-        /// Path of the setting's file.
+        /// Path of the setting.
         path: PathBuf,
-        /// Earlier value, which was written back.
+        /// Earlier value that was written back.
         expected: String,
         /// Value that was read afterwards.
         got: String,
     },
-    /// A system call failed; it names the operation and the object.
+    /// A system call failed; the error names the operation and the object.
     #[error(transparent)]
     Sys(#[from] Error),
 }
@@ -62,7 +61,7 @@ pub enum GuardError {
 /// Result with [`GuardError`].
 pub type Result<T> = std::result::Result<T, GuardError>;
 
-/// A changed setting; dropping it gives the earlier value back.
+/// A changed setting; dropping it restores the earlier value.
 #[derive(Debug)]
 pub struct Guard {
     path: PathBuf,
@@ -72,11 +71,11 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Keeps the value that a file below `/proc/sys` has, then writes another.
+    /// Saves the value of a file below `/proc/sys`, then writes a new value.
     ///
     /// # Errors
-    /// When it cannot be read or written; [`GuardError::Busy`] while another process holds a
-    /// setting of this machine.
+    /// If the file cannot be read or written; [`GuardError::Busy`] while another process has
+    /// changed a setting of this machine.
     pub fn change(path: &Path, value: &str) -> Result<Guard> {
         let name = || path.display().to_string();
         let earlier = std::fs::read_to_string(path).map_err(|e| Error::io("read", name(), &e))?;
@@ -109,7 +108,7 @@ impl Guard {
             lifeline: Some(ours),
         };
         guard.await_readiness()?;
-        // Not before the guard stands; an error gives back what was there.
+        // Only after the guard is ready; if writing fails, the guard restores the value.
         std::fs::write(path, value).map_err(|e| Error::io("write", name(), &e))?;
         Ok(guard)
     }
@@ -124,10 +123,10 @@ impl Guard {
             .map_err(|e| Error::io("read", "guard's report of readiness", &e).into())
     }
 
-    /// Gives the earlier value back.
+    /// Restores the earlier value.
     ///
     /// # Errors
-    /// [`GuardError::NotRestored`] when the file does not have it afterwards.
+    /// [`GuardError::NotRestored`] if the file has another value afterwards.
     pub fn restore(mut self) -> Result<()> {
         self.finish();
         let (path, expected) = (self.path.clone(), self.earlier.clone());
@@ -154,17 +153,18 @@ fn lock() -> Result<Lock> {
     directory.lock_file(LOCK)?.ok_or(GuardError::Busy)
 }
 
-/// The child: wait for the end, write, end. Only async-signal-safe calls.
+/// The child process: waits until the parent ends, writes the value and exits. Makes only
+/// async-signal-safe calls.
 fn child_main(lifeline: i32, lock: i32, file: &CString, value: &[u8]) -> ! {
-    // SAFETY: every call is a plain system call on constants, on descriptors open
-    // in this process, and on buffers of the given length that live until _exit.
+    // SAFETY: all calls are plain system calls on constants, on open descriptors of this process,
+    // and on buffers of the passed length that live until _exit.
     unsafe {
         libc::prctl(libc::PR_SET_NAME, c"overlane-guard".as_ptr());
         libc::setsid();
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE, libc::SIGCHLD] {
             libc::signal(signal, libc::SIG_IGN);
         }
-        // Whatever else was open would be kept alive after its owner.
+        // Other descriptors would stay open after their owner has ended.
         let (low, high) = (lifeline.min(lock), lifeline.max(lock));
         if low > 0 {
             libc::syscall(libc::SYS_close_range, 0, low - 1, 0);
@@ -194,7 +194,7 @@ mod tests {
     use std::process::Command;
     use std::time::{Duration, Instant};
 
-    /// One at a time: the lock is the machine's.
+    /// Runs one test at a time, because the lock belongs to the machine.
     fn alone() -> std::sync::MutexGuard<'static, ()> {
         static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
         ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -240,7 +240,7 @@ mod tests {
         let guard = Guard::change(file.path(), "1000").unwrap();
         let elsewhere = file.path().with_extension("moved");
         std::fs::rename(file.path(), &elsewhere).unwrap();
-        // A directory in its place cannot be written.
+        // If a directory has replaced the file, it cannot be written.
         std::fs::create_dir(file.path()).unwrap();
         let error = guard.restore().unwrap_err();
         assert!(matches!(&error, GuardError::Sys(e) if e.errno == Errno::EISDIR), "{error}");
@@ -248,7 +248,7 @@ mod tests {
         std::fs::rename(&elsewhere, file.path()).unwrap();
     }
 
-    /// The test binary runs itself: the copy changes the setting and is killed.
+    /// The test binary runs itself; the copy changes the setting and is killed.
     #[test]
     fn the_earlier_value_comes_back_when_the_changer_is_killed() {
         const TARGET: &str = "OVERLANE_GUARD_TARGET";

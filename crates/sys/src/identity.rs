@@ -1,9 +1,9 @@
-//! Another user and group, for good.
+//! Permanently switches to another user and group.
 //!
-//! A process of root's that has given up its capabilities still owns root's files and may
-//! signal root's processes. So it becomes the system user [`USER`], where there is one, or
-//! else a user that nobody is: an id from [`RANGES`] that has no entry in the user database
-//! and no process. Each process gets one of its own, so that two of ours are strangers.
+//! A root process that has dropped its capabilities still owns root's files and may send signals to
+//! root's processes. Therefore it switches to the system user [`USER`] if that exists. Otherwise it
+//! uses an unassigned ID from [`RANGES`] that has no entry in the user database and no process.
+//! Each process gets its own ID, so that two of them cannot affect each other.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,32 +15,32 @@ use nix::unistd::{Gid, Group, Uid, User, getegid, geteuid, getgroups, setgroups}
 
 use crate::{Error, Result};
 
-/// The system user that is taken where there is one.
+/// The system user that is used if it exists.
 pub const USER: &str = "overlane";
 
-/// Ids that nobody gives to users, first those that are tried first. Sources: systemd's
-/// `UIDS-GIDS.md` (60578–61183 and 65536–524287 are unused; 61184–65519 are those of
-/// `DynamicUser=`, above 524288 are containers), `SUB_UID_MIN` of login.defs(5) (100000).
-/// The second is for containers that have the first 65,536 ids only.
+/// User IDs that are not assigned to users, in the order of use. Sources: systemd's `UIDS-GIDS.md`
+/// (60578–61183 and 65536–524287 are unused; 61184–65519 are for `DynamicUser=`, above 524288 are
+/// containers), `SUB_UID_MIN` of login.defs(5) (100000). The second range is for containers that
+/// have only the first 65,536 IDs.
 pub const RANGES: [RangeInclusive<u32>; 2] = [65_536..=99_999, 60_578..=61_183];
 
-/// Who the process is from now on.
+/// The identity of the process after the switch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Identity {
-    /// Another user than before.
+    /// The user has changed.
     Changed {
-        /// User ID that the process has now.
+        /// The new user ID.
         uid: u32,
-        /// Group ID that the process has now.
+        /// The new group ID.
         gid: u32,
-        /// Whether it is [`USER`]'s.
+        /// Whether it is the user [`USER`].
         named: bool,
     },
-    /// The same as before.
+    /// The user has not changed.
     Kept {
-        /// User id, in the process's user namespace.
+        /// User ID in the user namespace of the process.
         uid: u32,
-        /// What the kernel refused.
+        /// Why the user has not changed.
         why: String,
     },
 }
@@ -55,16 +55,16 @@ impl fmt::Display for Identity {
     }
 }
 
-/// Becomes another user in another group without supplementary groups, where the process is
-/// root and has the right to; an ordinary user stays who it is. Holds for every thread.
+/// Switches to another user and group without supplementary groups if the process is root and has
+/// the capabilities for it; an ordinary user stays unchanged. This applies to all threads.
 ///
 /// # Errors
-/// When the kernel refuses for another reason than a missing right or a user namespace
-/// without such ids.
+/// If the kernel refuses for a reason other than a missing capability or a user namespace without
+/// such IDs.
 pub fn become_unprivileged() -> Result<Identity> {
     let uid = geteuid();
     if !uid.is_root() {
-        return Ok(Identity::Kept { uid: uid.as_raw(), why: "as started".to_owned() });
+        return Ok(Identity::Kept { uid: uid.as_raw(), why: "not root".to_owned() });
     }
     let kept = |why: String| Ok(Identity::Kept { uid: uid.as_raw(), why });
     let (to, group, named) = match choose() {
@@ -72,12 +72,13 @@ pub fn become_unprivileged() -> Result<Identity> {
         Err(why) => return kept(why),
     };
     match setgroups(&[]) {
-        // Nothing was to be given up: setgroups is denied in a user's own namespace.
+        // There was nothing to drop: setgroups is denied in a user's own namespace.
         Err(Errno::EPERM) if no_groups() => {}
         Err(Errno::EPERM) => return kept("CAP_SETGID is missing".to_owned()),
         other => other.map_err(|e| Error::new("setgroups", "no groups", e))?,
     }
-    // glibc changes every thread. The group first: afterwards nobody may.
+    // glibc changes all threads. The group must be set first, because that is not allowed after the
+    // user has changed.
     for (call, id, done) in [
         ("setresgid", group.as_raw(), nix::unistd::setresgid(group, group, group)),
         ("setresuid", to.as_raw(), nix::unistd::setresuid(to, to, to)),
@@ -90,7 +91,7 @@ pub fn become_unprivileged() -> Result<Identity> {
             other => other.map_err(|e| Error::new(call, id.to_string(), e))?,
         }
     }
-    // It is as hard to come back as it is said to be.
+    // Check that the process cannot switch back.
     if geteuid() != to || getegid() != group || nix::unistd::setresuid(uid, uid, uid).is_ok() {
         return Err(Error::new("setresuid", format!("back to {uid}"), Errno::EINVAL));
     }
@@ -101,7 +102,8 @@ fn no_groups() -> bool {
     getgroups().is_ok_and(|groups| groups.iter().all(|group| *group == getegid()))
 }
 
-/// A user and a group, and whether they are the system user's; or why there are none.
+/// Selects a user and a group, and reports whether they belong to the system user. The error is the
+/// reason why there are none.
 fn choose() -> std::result::Result<(Uid, Gid, bool), String> {
     if let Ok(Some(user)) = User::from_name(USER)
         && !user.uid.is_root()
@@ -120,7 +122,7 @@ fn choose() -> std::result::Result<(Uid, Gid, bool), String> {
     })?;
     let taken = in_use();
     let count = range.end() - range.start() + 1;
-    // Two that start at once hardly begin at the same.
+    // A random start, so that two processes that start together rarely try the same ID.
     let start = RandomState::new().hash_one(std::process::id()) % u64::from(count);
     let free = |id: &u32| {
         !taken.contains(id)
@@ -128,11 +130,11 @@ fn choose() -> std::result::Result<(Uid, Gid, bool), String> {
             && Group::from_gid(Gid::from_raw(*id)).is_ok_and(|group| group.is_none())
     };
     let id = (0..count).map(|n| range.start() + (start as u32 + n) % count).find(free);
-    let id = id.ok_or("every id that could be taken has a user")?;
+    let id = id.ok_or("all IDs of the range are in use")?;
     Ok((Uid::from_raw(id), Gid::from_raw(id), false))
 }
 
-/// The ids that a map of this user namespace has (user_namespaces(7)).
+/// Returns the ID ranges that a map of this user namespace contains (user_namespaces(7)).
 fn mapped(map: &str) -> Vec<RangeInclusive<u32>> {
     let text = std::fs::read_to_string(format!("/proc/self/{map}")).unwrap_or_default();
     let part = |line: &str| {
@@ -143,7 +145,7 @@ fn mapped(map: &str) -> Vec<RangeInclusive<u32>> {
     text.lines().filter_map(part).collect()
 }
 
-/// User ids that a process has now, as far as can be seen.
+/// Returns the user and group IDs that are in use by visible processes.
 fn in_use() -> BTreeSet<u32> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let processes = processes.filter(|entry| {
@@ -151,7 +153,7 @@ fn in_use() -> BTreeSet<u32> {
     });
     let mut ids = BTreeSet::new();
     for process in processes {
-        // It may have ended.
+        // The process may have ended.
         let status = std::fs::read_to_string(process.path().join("status")).unwrap_or_default();
         for line in status.lines().filter(|l| l.starts_with("Uid:") || l.starts_with("Gid:")) {
             ids.extend(line.split_whitespace().filter_map(|word| word.parse::<u32>().ok()));

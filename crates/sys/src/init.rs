@@ -1,17 +1,16 @@
-//! A process tree that cannot outlive its maker.
+//! A process tree that ends with its creator.
 //!
-//! [`Init`] is the first process of a fresh PID namespace, with a mount namespace whose
-//! `/run` and `/tmp` are its own, but for directories of programs that are below them.
-//! It only waits on a socket. When the maker ends, by any
-//! cause, the kernel closes the other end. `Init` then ends too, and the kernel kills
-//! every process of the namespace.
+//! [`Init`] is the first process of a new PID namespace. Its mount namespace has its own `/run` and
+//! `/tmp`, except for directories with programs below them. It only waits on a socket. When the
+//! creator ends for any reason, the kernel closes the other end. `Init` then ends too, and the
+//! kernel kills all processes of the namespace.
 //!
-//! Programs that a testbed needs (`ovs-vswitchd`, `docker-proxy`) are started inside.
-//! Neither they nor their files can be left behind.
+//! # Panics
+//! rograms for a testbed (`ovs-vswitchd`, `docker-proxy`) are started inside. Neither they nor
+//! their files can be left behind.
 //!
-//! Control groups do not go with a namespace. A tree made [with one](Init::with_cgroup)
-//! has a group of its own on `/sys/fs/cgroup`; its first process removes it before it
-//! ends.
+//! Control groups do not end with a namespace. A tree created [with one](Init::with_cgroup) has its
+//! own group on `/sys/fs/cgroup`; its first process removes the group before it exits.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -33,44 +32,44 @@ use nix::unistd::Pid;
 use crate::netns::NetNs;
 use crate::{Error, Result, cgroup};
 
-/// The first process of a PID namespace; dropping it kills all of them.
+/// The first process of a PID namespace; dropping it kills all processes of the namespace.
 #[derive(Debug)]
 pub struct Init {
     pid: Pid,
     pid_ns: File,
     mount_ns: File,
     cgroup: Option<String>,
-    // Closing it is what ends the namespace, also when this process dies.
+    // Closing it ends the namespace, also when this process dies.
     lifeline: Option<OwnedFd>,
 }
 
-/// Directories of programs that are shown, at most.
+/// Maximum number of program directories that stay visible.
 const MOST_SHOWN: usize = 16;
 
-/// What the child does, in order; a failure is reported as (step, errno).
+/// Steps of the child, in order; a failure is reported as (step, errno).
 const STEPS: [&str; 5] = [
     "mount / private",
     "mount tmpfs on /run",
     "mount tmpfs on /tmp",
     "mount proc on /proc",
-    "make a cgroup and mount it on /sys/fs/cgroup",
+    "create a cgroup and mount it on /sys/fs/cgroup",
 ];
 
 impl Init {
     /// Starts the process.
     ///
     /// # Errors
-    /// `EPERM` without `CAP_SYS_ADMIN` in the user namespace; a failed mount,
-    /// by name. `/proc` is remounted where the kernel allows it.
+    /// `EPERM` without `CAP_SYS_ADMIN` in the user namespace; a failed mount with its name. `/proc`
+    /// is remounted if the kernel allows it.
     pub fn start() -> Result<Init> {
         Init::make(None)
     }
 
-    /// Starts one whose programs see a fresh control group (version 2) as the root
-    /// of them all, with what controllers version 2 has on this machine.
+    /// Starts a process tree whose programs see a new control group (version 2) as the root group,
+    /// with the version 2 controllers that this machine has.
     ///
     /// # Errors
-    /// As [`Init::start`]; where the kernel has no cgroup version 2.
+    /// As [`Init::start`]; if the kernel has no cgroup version 2.
     pub fn with_cgroup() -> Result<Init> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
@@ -81,7 +80,8 @@ impl Init {
         Init::showing(cgroup, &hidden_programs(&program_directories()))
     }
 
-    /// Starts one that sees these directories, each one level below `/run` or `/tmp`.
+    /// Starts a process tree in which these directories stay visible. Each is one level below
+    /// `/run` or `/tmp`.
     fn showing(cgroup: Option<String>, shown: &[CString]) -> Result<Init> {
         let name = cgroup.as_deref().map(CString::new).transpose();
         let name = name.map_err(|_| Error::new("init", "cgroup's name", Errno::EINVAL))?;
@@ -104,7 +104,7 @@ impl Init {
         let pid = Pid::from_raw(pid as libc::pid_t);
         let init = Init::attach(pid, ours, cgroup);
         if init.is_err() {
-            // Only now: a half-made child must not stay.
+            // Only after the error is known; the incomplete child must not stay.
             let _ = kill(pid, Signal::SIGKILL);
             let _ = waitpid(pid, None);
         }
@@ -135,13 +135,12 @@ impl Init {
         })
     }
 
-    /// Name of the tree's control group, below the one that the machine's file
-    /// system of them shows this process as root.
+    /// Name of the control group of the tree, below the group that this process sees as root.
     pub fn cgroup(&self) -> Option<&str> {
         self.cgroup.as_deref()
     }
 
-    /// The process, as its maker numbers it.
+    /// The process ID in the PID namespace of the creator.
     pub fn pid(&self) -> i32 {
         self.pid.as_raw()
     }
@@ -149,8 +148,8 @@ impl Init {
     /// Starts a program inside the PID and mount namespaces and `net`.
     ///
     /// # Errors
-    /// When a namespace cannot be entered (`ESRCH`/`EPERM`: the init process
-    /// has been killed) or the program cannot be executed.
+    /// If a namespace cannot be entered (`ESRCH`/`EPERM`: the init process was killed) or the
+    /// program cannot be executed.
     pub fn spawn(&self, command: &mut Command, net: &NetNs) -> Result<Child> {
         self.run_inside(net, || {
             let program = command.get_program().to_string_lossy().into_owned();
@@ -158,8 +157,8 @@ impl Init {
         })
     }
 
-    /// Runs `f` on a thread that sees `net`, the private mounts, and whose
-    /// children are born in the PID namespace.
+    /// Runs `f` in a thread that is in `net` and has the private mounts. Its children start in the
+    /// PID namespace.
     ///
     /// # Errors
     /// As [`Init::spawn`].
@@ -170,8 +169,8 @@ impl Init {
     ) -> Result<T> {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                // setns(2): a mount namespace can be joined only by a thread
-                // that shares its root and working directory with no other.
+                // setns(2): only a thread that shares its root and working directory with no other
+                // thread can join a mount namespace.
                 unshare(CloneFlags::CLONE_FS)
                     .map_err(|e| Error::new("unshare(CLONE_FS)", "thread", e))?;
                 setns(&self.pid_ns, CloneFlags::CLONE_NEWPID)
@@ -192,11 +191,11 @@ impl Init {
 
 impl Drop for Init {
     fn drop(&mut self) {
-        // Killing the first process of a PID namespace kills all of it
-        // (pid_namespaces(7)). It stays a process until every child of ours in
-        // there has been reaped, which a caller may do only after this: so the
-        // wait must not be in the caller's way. Where it has a control group to
-        // remove first, it is told instead of killed.
+        // Killing the first process of a PID namespace kills all its processes (pid_namespaces(7)).
+        // It remains until all children of this process in the namespace have been reaped, which
+        // the caller may do only later, so the wait must not block the caller. If a control group
+        // must be removed first, the process is notified through the socket instead of being
+        // killed.
         let pid = self.pid;
         drop(self.lifeline.take());
         if self.cgroup.is_none() {
@@ -206,23 +205,23 @@ impl Drop for Init {
     }
 }
 
-/// Where programs are found: `PATH`, and beside this one.
+/// Returns the directories in which programs are found: `PATH` and the directory of this program.
 fn program_directories() -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let own = std::env::current_exe().ok().and_then(|own| own.parent().map(Path::to_owned));
     std::env::split_paths(&path).chain(own).filter(|directory| directory.is_absolute()).collect()
 }
 
-/// What a private `/run` and `/tmp` would hide of these directories: the entries of those
-/// two that they are below, with all that is beside the programs (their libraries). NixOS
-/// has its programs below `/run`, and a clone may be built below `/tmp`.
+/// Returns the entries of `/run` and `/tmp` that contain these directories and that the private
+/// mounts would hide. Whole entries are shown, because programs need their libraries. NixOS has its
+/// programs below `/run`, and a clone may be built below `/tmp`.
 fn hidden_programs(directories: &[PathBuf]) -> Vec<CString> {
     let mut hidden = BTreeSet::new();
     let real = directories.iter().filter_map(|directory| directory.canonicalize().ok());
     for directory in real.chain(directories.iter().cloned()) {
         for private in ["/run", "/tmp"] {
             let Ok(below) = directory.strip_prefix(private) else { continue };
-            // A program in /tmp itself stays hidden, with whatever else is there.
+            // A program directly in /tmp stays hidden, like all other files there.
             if let Some(Component::Normal(first)) = below.components().next() {
                 hidden.insert(Path::new(private).join(first));
             }
@@ -232,20 +231,21 @@ fn hidden_programs(directories: &[PathBuf]) -> Vec<CString> {
     hidden.into_iter().filter_map(path).take(MOST_SHOWN).collect()
 }
 
-/// The child: set up, report, wait for the end. Only async-signal-safe calls.
+/// The child process: sets up, reports and waits until the parent ends. Makes only
+/// async-signal-safe calls.
 fn child_main(lifeline: i32, cgroup: Option<&CStr>, shown: &[CString]) -> ! {
     const NAME: &CStr = c"overlane-init";
     const NONE: &CStr = c"none";
-    // SAFETY: every call is a plain system call on constants, on `lifeline`,
-    // which is open in this process, and on stack buffers of the given length.
+    // SAFETY: all calls are plain system calls on constants, on `lifeline`, which is open in this
+    // process, and on stack buffers of the passed length.
     unsafe {
         libc::prctl(libc::PR_SET_NAME, NAME.as_ptr());
         libc::setsid();
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE, libc::SIGCHLD] {
             libc::signal(signal, libc::SIG_IGN);
         }
-        // Descriptors copied from the maker would keep its namespaces, sockets
-        // and pipes alive after it.
+        // Descriptors inherited from the creator would keep its namespaces, sockets and pipes open
+        // after it has ended.
         if lifeline > 0 {
             libc::syscall(libc::SYS_close_range, 0, lifeline - 1, 0);
         }
@@ -259,7 +259,7 @@ fn child_main(lifeline: i32, cgroup: Option<&CStr>, shown: &[CString]) -> ! {
         ];
         let mut open = [-1; MOST_SHOWN];
         for (step, (target, kind, flags)) in mounts.iter().enumerate() {
-            // Before they are hidden, and after these mounts are no longer the maker's.
+            // After the mounts are private and before they are hidden.
             if step == 1 {
                 for (fd, path) in open.iter_mut().zip(shown) {
                     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
@@ -273,15 +273,15 @@ fn child_main(lifeline: i32, cgroup: Option<&CStr>, shown: &[CString]) -> ! {
                 *flags,
                 std::ptr::null(),
             );
-            // A fresh /proc may be forbidden in a user namespace (a masked one
-            // outside); nothing needs it but for comfort.
+            // Mounting a new /proc may be forbidden in a user namespace (if /proc is masked
+            // outside). It is not required.
             if done != 0 && step < 3 {
                 report(lifeline, step as u8, *libc::__errno_location());
                 libc::_exit(1);
             }
             if step == 2 {
                 for (fd, path) in open.into_iter().zip(shown).filter(|(fd, _)| *fd >= 0) {
-                    // What cannot be shown is missed by whoever needs it.
+                    // If a directory cannot be shown, only programs that need it fail.
                     libc::mkdir(path.as_ptr(), 0o755);
                     if libc::fchdir(fd) == 0 {
                         let flags = libc::MS_BIND | libc::MS_REC;
@@ -304,7 +304,7 @@ fn child_main(lifeline: i32, cgroup: Option<&CStr>, shown: &[CString]) -> ! {
             let got = libc::read(lifeline, (&raw mut byte).cast(), 1);
             if got == 0 || (got < 0 && *libc::__errno_location() != libc::EINTR) {
                 if let Some((name, Ok(parent))) = own {
-                    // All but this process.
+                    // Kills all processes except this one.
                     libc::kill(-1, libc::SIGKILL);
                     cgroup::remove(parent, name);
                 }
@@ -315,7 +315,7 @@ fn child_main(lifeline: i32, cgroup: Option<&CStr>, shown: &[CString]) -> ! {
 }
 
 /// # Safety
-/// To be called in the forked child only, with an open descriptor.
+/// Must be called only in the forked child, with an open descriptor.
 unsafe fn report(lifeline: i32, step: u8, errno: i32) {
     let mut message = [step, 0, 0, 0, 0];
     message[1..].copy_from_slice(&errno.to_ne_bytes());
@@ -373,7 +373,7 @@ mod tests {
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGKILL));
     }
 
-    /// The machine's group of that name, wherever its file system is mounted.
+    /// Finds the machine's group of that name, wherever its file system is mounted.
     fn is_there(name: &str) -> bool {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         let mut roots = mounts
@@ -391,8 +391,8 @@ mod tests {
         let net = NetNs::new().unwrap();
         let init = Init::with_cgroup().unwrap();
         let name = init.cgroup().unwrap().to_owned();
-        // As a container runtime does: a group for groups, one with a process, and
-        // one that nobody is left in.
+        // Like a container runtime: a group that contains groups, one with a process, and an empty
+        // one.
         let script = "cd /sys/fs/cgroup; mkdir -p docker/one docker/two; \
                       (echo 0 >docker/one/cgroup.procs; exec setsid sleep 1000) & \
                       until grep -q . docker/one/cgroup.procs; do :; done; echo made";

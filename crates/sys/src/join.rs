@@ -1,4 +1,4 @@
-//! Joining the namespaces of another process for good, before `exec`.
+//! Permanently joins the namespaces of another process, before `exec`.
 
 use std::fs::File;
 use std::path::Path;
@@ -8,11 +8,11 @@ use nix::sched::{CloneFlags, setns};
 
 use crate::{Error, Result};
 
-/// Joins the user namespace of process `pid`, unless it is this process's own.
-/// Must be called while the process has one thread.
+/// Joins the user namespace of process `pid`, unless this process is already in it. Must be called
+/// while the process has only one thread.
 ///
 /// # Errors
-/// `EPERM` when that namespace belongs to somebody else.
+/// `EPERM` if the namespace belongs to another user.
 pub fn user_namespace(pid: u32) -> Result<()> {
     let theirs = format!("/proc/{pid}/ns/user");
     if std::fs::read_link(&theirs).ok() == std::fs::read_link("/proc/self/ns/user").ok() {
@@ -21,11 +21,11 @@ pub fn user_namespace(pid: u32) -> Result<()> {
     join(Path::new(&theirs), CloneFlags::CLONE_NEWUSER)
 }
 
-/// Joins the mount and PID namespaces of process `pid`; the PID namespace takes
-/// effect for children.
+/// Joins the mount and PID namespaces of process `pid`. The PID namespace takes effect for
+/// children.
 ///
 /// # Errors
-/// `EPERM`, or `ENOENT` when the process is gone.
+/// `EPERM`, or `ENOENT` if the process has ended.
 pub fn process_tree(pid: u32) -> Result<()> {
     join(Path::new(&format!("/proc/{pid}/ns/pid")), CloneFlags::CLONE_NEWPID)?;
     join(Path::new(&format!("/proc/{pid}/ns/mnt")), CloneFlags::CLONE_NEWNS)

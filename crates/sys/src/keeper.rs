@@ -1,16 +1,15 @@
-//! A process that keeps what a confined one must not have: the way to its configuration
-//! file, and to a file that is to be removed at the end.
+//! A process that keeps access that a confined process must not have: to its configuration file,
+//! and to a file that must be removed at the end.
 //!
-//! A confined process opens no files, under a user that could not read a configuration of
-//! root's anyway. The keeper is forked before that, keeps its user, and waits on a socket.
-//! Asked to, it reads the one file that it was told of when it began; it takes no path, no
-//! length and no other word from who asks. When the other end of the socket closes, by
-//! whatever cause, it removes the file that was left to it and ends. It has no capability,
-//! Landlock leaves it these directories, and its system call filter little more than to
-//! open, read and remove.
+//! A confined process opens no files, and its user could not read a configuration of root anyway.
+//! The keeper is forked before that, keeps its user, and waits on a socket. On request it reads the
+//! one file that was set at its start; a request contains no path, no length and no other data.
+//! When the other end of the socket closes for any reason, it removes the file that it was asked to
+//! remove and exits. It has no capabilities, Landlock allows it only these directories, and its
+//! system call filter allows little more than open, read and remove.
 //!
-//! Limit: a file that is replaced by a link into another directory cannot be read any more
-//! where Landlock is in force.
+//! Limit: with Landlock, a file that is replaced by a link into another directory can no longer be
+//! read.
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
@@ -32,19 +31,19 @@ use crate::monitor;
 use crate::seccomp::{Argument, Filter, Otherwise};
 use crate::{Error, Result};
 
-/// Longest file that is read, in bytes.
+/// Maximum length of the file in bytes.
 pub const LONGEST: usize = 16 << 20;
-/// How long reading may take.
+/// Time limit for reading.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Asks for the file.
+/// Requests the contents of the file.
 const READ: u8 = b'r';
-/// Leaves the other file to be removed.
+/// Requests removal of the other file at the end.
 const REMOVE: u8 = b'd';
-/// What is answered when it has begun, and to [`REMOVE`].
+/// The answer after the start, and to [`REMOVE`].
 const DONE: u8 = b'k';
 
-/// A file in a directory that is held open.
+/// A file in a directory that is kept open.
 #[derive(Debug)]
 struct Place {
     path: PathBuf,
@@ -63,7 +62,7 @@ impl Place {
     }
 }
 
-/// Its directory; the current one for a bare name.
+/// Returns the directory of a path; the current directory for a bare name.
 fn parent(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if parent != Path::new("") => parent.to_owned(),
@@ -71,7 +70,7 @@ fn parent(path: &Path) -> PathBuf {
     }
 }
 
-/// The keeper's other end; dropping it ends the keeper.
+/// The client side of the keeper; dropping it ends the keeper.
 #[derive(Debug)]
 pub struct Keeper {
     socket: UnixStream,
@@ -79,11 +78,11 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Starts one, which can read the one file and remove the other. To be called before
-    /// what the keeper is not to hold open is opened: it keeps its descriptors for a moment.
+    /// Starts a keeper that can read one file and remove another. Call this before opening anything
+    /// that the keeper must not hold open: it keeps its inherited descriptors for a moment.
     ///
     /// # Errors
-    /// When a directory cannot be opened or a process not be started.
+    /// If a directory cannot be opened or the process cannot be started.
     pub fn start(read: Option<&Path>, remove: Option<&Path>) -> Result<Keeper> {
         let (file, gone) = (read.map(Place::of).transpose()?, remove.map(Place::of).transpose()?);
         let kept = [&file, &gone].into_iter().flatten().map(|place| place.directory.as_raw_fd());
@@ -93,7 +92,7 @@ impl Keeper {
         let failed = |e: std::io::Error| Error::io("set timeout of", "keeper", &e);
         ours.set_read_timeout(Some(LIMIT)).map_err(failed)?;
         let keeper = Keeper { socket: ours, read: read.map(Path::to_owned) };
-        // What it could not give up it does not start with.
+        // The keeper does not start if it cannot drop all its privileges.
         keeper.expect_done("start")?;
         Ok(keeper)
     }
@@ -103,20 +102,20 @@ impl Keeper {
         (&self.socket).read_exact(&mut byte).map_err(|e| Error::io(operation, "keeper", &e))
     }
 
-    /// From now on the file is removed at the end.
+    /// Requests that the file is removed at the end.
     ///
     /// # Errors
-    /// When the keeper was killed.
+    /// If the keeper was killed.
     pub fn remove_at_end(&self) -> Result<()> {
         (&self.socket).write_all(&[REMOVE]).map_err(|e| Error::io("ask", "keeper", &e))?;
         self.expect_done("ask")
     }
 
-    /// The file's contents, read anew.
+    /// Returns the current contents of the file.
     ///
     /// # Errors
-    /// What reading says; `EFBIG` past [`LONGEST`]; that of the socket when the keeper was
-    /// killed; `ENOENT` where it was told of no file.
+    /// The error of reading; `EFBIG` if it is longer than [`LONGEST`]; a socket error if the keeper
+    /// was killed; `ENOENT` if the keeper has no file to read.
     pub fn read(&self) -> Result<Vec<u8>> {
         let name = || self.read.as_deref().unwrap_or(Path::new("no file")).display().to_string();
         let failed = |e: std::io::Error| Error::io("read", format!("{} by keeper", name()), &e);
@@ -133,19 +132,19 @@ impl Keeper {
         Ok(contents)
     }
 
-    /// Ends the keeper, and waits until it has done what was left to it.
+    /// Ends the keeper and waits until it has removed the file.
     pub fn end(self) {
         let _ = self.socket.shutdown(std::net::Shutdown::Write);
         let mut rest = [0];
-        // Its end, after that.
+        // The keeper closes the socket after that.
         let _ = (&self.socket).read(&mut rest);
     }
 }
 
-/// What the child does.
+/// The child process.
 fn work(mut socket: UnixStream, file: Option<&Place>, gone: Option<&Place>) -> Result<()> {
     let file_directory = file.map(|f| parent(&f.path));
-    // A link may lead to another directory: that is its place as well.
+    // A link may lead to another directory, which is then also needed.
     let linked = file.and_then(|f| f.path.canonicalize().ok()).map(|path| parent(&path));
     let gone_directory = gone.map(|g| parent(&g.path));
     let reading = file_directory.iter().chain(&linked).map(|path| (&**path, Stays::Reading));
@@ -165,7 +164,7 @@ fn work(mut socket: UnixStream, file: Option<&Place>, gone: Option<&Place>) -> R
         match socket.read(&mut asked) {
             Ok(1) => {}
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            // The other end has gone.
+            // The other end has closed.
             _ => break,
         }
         match asked[0] {
@@ -180,7 +179,7 @@ fn work(mut socket: UnixStream, file: Option<&Place>, gone: Option<&Place>) -> R
                 left = gone;
                 answer(&socket, &[DONE])?;
             }
-            // Nobody says anything else.
+            // The client sends no other requests.
             _ => break,
         }
     }
@@ -191,7 +190,7 @@ fn work(mut socket: UnixStream, file: Option<&Place>, gone: Option<&Place>) -> R
 }
 
 fn contents(place: &Place) -> std::result::Result<Vec<u8>, Errno> {
-    // Not to wait for who writes to a FIFO.
+    // Do not wait for a writer of a FIFO.
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let file = openat(&place.directory, place.name.as_c_str(), flags, Mode::empty())?;
     let mut contents = Vec::new();
@@ -203,7 +202,7 @@ fn contents(place: &Place) -> std::result::Result<Vec<u8>, Errno> {
     Ok(contents)
 }
 
-/// What the child may still ask of the kernel.
+/// The system calls that the child may still make.
 fn filter(socket: RawFd, file: Option<&Place>, gone: Option<&Place>) -> Filter {
     let mut filter = Filter::default();
     filter.allow_basics().allow(&[
@@ -218,7 +217,7 @@ fn filter(socket: RawFd, file: Option<&Place>, gone: Option<&Place>) -> Filter {
     for call in [libc::SYS_write, libc::SYS_sendto] {
         filter.allow_if(call, &[Argument::is(0, socket.into())]);
     }
-    // Of an owned descriptor, before it is closed: whether it is open.
+    // On an owned descriptor before it is closed: checks that it is open.
     filter.allow_if(libc::SYS_fcntl, &[Argument::is(1, libc::F_GETFD.into())]);
     if let Some(file) = file {
         let directory = file.directory.as_raw_fd();
@@ -247,7 +246,7 @@ mod tests {
         std::fs::write(&gone, "").unwrap();
         let keeper = Keeper::start(Some(&file), Some(&gone)).unwrap();
         assert_eq!(keeper.read().unwrap(), b"first");
-        // As editors do it.
+        // Editors replace files in this way.
         std::fs::write(&other, "second").unwrap();
         std::fs::rename(&other, &file).unwrap();
         assert_eq!(keeper.read().unwrap(), b"second");

@@ -1,12 +1,11 @@
-//! Files, TCP ports, abstract Unix sockets and signals given up for good (landlock(7)).
+//! Permanently drops access to files, TCP ports, abstract Unix sockets and signals (landlock(7)).
 //!
-//! It holds for the calling thread and for the threads and processes that it starts
-//! afterwards. What is open already stays usable. A thread that is restricted may no longer
-//! look at other processes (`/proc/PID/ns`, `/proc/PID/root`): ptrace_may_access() asks
-//! Landlock, too.
+//! This applies to the calling thread and to the threads and processes that it starts later. Open
+//! descriptors stay usable. A restricted thread may no longer inspect other processes
+//! (`/proc/PID/ns`, `/proc/PID/root`), because ptrace_may_access() asks Landlock too.
 //!
-//! Not restricted by Landlock: looking at a file's metadata, changing mode and owner, Unix
-//! sockets that have a file, sockets of other kinds than TCP.
+//! Landlock does not restrict reading the metadata of a file, changing its mode or owner, Unix
+//! sockets with a path, or sockets other than TCP.
 
 use std::fmt;
 use std::os::fd::AsFd;
@@ -21,26 +20,26 @@ use nix::errno::Errno;
 
 use crate::{Error, Result};
 
-/// The newest that this is written for; an older kernel does what it can.
+/// The newest ABI that this code uses; on an older kernel, the supported part applies.
 const NEWEST: ABI = ABI::V6;
 
-/// What stays possible below a directory, or with a file.
+/// The access that remains to a directory or a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stays {
-    /// To read files and list directories.
+    /// Reading files and listing directories.
     Reading,
-    /// To read this one file; where it is missing, nothing stays.
+    /// Reading this one file; if it does not exist, nothing is allowed.
     ReadingFile,
-    /// To remove files from directories below it.
+    /// Removing files from the directory and directories below it.
     Removing,
 }
 
-/// How much of it is in force.
+/// The level of enforcement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Level {
-    /// Everything that this kernel's version of Landlock (its ABI) has.
+    /// All restrictions of this kernel's version of Landlock (its ABI).
     Version(i32),
-    /// Not in force, and why.
+    /// Not enforced, with the reason.
     None(&'static str),
 }
 
@@ -53,20 +52,21 @@ impl fmt::Display for Level {
     }
 }
 
-/// Restrictions that are prepared.
+/// Prepared restrictions.
 #[derive(Debug)]
 pub struct Restrictions(RulesetCreated);
 
 impl Restrictions {
-    /// Everything but these.
+    /// Restricts all access except this.
     ///
     /// # Errors
-    /// When a directory cannot be opened, or the kernel refuses.
+    /// If a directory cannot be opened, or the kernel refuses.
     pub fn but(stays: &[(&Path, Stays)]) -> Result<Restrictions> {
         Restrictions::of(stays, true)
     }
 
-    /// Of files and processes; TCP ports can be listened at and connected to.
+    /// Restricts access to files and processes; listening on TCP ports and connecting to them
+    /// remain allowed.
     ///
     /// # Errors
     /// As [`Restrictions::but`].
@@ -108,10 +108,10 @@ impl Restrictions {
         Ok(Restrictions(ruleset))
     }
 
-    /// Puts them in force, and forbids to gain rights by `execve`.
+    /// Enforces the restrictions and prevents gaining privileges by `execve`.
     ///
     /// # Errors
-    /// When the kernel refuses for another reason than not having Landlock.
+    /// If the kernel refuses for a reason other than not having Landlock.
     pub fn apply(self) -> Result<Level> {
         let status =
             self.0.restrict_self().map_err(|e| failed("landlock_restrict_self", "thread", &e))?;
@@ -120,8 +120,8 @@ impl Restrictions {
                 RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced,
                 LandlockStatus::Available { effective_abi, kernel_abi },
             ) => Level::Version(kernel_abi.unwrap_or(effective_abi as i32)),
-            (_, LandlockStatus::NotEnabled) => Level::None("not enabled: lsm= of the kernel"),
-            _ => Level::None("Linux 5.13 or later with Landlock needed"),
+            (_, LandlockStatus::NotEnabled) => Level::None("disabled in the kernel's lsm= list"),
+            _ => Level::None("requires Linux 5.13 or later with Landlock"),
         })
     }
 }

@@ -1,7 +1,8 @@
-//! Every raw system call of overlane, and the only crate with `unsafe` code.
+//! All raw system calls of overlane; the only crate with `unsafe` code.
 //!
-//! Each module wraps one kernel interface in a type that cannot be misused by
-//! safe code. Nothing here knows about overlays, modes or measurements.
+//! # Errors
+//! ach module wraps one kernel interface in a type that safe code cannot misuse. Nothing here
+//! depends on overlays, modes or measurements.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -46,5 +47,5 @@ pub mod wait;
 pub mod xtables;
 
 pub use error::{Error, Result};
-/// Error numbers, as [`Error`] carries them.
+/// Error numbers, as in [`Error`].
 pub use nix::errno;

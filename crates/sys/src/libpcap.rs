@@ -1,31 +1,31 @@
-//! libpcap's compiler of pcap-filter(7) expressions, where the machine has libpcap.
+//! The compiler of libpcap for pcap-filter(7) expressions, if libpcap is installed.
 //!
-//! The library is opened when an expression is to be compiled: whoever asks for none needs no
-//! libpcap. Source: `pcap.h`, `pcap/bpf.h` of libpcap 1.10; their ABI is that of
-//! `libpcap.so.0.8` (Debian) and `libpcap.so.1` (others).
+//! The library is opened only when an expression must be compiled, so programs without expressions
+//! do not need libpcap. Source: `pcap.h`, `pcap/bpf.h` of libpcap 1.10; the ABI is that of
+//! `libpcap.so.0.8` (Debian) and `libpcap.so.1` (other distributions).
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
-/// Names of the library.
+/// File names of the library.
 const LIBRARIES: [&CStr; 2] = [c"libpcap.so.0.8", c"libpcap.so.1"];
 /// `DLT_EN10MB`: Ethernet.
 const ETHERNET: c_int = 1;
-/// Longer packets than any.
+/// Longer than any packet.
 const SNAP_LENGTH: c_int = 262_144;
-/// No netmask is known: `ip broadcast` is an error.
+/// The netmask is unknown, so `ip broadcast` is an error.
 const NETMASK_UNKNOWN: u32 = u32::MAX;
 
 /// An instruction of classic BPF (`struct bpf_insn`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Instruction {
-    /// What it does.
+    /// The operation code.
     pub code: u16,
-    /// Instructions to leave out where its condition holds.
+    /// Number of instructions to skip if the condition is true.
     pub when_true: u8,
-    /// Instructions to leave out where it does not.
+    /// Number of instructions to skip if the condition is false.
     pub when_false: u8,
-    /// Its constant.
+    /// The constant operand.
     pub k: u32,
 }
 
@@ -46,18 +46,18 @@ struct PacketHeader {
     length: u32,
 }
 
-/// Why there is no program.
+/// Why there is no compiled program.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LibpcapError {
-    /// The machine has no libpcap, or one without a function that is needed.
+    /// libpcap, or a required function of it, is missing.
     #[error("libpcap cannot be used: {0} (Debian: apt install libpcap0.8)")]
     Missing(String),
-    /// libpcap cannot compile it, and says why.
+    /// libpcap cannot compile the expression, with its reason.
     #[error("{0}")]
     Expression(String),
 }
 
-/// A compiled expression; libpcap made it, so that it is a valid program.
+/// A compiled expression. It was created by libpcap and is therefore a valid program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
     instructions: Vec<Instruction>,
@@ -72,7 +72,7 @@ type GetError = unsafe extern "C" fn(*mut c_void) -> *mut c_char;
 type OfflineFilter =
     unsafe extern "C" fn(*const RawProgram, *const PacketHeader, *const u8) -> c_int;
 
-/// The library's functions. It is never closed again.
+/// Functions of the library, which is never closed.
 struct Libpcap {
     open_dead: OpenDead,
     close: Close,
@@ -82,10 +82,10 @@ struct Libpcap {
     offline_filter: OfflineFilter,
 }
 
-/// What the loader says of its last error.
+/// Returns the last error of the loader.
 fn loader_error() -> String {
-    // SAFETY: dlerror answers null or a string that lives until this thread's next call of the
-    // loader; it is copied before.
+    // SAFETY: dlerror returns null or a string that is valid until the next loader call of this
+    // thread; it is copied before that.
     let error = unsafe {
         let error = libc::dlerror();
         (!error.is_null()).then(|| CStr::from_ptr(error).to_string_lossy().into_owned())
@@ -98,8 +98,8 @@ impl Libpcap {
         let mut library: *mut c_void = std::ptr::null_mut();
         for name in LIBRARIES {
             if library.is_null() {
-                // SAFETY: a string that ends with zero, and flags of dlfcn.h. libpcap's
-                // initialisers do nothing but set its own variables.
+                // SAFETY: a string that ends with a zero byte, and flags of dlfcn.h. The
+                // initialisers of libpcap only set its own variables.
                 library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
             }
         }
@@ -107,14 +107,14 @@ impl Libpcap {
             return Err(LibpcapError::Missing(loader_error()));
         }
         let function = |name: &CStr| {
-            // SAFETY: an open library, and a string that ends with zero.
+            // SAFETY: an open library, and a string that ends with a zero byte.
             let function = unsafe { libc::dlsym(library, name.as_ptr()) };
             match function.is_null() {
                 true => Err(LibpcapError::Missing(loader_error())),
                 false => Ok(function),
             }
         };
-        // SAFETY: the symbols are functions of these types in every libpcap of these names
+        // SAFETY: the symbols are functions of these types in all libpcap versions with these names
         // (pcap.h).
         unsafe {
             Ok(Libpcap {
@@ -138,13 +138,13 @@ impl Libpcap {
 /// Compiles an expression for Ethernet frames.
 ///
 /// # Errors
-/// A machine without libpcap; an expression that is none, in libpcap's words.
+/// If libpcap is missing, or the expression is invalid, with the message of libpcap.
 pub fn compile(expression: &str) -> Result<Program, LibpcapError> {
     let text = CString::new(expression)
-        .map_err(|_| LibpcapError::Expression("a zero byte in it".to_owned()))?;
+        .map_err(|_| LibpcapError::Expression("it contains a zero byte".to_owned()))?;
     let libpcap = Libpcap::open()?;
-    // SAFETY: the handle is checked before it is used, closed once, and not used afterwards.
-    // libpcap fills the program, whose instructions are copied before they are freed.
+    // SAFETY: the handle is checked before use, closed once, and not used afterwards. libpcap fills
+    // the program, whose instructions are copied before they are freed.
     unsafe {
         let handle = (libpcap.open_dead)(ETHERNET, SNAP_LENGTH);
         if handle.is_null() {
@@ -167,16 +167,15 @@ pub fn compile(expression: &str) -> Result<Program, LibpcapError> {
 }
 
 impl Program {
-    /// Its instructions.
+    /// Returns the instructions.
     pub fn instructions(&self) -> &[Instruction] {
         &self.instructions
     }
 
-    /// Whether libpcap itself takes a packet of `length` bytes that begins with these for one
-    /// that is meant.
+    /// Returns whether libpcap itself matches a packet of `length` bytes that starts with `bytes`.
     ///
     /// # Errors
-    /// A machine without libpcap.
+    /// If libpcap is missing.
     pub fn matches(&self, bytes: &[u8], length: u32) -> Result<bool, LibpcapError> {
         let libpcap = Libpcap::open()?;
         let captured = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -186,12 +185,13 @@ impl Program {
             length: length.max(captured),
         };
         let raw = RawProgram {
-            // It came from a c_uint.
+            // The value was a c_uint.
             length: self.instructions.len() as c_uint,
             instructions: self.instructions.as_ptr().cast_mut(),
         };
-        // SAFETY: libpcap compiled the program, so that its jumps end and its memory is there;
-        // it reads the program and at most `captured` bytes of the packet, and writes neither.
+        // SAFETY: libpcap compiled the program, so its jumps terminate and its memory accesses are
+        // valid. It reads the program and at most `captured` bytes of the packet, and writes
+        // neither.
         Ok(unsafe { (libpcap.offline_filter)(&raw, &header, bytes.as_ptr()) } != 0)
     }
 }

@@ -1,25 +1,25 @@
-//! Limits of the calling process.
+//! Resource limits of the calling process.
 //!
 //! Source: getrlimit(2).
 
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Descriptors that a privileged process may have, whatever its hard limit was: a test host
-/// takes a dozen, and a run of all modes has a hundred of them.
+/// Minimum hard limit on descriptors for a privileged process: a test host needs a dozen, and a run
+/// of all modes has a hundred test hosts.
 const PRIVILEGED: u64 = 65_536;
 
-/// Lets the process have as many descriptors open as it may: its soft limit becomes its hard
-/// one. The soft one is 1,024 in a shell and in a service, for programs that use select(2).
-/// With `CAP_SYS_RESOURCE` the hard one becomes 65,536, where it is less. Where that is refused
-/// it stays as it was.
+/// Raises the soft limit on open descriptors to the hard limit. The soft limit is 1,024 in a shell
+/// and in a service, for programs that use select(2). With `CAP_SYS_RESOURCE` a lower hard limit is
+/// raised to 65,536. If that is refused, the limit stays as it was.
 ///
-/// Programs that are started later have it, too.
+/// # Panics
+/// rograms started later inherit the limit.
 pub fn raise_descriptors() {
     let to = |limit| setrlimit(Resource::RLIMIT_NOFILE, limit, limit);
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, hard)| to(hard.max(PRIVILEGED)).or_else(|_| to(hard)));
-    // A filter of system calls may refuse it: the limit that there is may do.
+    // A system call filter may refuse this; the present limit may be sufficient.
     let _: Result<(), Errno> = raised;
 }
 

@@ -1,18 +1,18 @@
-//! Which security modules are active.
+//! The active security modules.
 //!
 //! Source: `lsm_list_modules` (`security/lsm_syscalls.c`, Linux 6.8), `LSM_ID_*`
-//! (`include/uapi/linux/lsm.h`); before it, `/sys/kernel/security/lsm`.
+//! (`include/uapi/linux/lsm.h`); on older kernels `/sys/kernel/security/lsm`.
 
 use nix::errno::Errno;
 
 use crate::{Error, Result};
 
-/// The same number on all architectures.
+/// The number is the same on all architectures.
 const SYS_LSM_LIST_MODULES: libc::c_long = 461;
-/// There are 15 by now.
+/// At present there are 15.
 const MOST: usize = 64;
 
-/// A module by the kernel's number, 6.8 and later.
+/// Names of the modules by kernel ID, Linux 6.8 and later.
 const NAMES: &[(u64, &str)] = &[
     (100, "capability"),
     (101, "selinux"),
@@ -30,11 +30,11 @@ const NAMES: &[(u64, &str)] = &[
     (113, "ipe"),
 ];
 
-/// The active modules, by the names in `/sys/kernel/security/lsm`; one without a name here
-/// by its number.
+/// Returns the active modules with the names used in `/sys/kernel/security/lsm`; a module that is
+/// not in `NAMES` is shown by its ID.
 ///
 /// # Errors
-/// Where neither the system call nor the file tells.
+/// If neither the system call nor the file is available.
 pub fn active() -> Result<Vec<String>> {
     match listed() {
         Ok(ids) => Ok(ids.iter().map(|id| name(*id)).collect()),
@@ -54,8 +54,8 @@ fn name(id: u64) -> String {
 fn listed() -> std::result::Result<Vec<u64>, Errno> {
     let mut ids = [0_u64; MOST];
     let mut size = size_of_val(&ids) as u32;
-    // SAFETY: the kernel writes at most `size` bytes to `ids`, and the size needed to
-    // `size`; both outlive the call.
+    // SAFETY: the kernel writes at most `size` bytes to `ids`, and the required size to `size`;
+    // both outlive the call.
     let answer = unsafe { libc::syscall(SYS_LSM_LIST_MODULES, ids.as_mut_ptr(), &raw mut size, 0) };
     let count = Errno::result(answer)?;
     Ok(ids[..usize::try_from(count).unwrap_or(0).min(MOST)].to_vec())
@@ -67,7 +67,7 @@ mod tests {
     fn modules_have_names() {
         assert_eq!(super::name(101), "selinux");
         assert_eq!(super::name(7), "number 7");
-        // Without the file, which needs a file system mounted, the call tells.
+        // The file requires a mounted file system; without it the system call reports the modules.
         if let Ok(active) = super::active() {
             assert!(!active.iter().any(String::is_empty), "{active:?}");
         }

@@ -9,7 +9,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::{Error, Result};
 
-/// An anonymous file, gone with its last descriptor. Whatever is written goes to its end.
+/// Creates an anonymous file, which disappears with its last descriptor. All writes append to it.
 ///
 /// # Errors
 /// `EINVAL` for a name with a NUL byte, `EMFILE`.
@@ -17,8 +17,9 @@ pub fn create(name: &str) -> Result<OwnedFd> {
     let c_name = CString::new(name).map_err(|_| Error::new("memfd_create", name, Errno::EINVAL))?;
     let file = memfd_create(c_name.as_c_str(), MFdFlags::MFD_CLOEXEC)
         .map_err(|e| Error::new("memfd_create", name, e))?;
-    // Processes that share the descriptor write at once: the kernel guards the position of
-    // files on disk (FMODE_ATOMIC_POS), not of these, and one would write over another's line.
+    // Several processes write to the descriptor at the same time. The kernel protects the position
+    // of files on disk (FMODE_ATOMIC_POS) but not of these files, so one process could overwrite a
+    // line of another.
     fcntl(&file, FcntlArg::F_SETFL(OFlag::O_APPEND))
         .map_err(|e| Error::new("fcntl(F_SETFL)", name, e))?;
     Ok(file)

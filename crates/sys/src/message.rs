@@ -1,4 +1,4 @@
-//! Messages of `sendmmsg` and `recvmmsg`: their headers and control messages.
+//! Headers and control messages for `sendmmsg` and `recvmmsg`.
 
 use std::mem::{size_of, zeroed};
 use std::net::UdpSocket;
@@ -6,12 +6,12 @@ use std::os::fd::AsRawFd;
 
 use nix::errno::Errno;
 
-/// Room for one control message with an int.
+/// Space for one control message with an int.
 // SAFETY: CMSG_SPACE only computes a size.
 pub(crate) const SPACE: usize =
     unsafe { libc::CMSG_SPACE(size_of::<libc::c_int>() as libc::c_uint) } as usize;
 
-/// Room for two control messages with an int, aligned as `cmsghdr`.
+/// Space for two control messages with an int, aligned like `cmsghdr`.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 pub(crate) struct Control(pub(crate) [u8; CONTROL_BYTES]);
@@ -20,28 +20,28 @@ pub(crate) const CONTROL_BYTES: usize = 2 * SPACE;
 
 pub(crate) const NO_CONTROL: Control = Control([0; CONTROL_BYTES]);
 
-/// A header of nothing.
+/// An empty header.
 pub(crate) fn empty_header() -> libc::mmsghdr {
-    // SAFETY: all zeroes is an mmsghdr without address, data or control message.
+    // SAFETY: all zeroes is a valid mmsghdr without address, data or control message.
     unsafe { zeroed() }
 }
 
-/// Sends the first `count` messages, or as many as the kernel takes before it would
-/// have to report an error; returns how many.
+/// Sends the first `count` messages, or fewer if the kernel stops before an error. Returns the
+/// number of messages sent.
 ///
 /// # Errors
-/// The kernel's answer to the first message.
+/// The kernel's error for the first message.
 ///
 /// # Safety
-/// What the first `count` headers point to is alive, of the lengths given.
+/// The memory to which the first `count` headers point must be valid for the lengths in them.
 pub(crate) unsafe fn send(
     socket: &UdpSocket,
     headers: &mut [libc::mmsghdr],
     count: usize,
 ) -> Result<usize, Errno> {
     let count = count.min(headers.len());
-    // SAFETY: the caller vouches for what the headers point to, of which the kernel
-    // writes nothing but `msg_len` of the headers themselves.
+    // SAFETY: the caller guarantees that the memory is valid. The kernel writes only `msg_len` of
+    // the headers.
     let sent = unsafe {
         libc::sendmmsg(
             socket.as_raw_fd(),
@@ -53,19 +53,19 @@ pub(crate) unsafe fn send(
     Errno::result(sent).map(|sent| sent as usize)
 }
 
-/// Reads what is there, without waiting; returns how many messages it was.
+/// Reads the available messages without waiting; returns their number.
 ///
 /// # Errors
-/// `EAGAIN` when nothing is there; a pending error of the socket.
+/// `EAGAIN` if there are none; a pending error of the socket.
 ///
 /// # Safety
-/// What the headers point to is alive, of the lengths given, exclusively theirs
-/// (several may share a place), and no reference to it exists meanwhile.
+/// The memory to which the headers point must be valid for the lengths in them and used only by
+/// them (several headers may share memory). No reference to it may exist during the call.
 pub(crate) unsafe fn receive(
     socket: &UdpSocket,
     headers: &mut [libc::mmsghdr],
 ) -> Result<usize, Errno> {
-    // SAFETY: the caller vouches for what the headers point to.
+    // SAFETY: the caller guarantees that the memory is valid.
     let messages = unsafe {
         libc::recvmmsg(
             socket.as_raw_fd(),
@@ -78,22 +78,22 @@ pub(crate) unsafe fn receive(
     Errno::result(messages).map(|messages| messages as usize)
 }
 
-/// The first control message for which `take` has an answer. It gets level and type,
-/// and reads the value by one of the functions of [`Value`].
+/// Returns the first result of `take` over the control messages. It gets the level and type, and
+/// reads the value with a method of [`Value`].
 ///
-/// The header must be one that [`receive`] has filled.
+/// The header must have been filled by [`receive`].
 pub(crate) fn control<T>(
     header: &libc::msghdr,
     take: impl Fn((libc::c_int, libc::c_int), Value<'_>) -> Option<T>,
 ) -> Option<T> {
-    // SAFETY: msg_control and msg_controllen describe a buffer that the kernel has
-    // just filled, which the CMSG macros walk within bounds.
+    // SAFETY: msg_control and msg_controllen describe a buffer that the kernel has just filled; the
+    // CMSG macros stay within its bounds.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(header).as_ref() };
     while let Some(control) = next {
         if let Some(found) = take((control.cmsg_level, control.cmsg_type), Value(control)) {
             return Some(found);
         }
-        // SAFETY: as for CMSG_FIRSTHDR; `control` lies in the same buffer.
+        // SAFETY: as for CMSG_FIRSTHDR; `control` is in the same buffer.
         next = unsafe { libc::CMSG_NXTHDR(header, control).as_ref() };
     }
     None
@@ -106,27 +106,27 @@ impl Value<'_> {
     fn bytes<const N: usize>(&self) -> Option<[u8; N]> {
         // SAFETY: CMSG_LEN only computes a size.
         let wanted = unsafe { libc::CMSG_LEN(N as libc::c_uint) } as usize;
-        // SAFETY: cmsg_len, by the kernel, covers so many bytes of data, which need
-        // not be aligned.
+        // SAFETY: according to cmsg_len, which the kernel set, this number of bytes is present;
+        // they need not be aligned.
         (self.0.cmsg_len >= wanted)
             .then(|| unsafe { libc::CMSG_DATA(self.0).cast::<[u8; N]>().read_unaligned() })
     }
 
-    /// The first octet of the payload, if there is one.
+    /// Returns the first octet of the payload, if there is one.
     pub(crate) fn octet(&self) -> Option<u8> {
         self.bytes::<1>().map(|[octet]| octet)
     }
 
-    /// A C `int` at the beginning of the payload, if it is long enough.
+    /// Returns the C `int` at the start of the payload, if it is long enough.
     pub(crate) fn int(&self) -> Option<libc::c_int> {
         self.bytes().map(libc::c_int::from_ne_bytes)
     }
 }
 
-/// The size of the datagrams merged in a message, from its `UDP_GRO` control
-/// message; `None` when it is a single datagram.
+/// Returns the size of the merged datagrams in a message from its `UDP_GRO` control message; `None`
+/// for a single datagram.
 pub(crate) fn merged_segment_bytes(header: &libc::msghdr) -> Option<u64> {
-    // udp_cmsg_recv (net/ipv4/udp.c) puts an int there.
+    // udp_cmsg_recv (net/ipv4/udp.c) writes an int.
     let segment = control(header, |kind, value| {
         (kind == (libc::SOL_UDP, libc::UDP_GRO)).then(|| value.int()).flatten()
     });

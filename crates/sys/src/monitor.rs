@@ -1,8 +1,8 @@
-//! A process of its own that keeps a right which the rest of the program gives up
-//! (privilege separation): it does one thing, and hands over what it found.
+//! A separate process that keeps a privilege which the rest of the program drops (privilege
+//! separation). It does one task and passes on the results.
 //!
-//! It is forked before the program gives up its rights, and waits on a socket. When the
-//! other end closes, by whatever cause, it ends.
+//! It is forked before the program drops its privileges, and waits on a socket. When the other end
+//! closes for any reason, it exits.
 
 use std::ffi::CStr;
 use std::io::{IoSlice, IoSliceMut, Read};
@@ -19,14 +19,13 @@ use nix::unistd::{ForkResult, fork};
 
 use crate::{Error, Result};
 
-/// Longest text beside one descriptor, in bytes.
+/// Maximum length of the text of an item, in bytes.
 const LONGEST: usize = 64 << 10;
-/// Answers to one request.
+/// Maximum number of items in an answer.
 pub const MOST: usize = 4096;
 
-/// Forks a process that does `work` on the other end of the socket that is returned, and
-/// then ends. It ignores the signals that end programs, and has no descriptors but the
-/// socket and those `kept`.
+/// Forks a process that runs `work` on the other end of the returned socket and then exits. It
+/// ignores signals that end programs, and has no descriptors except the socket and those in `kept`.
 pub(crate) fn fork_with(
     name: &'static CStr,
     kept: &[RawFd],
@@ -34,22 +33,22 @@ pub(crate) fn fork_with(
 ) -> Result<UnixStream> {
     let text = || name.to_string_lossy().into_owned();
     let (ours, theirs) = UnixStream::pair().map_err(|e| Error::io("socketpair", text(), &e))?;
-    // SAFETY: the child may do whatever fork(2) leaves to a child of a program with
-    // threads in glibc, which includes allocating; it calls `work`, which takes no lock
-    // that a thread of the parent can have had, and never returns.
+    // SAFETY: glibc allows more in the child of a multithreaded program than fork(2) guarantees,
+    // including allocation. The child calls `work`, which takes no lock that a thread of the parent
+    // can hold, and never returns.
     match unsafe { fork() }.map_err(|e| Error::new("fork", text(), e))? {
         ForkResult::Child => {
             drop(ours);
             settle(name, kept, theirs.as_raw_fd());
             let _ = work(theirs);
-            // SAFETY: ends the process at once; nothing of the parent's is run.
+            // SAFETY: ends the process immediately; no code of the parent runs.
             unsafe { libc::_exit(0) }
         }
         ForkResult::Parent { .. } => Ok(ours),
     }
 }
 
-/// Leaves what is the parent's.
+/// Separates the process from the parent: signals, name and descriptors.
 fn settle(name: &CStr, kept: &[RawFd], socket: RawFd) {
     for ignored in [
         Signal::SIGINT,
@@ -59,67 +58,67 @@ fn settle(name: &CStr, kept: &[RawFd], socket: RawFd) {
         Signal::SIGUSR1,
         Signal::SIGPIPE,
     ] {
-        // SAFETY: no handler is installed, only the disposition to ignore.
+        // SAFETY: no handler is installed; the signals are only ignored.
         let _ = unsafe { signal(ignored, SigHandler::SigIgn) };
     }
     let _ = nix::sys::prctl::set_name(name);
     let _ = nix::sys::prctl::set_dumpable(false);
-    // Nothing of the other's stays open: not its sockets, nor the terminal.
+    // Closes everything inherited from the parent, including its sockets and the terminal.
     close_all_but([kept, &[socket]].concat());
 }
 
-/// Closes every descriptor but these.
+/// Closes all descriptors except these.
 fn close_all_but(mut kept: Vec<RawFd>) {
     kept.sort_unstable();
     let mut first = 0;
     for fd in kept.into_iter().map(RawFd::cast_unsigned).chain([u32::MAX]) {
         if fd > first {
-            // SAFETY: close_range takes numbers. Whoever owns these descriptors is the
-            // parent's code, of which nothing runs in this process any more.
+            // SAFETY: close_range takes numbers. The descriptors belong to code of the parent,
+            // which no longer runs in this process.
             unsafe { libc::syscall(libc::SYS_close_range, first, fd - 1, 0) };
         }
         first = fd.saturating_add(1);
     }
 }
 
-/// One thing that was found: what is said of it, and a descriptor where there is one.
+/// A result: a text and, if there is one, a descriptor.
 #[derive(Debug)]
 pub struct Item {
-    /// An open file that goes with the answer.
+    /// An open file that belongs to the result.
     pub descriptor: Option<OwnedFd>,
-    /// What is said of it, at most 64 KiB.
+    /// The text, at most 64 KiB.
     pub text: Vec<u8>,
 }
 
-/// What comes of a request.
+/// The answer to a request.
 #[derive(Debug)]
 pub enum Answer {
-    /// Items that were found; there may be none.
+    /// The results; there may be none.
     Found(Vec<Item>),
-    /// Why nothing could be, in words.
+    /// Why there is no result, as text.
     Failed(String),
 }
 
-/// The program's end: dropping it ends the other process.
+/// The program's side; dropping it ends the other process.
 #[derive(Debug)]
 pub struct Monitor {
     socket: UnixStream,
     name: &'static CStr,
 }
 
-/// The other process's end of the socket.
+/// The other process's side of the socket.
 #[derive(Debug)]
 pub struct Asker {
     socket: UnixStream,
 }
 
 impl Monitor {
-    /// Starts the process: `prepare` gives up what it has no use for, then `find` is called
-    /// with each request. To be called before the program opens what the process is not to
+    /// Starts the process: `prepare` drops privileges that it does not need, then `find` is called
+    /// for each request. Call this before the program opens anything that the process must not
     /// have, and before there are threads.
     ///
     /// # Errors
-    /// When there can be no other process, or it could not be prepared.
+    /// If the process cannot be started or prepared.
     pub fn start(
         name: &'static CStr,
         kept: &[RawFd],
@@ -144,7 +143,7 @@ impl Monitor {
                         }
                         continue;
                     }
-                    Ok(items) => format!("more was found than can be told: {}", items.len()),
+                    Ok(items) => format!("too many results, or too long: {}", items.len()),
                     Err(problem) => problem,
                 };
                 let problem = &problem.as_bytes()[..problem.len().min(LONGEST)];
@@ -153,23 +152,23 @@ impl Monitor {
             Ok(())
         })?;
         let monitor = Monitor { socket, name };
-        // What it could not give up it does not start with.
+        // The process does not start if it cannot drop all its privileges.
         monitor.limit(Duration::from_secs(10))?;
         monitor.header("start")?;
         Ok(monitor)
     }
 
-    /// Asks, and waits at most so long for each part of the answer; a signal that comes
-    /// meanwhile begins the time anew. A request has at most 64 KiB.
+    /// Sends a request and waits at most `limit` for each part of the answer; a signal restarts the
+    /// time limit. A request has at most 64 KiB.
     ///
     /// # Errors
-    /// `EMSGSIZE` for a longer request; `EAGAIN` past the limit, which ends the process;
-    /// `EPIPE` when it was killed or stopped.
+    /// `EMSGSIZE` for a longer request; `EAGAIN` after the time limit, which ends the process;
+    /// `EPIPE` if it was killed or stopped.
     pub fn ask(&self, request: &[u8], limit: Duration) -> Result<Answer> {
         if request.len() > LONGEST {
             return Err(Error::new("ask", self.text(), Errno::EMSGSIZE));
         }
-        // The rest of a late answer would be taken for that to the next request.
+        // The rest of a late answer would be taken as the answer to the next request.
         self.asked(request, limit).inspect_err(|_| self.stop())
     }
 
@@ -188,7 +187,7 @@ impl Monitor {
         }
     }
 
-    /// Ends the other process; who waits for an answer is told so at once.
+    /// Ends the other process; a caller that waits for an answer gets an error at once.
     pub fn stop(&self) {
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
     }
@@ -226,8 +225,8 @@ impl Monitor {
         let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_WAITALL;
         let got: RecvMsg<'_, '_, ()> = loop {
             match recvmsg(self.socket.as_raw_fd(), &mut parts, Some(&mut space), flags) {
-                // A call that has a time limit is not begun again by the kernel, whatever the
-                // handler says (signal(7)).
+                // The kernel does not restart a call with a timeout, whatever the handler requests
+                // (signal(7)).
                 Err(Errno::EINTR) => {}
                 other => break other.map_err(failed)?,
             }
@@ -236,12 +235,12 @@ impl Monitor {
         for message in got.cmsgs().map_err(failed)? {
             if let ControlMessageOwned::ScmRights(all) = message {
                 for fd in all {
-                    // SAFETY: the kernel has just made this descriptor for this process.
+                    // SAFETY: the kernel has just created this descriptor for this process.
                     descriptor = Some(unsafe { OwnedFd::from_raw_fd(fd) });
                 }
             }
         }
-        // The end of the stream: the other process was killed.
+        // End of the stream: the other process was killed.
         if got.bytes < bytes.len() {
             return Err(failed(Errno::EPIPE));
         }
@@ -250,7 +249,7 @@ impl Monitor {
 }
 
 impl Asker {
-    /// Whether someone still waits for the answer.
+    /// Returns whether the program still waits for the answer.
     pub fn is_there(&self) -> bool {
         let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::empty())];
         let closed = PollFlags::POLLHUP | PollFlags::POLLERR;
@@ -260,7 +259,7 @@ impl Asker {
         }
     }
 
-    /// The next one; `None` once nobody will ask any more.
+    /// Returns the next request; `None` when the other end has closed.
     fn request(&self) -> Option<Vec<u8>> {
         let mut length = [0; 4];
         (&self.socket).read_exact(&mut length).ok()?;
@@ -328,9 +327,9 @@ mod tests {
         )
         .unwrap();
         assert!(matches!(monitor.ask(b"", LIMIT), Ok(Answer::Failed(why)) if why == "what?"));
-        // The last one is too long to be told.
+        // The last text is too long to be sent.
         let Ok(Answer::Failed(why)) = monitor.ask(b"four", LIMIT) else { panic!() };
-        assert_eq!(why, "more was found than can be told: 4");
+        assert_eq!(why, "too many results, or too long: 4");
         let Ok(Answer::Found(items)) = monitor.ask(b"abc", LIMIT) else { panic!() };
         assert_eq!(items.len(), 3);
         for (number, item) in items.into_iter().enumerate() {
@@ -347,13 +346,14 @@ mod tests {
         assert_eq!(error.errno, Errno::EMSGSIZE);
     }
 
-    /// As when another thread gives up rights, which glibc does by a signal to every thread.
+    /// Simulates another thread that drops privileges, for which glibc sends a signal to every
+    /// thread.
     #[test]
     fn a_signal_does_not_end_waiting() {
         extern "C" fn nothing(_: libc::c_int) {}
         let handler = SigHandler::Handler(nothing);
         let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
-        // SAFETY: the handler does nothing, and no other test has use for this signal.
+        // SAFETY: the handler does nothing, and no other test uses this signal.
         unsafe { sigaction(Signal::SIGURG, &action) }.unwrap();
         let monitor = Monitor::start(
             c"finder",
@@ -365,13 +365,13 @@ mod tests {
             },
         )
         .unwrap();
-        // SAFETY: takes nothing, and cannot fail.
+        // SAFETY: takes no arguments and cannot fail.
         let asking = unsafe { libc::pthread_self() };
         let done = AtomicBool::new(false);
         let answer = std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
-                    // SAFETY: this scope ends before that thread does.
+                    // SAFETY: this scope ends before that thread.
                     assert_eq!(unsafe { libc::pthread_kill(asking, libc::SIGURG) }, 0);
                     std::thread::sleep(Duration::from_millis(1));
                 }

@@ -1,8 +1,8 @@
-//! Network namespaces without names: held by a file descriptor, gone with it.
+//! Network namespaces without names, held by a file descriptor.
 //!
-//! A [`NetNs`] lives as long as some descriptor or process refers to it. Nothing is
-//! mounted, and every descriptor is close-on-exec. When the holding process ends, by any
-//! cause, the kernel removes the namespace and its devices.
+//! A [`NetNs`] exists as long as a descriptor or process refers to it. Nothing is mounted, and all
+//! descriptors are close-on-exec. When the process that holds it ends for any reason, the kernel
+//! removes the namespace and its devices.
 
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -17,11 +17,11 @@ use crate::nsfs::{self, Owner};
 
 use crate::{Error, Result};
 
-/// The path of the calling *thread's* network namespace; `/proc/self` would be
-/// the main thread's.
+/// The path of the network namespace of the calling *thread*; `/proc/self` is that of the main
+/// thread.
 const THREAD_NETNS: &str = "/proc/thread-self/ns/net";
 
-/// A network namespace, held open.
+/// A network namespace, kept open.
 #[derive(Debug)]
 pub struct NetNs {
     fd: OwnedFd,
@@ -29,14 +29,14 @@ pub struct NetNs {
 }
 
 impl NetNs {
-    /// Creates an empty namespace. The calling thread's own is not changed.
+    /// Creates an empty namespace. The namespace of the calling thread does not change.
     ///
     /// # Errors
-    /// `EPERM` without `CAP_SYS_ADMIN` in the user namespace, `ENOSPC` past
+    /// `EPERM` without `CAP_SYS_ADMIN` in the user namespace, `ENOSPC` above
     /// `/proc/sys/user/max_net_namespaces`.
     pub fn new() -> Result<NetNs> {
-        // A thread of its own: a failure to return to the old namespace can
-        // then never leave the caller in the new one.
+        // A separate thread, so that the caller can never remain in the new namespace if the return
+        // to the old one fails.
         std::thread::scope(|scope| {
             scope
                 .spawn(|| {
@@ -51,49 +51,49 @@ impl NetNs {
         })
     }
 
-    /// The calling thread's namespace.
+    /// Returns the namespace of the calling thread.
     ///
     /// # Errors
-    /// When `/proc` is not mounted or descriptors have run out.
+    /// If `/proc` is not mounted or there are no more descriptors.
     pub fn current() -> Result<NetNs> {
         NetNs::open(Path::new(THREAD_NETNS))
     }
 
-    /// A namespace by path (`/proc/PID/ns/net`, `/run/netns/NAME`, `/proc/PID/fd/N`).
+    /// Opens a namespace by path (`/proc/PID/ns/net`, `/run/netns/NAME`, `/proc/PID/fd/N`).
     ///
-    /// What the path leads to is examined before it is opened: a FIFO would block, and
-    /// opening a device has effects of its own.
+    /// The file is checked before it is opened: a FIFO would block, and opening a device can have
+    /// side effects.
     ///
     /// # Errors
-    /// When the path leads nowhere; `EINVAL` where it leads to anything but a network
-    /// namespace.
+    /// If the path does not exist; `EINVAL` if it is not a network namespace.
     pub fn open(path: &Path) -> Result<NetNs> {
         NetNs::from_place(&NetNs::place(path)?, || path.display().to_string())
     }
 
-    /// The place of a namespace, not opened (`O_PATH`): for another mount namespace, whose
-    /// `/proc` may not show this process, so that the place is opened outside of it.
+    /// Returns a descriptor of a path without opening the file (`O_PATH`). This is for use from
+    /// another mount namespace, whose `/proc` may not show this process: the path is looked up
+    /// outside it.
     ///
     /// # Errors
-    /// When it cannot be reached.
+    /// If the path cannot be reached.
     pub fn place(path: &Path) -> Result<OwnedFd> {
         nix::fcntl::open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
             .map_err(|e| Error::new("open", path.display().to_string(), e))
     }
 
-    /// A namespace by a descriptor of its place (`O_PATH`); `name` is for errors.
+    /// Opens a namespace by an `O_PATH` descriptor; `name` is for errors.
     ///
     /// # Errors
-    /// `EINVAL` where it is anything but a network namespace.
+    /// `EINVAL` if it is not a network namespace.
     pub fn from_place(place: &OwnedFd, name: impl Fn() -> String) -> Result<NetNs> {
         let fd = nsfs::open(place, &name)?;
         NetNs::checked(fd, name)
     }
 
-    /// A namespace by descriptor.
+    /// Takes a namespace by descriptor.
     ///
     /// # Errors
-    /// `EINVAL` where the descriptor is of anything but a network namespace.
+    /// `EINVAL` if the descriptor is not a network namespace.
     pub fn from_fd(fd: OwnedFd) -> Result<NetNs> {
         let number = fd.as_raw_fd();
         NetNs::checked(fd, || format!("fd {number}"))
@@ -108,32 +108,32 @@ impl NetNs {
         Ok(NetNs { fd, inode })
     }
 
-    /// A number that this namespace alone has until the machine restarts
-    /// (`SO_NETNS_COOKIE`; inode numbers are used again). `None` before Linux 5.14.
+    /// Returns a number that identifies this namespace until the machine restarts
+    /// (`SO_NETNS_COOKIE`; inode numbers are reused). `None` before Linux 5.14.
     ///
     /// # Errors
-    /// When the namespace cannot be entered.
+    /// If the namespace cannot be entered.
     pub fn cookie(&self) -> Result<Option<u64>> {
         self.run(nsfs::cookie_here)?
     }
 
-    /// Who made the user namespace that the namespace belongs to.
+    /// Returns the owner of the user namespace to which the namespace belongs.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// If the kernel does not report it.
     pub fn owner(&self) -> Result<Owner> {
         nsfs::owner(&self.fd)
     }
 
-    /// The namespace's inode number, as `lsns` and `ls -l /proc/PID/ns` print it.
+    /// Returns the inode number of the namespace, as shown by `lsns` and `ls -l /proc/PID/ns`.
     pub fn inode(&self) -> u64 {
         self.inode
     }
 
-    /// A second handle on the same namespace.
+    /// Returns a second handle for the same namespace.
     ///
     /// # Errors
-    /// When descriptors have run out.
+    /// If there are no more descriptors.
     pub fn try_clone(&self) -> Result<NetNs> {
         let fd = self
             .fd
@@ -145,22 +145,22 @@ impl NetNs {
     /// Moves the calling thread into the namespace until the guard is dropped.
     ///
     /// # Errors
-    /// When the kernel refuses (`EPERM`).
+    /// If the kernel refuses (`EPERM`).
     pub fn enter(&self) -> Result<Entered> {
         let previous = NetNs::current()?;
         self.enter_for_good()?;
         Ok(Entered { previous, _thread_bound: PhantomData })
     }
 
-    /// Moves the calling thread into the namespace and leaves it there: for
-    /// threads made for one namespace, and for a child before `exec`.
+    /// Moves the calling thread into the namespace permanently: for threads created for one
+    /// namespace, and for a child before `exec`.
     ///
     /// # Errors
-    /// When the kernel refuses (`EPERM`).
+    /// If the kernel refuses (`EPERM`).
     pub fn enter_for_good(&self) -> Result<()> {
         match setns(&self.fd, CloneFlags::CLONE_NEWNET) {
             Ok(()) => Ok(()),
-            // An ordinary user may enter none, not even the one it is in.
+            // An ordinary user may not enter any namespace, not even the current one.
             Err(Errno::EPERM) if NetNs::current().is_ok_and(|here| here.inode == self.inode) => {
                 Ok(())
             }
@@ -168,13 +168,13 @@ impl NetNs {
         }
     }
 
-    /// Runs `f` in the namespace, on a thread of its own, and waits for it.
+    /// Runs `f` in the namespace in a separate thread and waits for it.
     ///
     /// # Errors
-    /// When the namespace cannot be entered.
+    /// If the namespace cannot be entered.
     ///
     /// # Panics
-    /// When `f` panics.
+    /// If `f` panics.
     pub fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T> {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -205,14 +205,14 @@ impl AsFd for NetNs {
 #[derive(Debug)]
 pub struct Entered {
     previous: NetNs,
-    // A guard that moved to another thread would bring the wrong thread back.
+    // If the guard moved to another thread, it would return the wrong thread.
     _thread_bound: PhantomData<*const ()>,
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        // Cannot fail for a namespace this thread was in; were it to, going on
-        // in the wrong namespace would be worse than ending.
+        // This cannot fail for a namespace that this thread was in. If it did, continuing in the
+        // wrong namespace would be worse than aborting.
         if self.previous.enter_for_good().is_err() {
             std::process::abort();
         }

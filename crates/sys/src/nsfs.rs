@@ -1,8 +1,8 @@
-//! What a descriptor of a namespace tells: its kind, and who made the user namespace
-//! that it belongs to (ioctl_nsfs(2)).
+//! Properties of a namespace by descriptor: its type, and the owner of the user namespace to which
+//! it belongs (ioctl_nsfs(2)).
 //!
-//! A path that another user chose is opened in two steps. `O_PATH` opens nothing: no
-//! FIFO blocks, no device acts. Only what then proves to be a namespace is opened.
+//! A path chosen by another user is opened in two steps. `O_PATH` does not open the file, so no
+//! FIFO blocks and no device is activated. The file is opened only if it is a namespace.
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
@@ -23,27 +23,27 @@ const NS_GET_OWNER_UID: libc::c_ulong = 0xb704;
 const NSFS_MAGIC: u64 = 0x6e73_6673;
 /// `include/uapi/asm-generic/socket.h`.
 const SO_NETNS_COOKIE: libc::c_int = 71;
-/// User namespaces nest at most so deep (user_namespaces(7)).
+/// Maximum nesting depth of user namespaces (user_namespaces(7)).
 const DEEPEST: usize = 33;
 
-/// Who made the user namespace that a namespace belongs to, as the caller sees it.
+/// The owner of the user namespace to which a namespace belongs, relative to the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
     /// It is the caller's own user namespace.
     Own,
-    /// It is none of the caller's, nor below it.
+    /// It is neither the caller's user namespace nor below it.
     Beyond,
-    /// It is below the caller's: `user` made the uppermost namespace on the way there,
-    /// whose inode is `namespace`.
+    /// It is below the caller's user namespace: `user` created the topmost namespace on the path to
+    /// it, whose inode is `namespace`.
     Below {
-        /// User ID of the maker, in the caller's user namespace (`NS_GET_OWNER_UID`).
+        /// User ID of the creator in the caller's user namespace (`NS_GET_OWNER_UID`).
         user: u32,
         /// Inode of that user namespace.
         namespace: u64,
     },
 }
 
-/// Opens what a descriptor of a place (`O_PATH`) stands for, if it is a namespace.
+/// Opens the file of an `O_PATH` descriptor if it is a namespace.
 pub(crate) fn open(place: &OwnedFd, name: &impl Fn() -> String) -> Result<OwnedFd> {
     let kind = fstatfs(place).map_err(|e| Error::new("fstatfs", name(), e))?;
     if kind.filesystem_type().0 as u64 != NSFS_MAGIC {
@@ -55,18 +55,18 @@ pub(crate) fn open(place: &OwnedFd, name: &impl Fn() -> String) -> Result<OwnedF
         .map_err(|e| Error::new("open", name(), e))
 }
 
-/// A descriptor that an ioctl of a namespace makes.
+/// Returns the descriptor created by an ioctl on a namespace.
 fn related(fd: &impl AsFd, request: libc::c_ulong) -> std::result::Result<OwnedFd, Errno> {
-    // SAFETY: these requests take no argument and touch no memory of the process.
+    // SAFETY: these requests take no argument and access no memory of the process.
     let made = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request as _) };
     let made = Errno::result(made)?;
-    // SAFETY: the kernel has just made this descriptor; nobody else has it.
+    // SAFETY: the kernel has just created this descriptor; no other code has it.
     Ok(unsafe { OwnedFd::from_raw_fd(made) })
 }
 
-/// `CLONE_NEWNET` and the like.
+/// Returns the namespace type, such as `CLONE_NEWNET`.
 pub(crate) fn kind(fd: &impl AsFd) -> std::result::Result<libc::c_int, Errno> {
-    // SAFETY: the request takes no argument and answers with a number.
+    // SAFETY: the request takes no argument and returns a number.
     Errno::result(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), NS_GET_NSTYPE as _) })
 }
 
@@ -74,13 +74,13 @@ fn inode(fd: &OwnedFd) -> std::result::Result<u64, Errno> {
     Ok(fstat(fd)?.st_ino)
 }
 
-/// The inode of the caller's user namespace.
+/// Returns the inode of the caller's user namespace.
 pub(crate) fn own_user_namespace() -> Result<u64> {
     const PATH: &str = "/proc/thread-self/ns/user";
     Ok(stat(PATH).map_err(|e| Error::new("stat", PATH, e))?.st_ino)
 }
 
-/// Who made the user namespace that a namespace of any kind belongs to.
+/// Returns the owner of the user namespace to which a namespace of any type belongs.
 pub(crate) fn owner(fd: &OwnedFd) -> Result<Owner> {
     let failed = |operation| move |errno| Error::new(operation, "namespace", errno);
     let own = own_user_namespace()?;
@@ -101,8 +101,7 @@ pub(crate) fn owner(fd: &OwnedFd) -> Result<Owner> {
         };
         if inode(&parent).map_err(failed("fstat"))? == own {
             let mut user: libc::uid_t = 0;
-            // SAFETY: the request writes one uid_t to the address, which is of that type
-            // and lives on.
+            // SAFETY: the request writes one uid_t to the address of a valid uid_t.
             let done = unsafe {
                 libc::ioctl(at.as_raw_fd(), NS_GET_OWNER_UID as _, std::ptr::from_mut(&mut user))
             };
@@ -114,14 +113,14 @@ pub(crate) fn owner(fd: &OwnedFd) -> Result<Owner> {
     Ok(Owner::Beyond)
 }
 
-/// The cookie of the calling thread's network namespace.
+/// Returns the cookie of the network namespace of the calling thread.
 pub(crate) fn cookie_here() -> Result<Option<u64>> {
     let failed = |operation| move |errno| Error::new(operation, "SO_NETNS_COOKIE", errno);
     let socket = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)
         .map_err(failed("socket"))?;
     let mut cookie = 0_u64;
     let mut length = size_of::<u64>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes to `cookie`, which has as many.
+    // SAFETY: the kernel writes at most `length` bytes to `cookie`, which has that size.
     let done = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

@@ -1,4 +1,4 @@
-//! Which threads run first.
+//! Scheduling priority of threads.
 //!
 //! Source: sched(7).
 
@@ -6,20 +6,20 @@ use nix::errno::Errno;
 
 use crate::{Error, Result};
 
-/// The lowest: before everybody who is scheduled fairly, behind every other real-time
-/// thread.
+/// The lowest real-time priority: above all normally scheduled threads, below all other real-time
+/// threads.
 const LEAST: libc::c_int = 1;
 
-/// Lets the calling thread run before all that are scheduled fairly (`SCHED_RR`), for
-/// work that is short and has a deadline. What it starts later is scheduled fairly again.
-/// A thread that runs in real time already stays as it is.
+/// Gives the calling thread priority over all normally scheduled threads (`SCHED_RR`), for short
+/// work with a deadline. Threads and processes that it starts later are scheduled normally. A
+/// thread that already has a real-time policy does not change.
 ///
 /// # Errors
-/// `EPERM` without `CAP_SYS_NICE` or `RLIMIT_RTPRIO`, or where the control group has no
-/// real-time budget.
+/// `EPERM` without `CAP_SYS_NICE` or `RLIMIT_RTPRIO`, or if the control group has no real-time
+/// budget.
 pub fn real_time() -> Result<()> {
     let failed = |errno| Error::new("sched_setscheduler(SCHED_RR)", "calling thread", errno);
-    // SAFETY: of the calling thread; nothing is passed by reference.
+    // SAFETY: applies to the calling thread; nothing is passed by reference.
     let policy = Errno::result(unsafe { libc::sched_getscheduler(0) }).map_err(failed)?;
     if [libc::SCHED_RR, libc::SCHED_FIFO].contains(&(policy & !libc::SCHED_RESET_ON_FORK)) {
         return Ok(());
@@ -36,20 +36,20 @@ pub fn real_time() -> Result<()> {
     Errno::result(set).map(drop).map_err(failed)
 }
 
-/// The lowest of setpriority(2).
+/// The lowest priority of setpriority(2).
 const NICEST: libc::c_int = 19;
-/// How long such a thread keeps a CPU that another wants, nanoseconds: the shortest that Linux
-/// takes. Without it that is some milliseconds.
+/// Time slice in nanoseconds after which such a thread yields the CPU to a waiting thread: the
+/// shortest that Linux accepts. The default is several milliseconds.
 const SHORT_SLICE: u64 = 100_000;
 
-/// Lets the calling thread, and what it starts later, run after all others that want its
-/// CPU: they get 98.5% of it. It takes a CPU from nobody when it wakes up (`SCHED_BATCH`), and
-/// gives it back to who wakes up after 0.1 ms. The latter is Linux 6.12's, and the only one that
-/// holds beyond the session or control group of this process, among which the kernel divides
-/// CPUs first. There is no way back without `CAP_SYS_NICE`.
+/// Gives the calling thread, and what it starts later, lower priority than all other threads on its
+/// CPU: they get 98.5% of the time. It preempts no thread when it wakes up (`SCHED_BATCH`), and
+/// yields after 0.1 ms to a thread that wakes up. The slice requires Linux 6.12. It is the only
+/// part that also works between sessions or control groups, among which the kernel divides CPU time
+/// first. This cannot be undone without `CAP_SYS_NICE`.
 ///
 /// # Errors
-/// `EPERM` where a filter forbids it.
+/// `EPERM` if a filter forbids it.
 ///
 /// Source: sched(7), sched_setattr(2); `__setparam_fair` in Linux' `kernel/sched/fair.c`.
 pub fn give_way() -> Result<()> {
@@ -64,15 +64,15 @@ pub fn give_way() -> Result<()> {
         sched_deadline: 0,
         sched_period: 0,
     };
-    // SAFETY: of the calling thread; the kernel reads as many bytes as `size` says of what
+    // SAFETY: applies to the calling thread; the kernel reads `size` bytes of a structure that
     // outlives the call.
     let set = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
     if set == 0 {
         return Ok(());
     }
-    // A kernel or a filter that knows no such call has the older one.
-    // SAFETY: of the calling thread (Linux has a nice value for each; see setpriority(2),
-    // "C library/kernel differences"); nothing is passed by reference.
+    // Fallback for a kernel or filter without the call.
+    // SAFETY: applies to the calling thread (Linux has a nice value for each thread; see
+    // setpriority(2), "C library/kernel differences"); nothing is passed by reference.
     let set = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICEST) };
     let failed = |errno| Error::new("setpriority(19)", "calling thread", errno);
     Errno::result(set).map(drop).map_err(failed)
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     fn policy() -> libc::c_int {
-        // SAFETY: of the calling thread; nothing is passed by reference.
+        // SAFETY: applies to the calling thread; nothing is passed by reference.
         unsafe { libc::sched_getscheduler(0) }
     }
 
@@ -100,14 +100,14 @@ mod tests {
 
     #[test]
     fn a_thread_that_gives_way_needs_no_rights() {
-        // SAFETY: of the calling thread; nothing is passed by reference.
+        // SAFETY: applies to the calling thread; nothing is passed by reference.
         let nice = || unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
-        /// Nanoseconds; 0 of a kernel that has no slice for a thread (before Linux 6.12).
+        /// Nanoseconds; 0 on a kernel without a slice per thread (before Linux 6.12).
         fn slice() -> u64 {
-            // SAFETY: all bits zero are a value of each of its members.
+            // SAFETY: all zero bits are valid for each of its members.
             let mut told: libc::sched_attr = unsafe { std::mem::zeroed() };
             let (size, no_flags) = (std::mem::size_of_val(&told), 0);
-            // SAFETY: the kernel writes `size` bytes at most to what outlives the call.
+            // SAFETY: the kernel writes at most `size` bytes to memory that outlives the call.
             let got =
                 unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut told, size, no_flags) };
             assert_eq!(got, 0);

@@ -1,6 +1,5 @@
-//! Programs running in a process tree of ours, in a network namespace. What they print is
-//! kept. They end when the [`Program`] is dropped. They also end with this process, since
-//! the tree does.
+//! Programs that run in a process tree and a network namespace. Their output is saved. They end
+//! when the [`Program`] is dropped, and also with this process, because the tree ends with it.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -24,11 +23,11 @@ pub struct Program {
     stderr: Log,
 }
 
-/// What is written to one descriptor.
+/// The data written to one descriptor.
 #[derive(Debug)]
 struct Log {
     file: File,
-    /// Bytes that have served their purpose.
+    /// Number of bytes at the start that are no longer needed.
     told: u64,
 }
 
@@ -47,19 +46,18 @@ impl Log {
 
     fn text(&self) -> String {
         let mut bytes = vec![0; self.length().saturating_sub(self.told) as usize];
-        // read_at: the file position is shared with the program that writes.
+        // read_at, because the file position is shared with the writing program.
         let length = self.file.read_at(&mut bytes, self.told).unwrap_or(0);
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     }
 }
 
 impl Program {
-    /// Starts a program inside the tree and the network namespace, on the CPUs
-    /// given (empty: any).
+    /// Starts a program inside the tree and the network namespace on the CPUs in `cpus` (empty:
+    /// any).
     ///
     /// # Errors
-    /// When a namespace cannot be entered, a CPU not be used, or the program
-    /// cannot be executed.
+    /// If a namespace cannot be entered, a CPU cannot be used, or the program cannot be executed.
     pub fn start(
         tree: &Init,
         net: &NetNs,
@@ -68,14 +66,14 @@ impl Program {
     ) -> Result<Program> {
         let described = describe(command);
         let (stdout, stderr) = (Log::new("overlane-stdout")?, Log::new("overlane-stderr")?);
-        // A process group of its own: Ctrl-C is for the run, which ends the
-        // program when it has written what it measured.
+        // A separate process group: Ctrl-C is meant for the run, which ends the program after it
+        // has written its results.
         command.stdin(Stdio::null()).stdout(stdout.copy()?).stderr(stderr.copy()?).process_group(0);
-        // What it prints is read.
+        // The output is parsed.
         command.env("LC_ALL", "C");
         heed_interrupts(command);
         let child = tree.run_inside(net, || {
-            // Inherited by exec: no taskset between us and the program.
+            // The affinity is inherited by exec, so taskset is not needed.
             if !cpus.is_empty() {
                 affinity::pin_to(cpus)?;
             }
@@ -85,59 +83,58 @@ impl Program {
         Ok(Program { child, command: described, stdout, stderr })
     }
 
-    /// Program and arguments as one line, for messages.
+    /// Returns the program and its arguments as one line, for messages.
     pub fn command(&self) -> &str {
         &self.command
     }
 
-    /// Its process id, as this process numbers it.
+    /// Returns the process ID in the PID namespace of this process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status if the program has ended.
     ///
     /// # Errors
-    /// When it cannot be waited for.
+    /// If waiting fails.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         self.child.try_wait().map_err(|e| Error::io("wait", self.command.clone(), &e))
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the program.
     ///
     /// # Errors
-    /// When it cannot be waited for.
+    /// If waiting fails.
     pub fn wait(&mut self) -> Result<ExitStatus> {
         self.child.wait().map_err(|e| Error::io("wait", self.command.clone(), &e))
     }
 
-    /// Asks it to end, as Ctrl-C does.
+    /// Asks the program to end, like Ctrl-C.
     pub fn interrupt(&self) {
-        // One that has ended is still ours to wait for: the number is not
-        // another's.
+        // The ID cannot be reused before this process has waited for the program.
         if let Ok(pid) = i32::try_from(self.child.id()) {
             let _ = kill(Pid::from_raw(pid), Signal::SIGINT);
         }
     }
 
-    /// What it has written to its standard output so far.
+    /// Returns everything written to standard output so far.
     pub fn stdout(&self) -> String {
         self.stdout.text()
     }
 
-    /// What it has written to its standard error so far.
+    /// Returns everything written to standard error so far.
     pub fn stderr(&self) -> String {
         self.stderr.text()
     }
 
-    /// Leaves what it has written so far out of what is asked for from now on.
+    /// Excludes everything written so far from the output returned later.
     pub fn forget_output(&mut self) {
         for log in [&mut self.stdout, &mut self.stderr] {
             log.told = log.length();
         }
     }
 
-    /// Both, standard output first.
+    /// Returns both outputs, standard output first.
     pub fn output(&self) -> String {
         self.stdout() + &self.stderr()
     }
@@ -150,11 +147,11 @@ impl Drop for Program {
     }
 }
 
-/// Has a program end by SIGINT. A shell runs this process with the signal ignored after
-/// `&`, and the program would inherit that.
+/// Makes a program end on SIGINT. After `&` a shell runs this process with the signal ignored,
+/// which the program would inherit.
 fn heed_interrupts(command: &mut Command) {
-    // SAFETY: between fork and exec the closure makes one system call on integers,
-    // which is async-signal-safe; it allocates nothing and takes no lock.
+    // SAFETY: between fork and exec the closure makes one system call on integers, which is
+    // async-signal-safe; it allocates nothing and takes no lock.
     unsafe {
         command.pre_exec(|| match libc::signal(libc::SIGINT, libc::SIG_DFL) {
             libc::SIG_ERR => Err(std::io::Error::last_os_error()),
@@ -163,8 +160,8 @@ fn heed_interrupts(command: &mut Command) {
     }
 }
 
-/// Has the kernel kill a program when the *thread* that starts it ends, by any cause. It
-/// is for short programs that the thread waits for.
+/// Makes the kernel kill a program when the *thread* that started it ends for any reason. For short
+/// programs for which the thread waits.
 pub fn end_with_thread(command: &mut Command) -> &mut Command {
     // SAFETY: between fork and exec the closure makes one system call on integers,
     // which is async-signal-safe; it allocates nothing and takes no lock.
@@ -176,7 +173,7 @@ pub fn end_with_thread(command: &mut Command) -> &mut Command {
     }
 }
 
-/// A command line as it would be typed.
+/// Returns a command line as it would be typed.
 pub fn describe(command: &Command) -> String {
     std::iter::once(command.get_program())
         .chain(command.get_args())
@@ -185,7 +182,7 @@ pub fn describe(command: &Command) -> String {
         .join(" ")
 }
 
-/// Looks a program up in `PATH`, then in `others`.
+/// Searches a program in `PATH`, then in `others`.
 pub fn find(program: &str, others: &[&str]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -210,7 +207,7 @@ mod tests {
         let script = "grep Cpus_allowed_list /proc/self/status; readlink /proc/self/ns/net; \
                       echo complaint >&2; exec sleep 1000";
         let mut command = Command::new("sh");
-        // SAFETY: no handler is set; what the signal does is put back.
+        // SAFETY: no handler is set, and the disposition of the signal is restored.
         let before = unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
         let started = Program::start(&tree, &net, command.args(["-c", script]), &[cpu]);
         // SAFETY: as above.

@@ -1,12 +1,12 @@
-//! The directory of sockets and locks, which only its owner may enter.
+//! The directory for sockets and locks, which only its owner may enter.
 //!
-//! Root has `/run/overlane`. Others have `overlane` in `$XDG_RUNTIME_DIR`, or in
-//! `/run/user/UID`, or else `/tmp/overlane-UID`; root of a user namespace that may not
-//! write to `/run` has these, too. `OVERLANE_RUNTIME_DIR` names another one.
+//! Root uses `/run/overlane`. Other users use `overlane` in `$XDG_RUNTIME_DIR` or `/run/user/UID`,
+//! otherwise `/tmp/overlane-UID`. So does root of a user namespace that may not write to `/run`.
+//! `OVERLANE_RUNTIME_DIR` sets another directory.
 //!
-//! The directory is used by a descriptor that was examined: a real directory, of the
-//! caller, mode 0700. Whoever puts something else in its place causes an error, never
-//! a socket or a lock that others can reach.
+//! The directory is used only through a checked descriptor: a real directory, owned by the caller,
+//! with mode 0700. If anything else is in its place, the result is an error, never a socket or lock
+//! that other users can reach.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -22,14 +22,14 @@ use nix::unistd::{UnlinkatFlags, geteuid, mkdir, unlinkat};
 use crate::userns::in_initial_user_namespace;
 use crate::{Error, Result};
 
-/// Environment variable that names another directory.
+/// Environment variable that sets another directory.
 pub const VARIABLE: &str = "OVERLANE_RUNTIME_DIR";
-/// Directory of root's processes.
+/// Directory for processes of root.
 const OF_ROOT: &str = "/run/overlane";
-/// Between two attempts at a lock.
+/// Time between two attempts to take a lock.
 const TICK: Duration = Duration::from_millis(5);
 
-/// The directory, held open.
+/// The directory, kept open.
 #[derive(Debug)]
 pub struct RuntimeDir {
     fd: OwnedFd,
@@ -37,7 +37,7 @@ pub struct RuntimeDir {
     owner: u32,
 }
 
-/// Holds a lock until it is dropped, or the process ends.
+/// A lock that is held until it is dropped or the process ends.
 #[derive(Debug)]
 pub struct Lock(OwnedFd);
 
@@ -47,8 +47,8 @@ impl AsFd for Lock {
     }
 }
 
-/// Places for the directory, the first that can be had is taken. The flag says whether
-/// the next one is tried where another user has taken this one.
+/// Returns the candidate directories in order of preference. The flag is true if the next candidate
+/// is tried when another user has taken this one.
 fn places() -> Vec<(PathBuf, bool)> {
     let variable = |name| std::env::var_os(name).map(PathBuf::from);
     if let Some(path) = variable(VARIABLE) {
@@ -65,7 +65,7 @@ fn places() -> Vec<(PathBuf, bool)> {
     }
     let run = PathBuf::from(format!("/run/user/{user}"));
     for parent in variable("XDG_RUNTIME_DIR").into_iter().chain([run]) {
-        // Of another user after `su`, or missing: the next one, then.
+        // It is missing, or belongs to another user after `su`: try the next one.
         if parent.is_absolute()
             && lstat(&parent).is_ok_and(|stat| problem(&stat, Some(user.as_raw())).is_none())
         {
@@ -76,14 +76,14 @@ fn places() -> Vec<(PathBuf, bool)> {
     places
 }
 
-/// Why a directory is not to be trusted.
+/// Returns why a directory cannot be trusted.
 fn problem(stat: &FileStat, owner: Option<u32>) -> Option<String> {
     let kind = SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits());
     let mode = stat.st_mode & 0o7777;
     if kind == SFlag::S_IFLNK {
         Some("it is a symbolic link, expected a directory".to_owned())
     } else if kind != SFlag::S_IFDIR {
-        Some("it is no directory".to_owned())
+        Some("it is not a directory".to_owned())
     } else if let Some(owner) = owner.filter(|owner| *owner != stat.st_uid) {
         Some(format!("it belongs to user {}, expected {owner}", stat.st_uid))
     } else if mode & 0o777 != 0o700 {
@@ -94,10 +94,10 @@ fn problem(stat: &FileStat, owner: Option<u32>) -> Option<String> {
 }
 
 impl RuntimeDir {
-    /// The caller's, made where it is missing.
+    /// Opens the caller's directory and creates it if it does not exist.
     ///
     /// # Errors
-    /// `EPERM` where something else is in its place; whatever `mkdir` answers.
+    /// `EPERM` if something else is in its place; the error of `mkdir`.
     pub fn open() -> Result<RuntimeDir> {
         let mut last = None;
         for (path, may_be_taken) in places() {
@@ -115,10 +115,11 @@ impl RuntimeDir {
         Err(last.unwrap_or_else(|| Error::new("mkdir", OF_ROOT, Errno::EPERM)))
     }
 
-    /// The caller's, if it is there. Root may name a service's, which has a user of its own.
+    /// Opens the caller's directory if it exists. Root may set the directory of a service that runs
+    /// as another user.
     ///
     /// # Errors
-    /// `EPERM` where something else is in its place.
+    /// `EPERM` if something else is in its place.
     pub fn find() -> Result<Option<RuntimeDir>> {
         let is_named = std::env::var_os(VARIABLE).is_some();
         let owner = (!is_named || !geteuid().is_root()).then(|| geteuid().as_raw());
@@ -132,11 +133,11 @@ impl RuntimeDir {
         Ok(None)
     }
 
-    /// The directory at a path.
+    /// Opens the directory at a path.
     ///
     /// # Errors
-    /// `ENOENT` where there is nothing, `EPERM` where there is anything but a directory
-    /// that only the caller may enter.
+    /// `ENOENT` if it does not exist, `EPERM` if it is not a directory that only the caller may
+    /// enter.
     pub fn at(path: &Path) -> Result<RuntimeDir> {
         RuntimeDir::of(path, Some(geteuid().as_raw()))
     }
@@ -154,7 +155,7 @@ impl RuntimeDir {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let fd = nix::fcntl::open(path, flags, Mode::empty())
             .map_err(|e| Error::new("open", name(""), e))?;
-        // What was opened counts: another may have taken the place meanwhile.
+        // Check what was opened, because the path may have changed meanwhile.
         let stat = fstat(&fd).map_err(|e| Error::new("fstat", name(""), e))?;
         match problem(&stat, owner) {
             Some(why) => Err(refused(why)),
@@ -162,26 +163,26 @@ impl RuntimeDir {
         }
     }
 
-    /// The user that it belongs to.
+    /// Returns the user who owns the directory.
     pub fn owner(&self) -> u32 {
         self.owner
     }
 
-    /// Path of the directory, for messages.
+    /// Returns the path of the directory, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A path to a file in it that leads through the descriptor, and is short enough for
-    /// the address of a socket.
+    /// Returns a path to a file in the directory through its descriptor, which is short enough for
+    /// a socket address.
     pub fn place(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}/{name}", self.fd.as_raw_fd()))
     }
 
-    /// Names in it that are UTF-8; nothing of ours has another.
+    /// Returns the UTF-8 names in the directory; overlane uses no others.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// If the directory cannot be read.
     pub fn names(&self) -> Result<Vec<String>> {
         let failed = |errno| Error::new("readdir", self.path.display().to_string(), errno);
         let again = self.again()?;
@@ -200,27 +201,27 @@ impl RuntimeDir {
         Ok(names)
     }
 
-    /// Gives a file another name, in place of the file that has it.
+    /// Renames a file and replaces an existing one.
     ///
     /// # Errors
-    /// When it cannot be had.
+    /// If it cannot be renamed.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         nix::fcntl::renameat(&self.fd, from, &self.fd, to)
             .map_err(|e| Error::new("rename", self.path.join(from).display().to_string(), e))
     }
 
-    /// The same directory once more.
+    /// Returns another handle for the same directory.
     ///
     /// # Errors
-    /// When descriptors have run out.
+    /// If there are no more descriptors.
     pub fn try_clone(&self) -> Result<RuntimeDir> {
         Ok(RuntimeDir { fd: self.again()?, path: self.path.clone(), owner: self.owner })
     }
 
-    /// Removes a file, if it is there.
+    /// Removes a file if it exists.
     ///
     /// # Errors
-    /// When it stays.
+    /// If it cannot be removed.
     pub fn remove(&self, name: &str) -> Result<()> {
         match unlinkat(&self.fd, name, UnlinkatFlags::NoRemoveDir) {
             Ok(()) | Err(Errno::ENOENT) => Ok(()),
@@ -234,11 +235,12 @@ impl RuntimeDir {
             .map_err(|e| Error::new("open", self.path.display().to_string(), e))
     }
 
-    /// Locks the directory itself: who holds this may replace files that nobody uses.
-    /// The kernel gives it back when the holder ends.
+    /// Locks the directory itself; the holder may replace unused files. The kernel releases the
+    /// lock when the holder ends. Returns `None` if another process holds it for longer than
+    /// `patience`.
     ///
     /// # Errors
-    /// What flock(2) says. `None`: another process keeps it for as long as `patience`.
+    /// The error of flock(2).
     pub fn lock(&self, patience: Duration) -> Result<Option<Lock>> {
         let (lock, end) = (Lock(self.again()?), Instant::now() + patience);
         loop {
@@ -253,10 +255,11 @@ impl RuntimeDir {
         }
     }
 
-    /// Locks a file in it, which stays; `None` where another process has it.
+    /// Locks a file in the directory and creates it if needed; `None` if another process holds the
+    /// lock. The file is not removed.
     ///
     /// # Errors
-    /// When there can be no such file.
+    /// If the file cannot be opened or created.
     pub fn lock_file(&self, name: &str) -> Result<Option<Lock>> {
         let shown = || self.path.join(name).display().to_string();
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -277,7 +280,7 @@ impl AsFd for RuntimeDir {
 }
 
 fn try_lock(fd: &OwnedFd) -> std::result::Result<bool, Errno> {
-    // SAFETY: flock works on a descriptor only.
+    // SAFETY: flock uses only a descriptor.
     let done = unsafe { libc::flock(fd.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
     match Errno::result(done) {
         Ok(_) => Ok(true),
@@ -316,7 +319,7 @@ mod tests {
         assert!(refusal(&path).contains("its mode is 0755, expected 0700"));
         let file = parent.path().join("file");
         std::fs::write(&file, "").unwrap();
-        assert!(refusal(&file).contains("it is no directory"));
+        assert!(refusal(&file).contains("it is not a directory"));
         let missing = RuntimeDir::at(&parent.path().join("missing")).unwrap_err();
         assert_eq!(missing.errno, Errno::ENOENT);
     }
@@ -336,7 +339,7 @@ mod tests {
         let held = one.lock(Duration::ZERO).unwrap().unwrap();
         assert!(other.lock(Duration::from_millis(20)).unwrap().is_none());
         drop(held);
-        // A process that another test starts just now has a copy, until it runs its program.
+        // A process that another test has just started holds a copy until it calls exec.
         const PATIENCE: Duration = Duration::from_secs(20);
         other.lock(PATIENCE).unwrap().unwrap();
         let file = one.lock_file("a").unwrap().unwrap();

@@ -1,11 +1,10 @@
-//! System calls given up for good (seccomp(2)), by a list of those that stay.
+//! Permanently restricts system calls (seccomp(2)) to an allow list.
 //!
-//! The filters are compiled by `seccompiler`. Every call is in one of three classes:
-//! *allowed*, perhaps for some arguments only; *refused*, which fails with an error that
-//! programs know how to take; and the rest, which kills the process, since it means that
-//! something is not as was thought. A filter can look at numbers only, never at what a
-//! pointer points to: what a path or an address may be is for users, Landlock, and
-//! sockets that are not there to decide.
+//! The filters are compiled by `seccompiler`. There are three classes of calls: *allowed*, possibly
+//! only for some arguments; *refused*, which fail with an error that programs can handle; and all
+//! others, which kill the process because they are unexpected. A filter can check only numbers, not
+//! the memory to which a pointer refers. Restrictions on paths and addresses must come from users,
+//! Landlock, and missing sockets.
 //!
 //! Source: `include/uapi/linux/seccomp.h`.
 
@@ -19,11 +18,11 @@ use seccompiler::{
 
 use crate::{Error, Result};
 
-/// A number of a call, `SYS_*`.
+/// The number of a system call, `SYS_*`.
 pub type Call = libc::c_long;
 
-/// What an argument must be. The kernel uses the lower 32 bits of what is compared here:
-/// descriptors, flags, numbers of operations.
+/// A condition on an argument. Only the lower 32 bits are compared, which is what the kernel uses
+/// for descriptors, flags and operation numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Argument {
     index: u8,
@@ -38,33 +37,33 @@ enum Comparison {
     Masked(u32),
     AtLeast,
     AtMost,
-    /// All 64 bits are 0: no pointer.
+    /// All 64 bits are 0: a null pointer.
     Null,
 }
 
 impl Argument {
-    /// The argument at `index`, from 0, is `value`.
+    /// The argument at `index` (from 0) equals `value`.
     pub fn is(index: u8, value: i64) -> Argument {
         Argument { index, operation: Comparison::Is, value: low(value) }
     }
 
-    /// It is anything else.
+    /// The argument does not equal `value`.
     pub fn is_not(index: u8, value: i64) -> Argument {
         Argument { index, operation: Comparison::IsNot, value: low(value) }
     }
 
-    /// Its bits under `mask` are `value`.
+    /// The bits of the argument under `mask` equal `value`.
     pub fn has(index: u8, mask: i64, value: i64) -> Argument {
         let mask = low(mask) as u32;
         Argument { index, operation: Comparison::Masked(mask), value: low(value) }
     }
 
-    /// It is no smaller, as an unsigned number.
+    /// The argument is at least `value`, as an unsigned number.
     pub fn at_least(index: u8, value: i64) -> Argument {
         Argument { index, operation: Comparison::AtLeast, value: low(value) }
     }
 
-    /// It is no larger, as an unsigned number.
+    /// The argument is at most `value`, as an unsigned number.
     pub fn at_most(index: u8, value: i64) -> Argument {
         Argument { index, operation: Comparison::AtMost, value: low(value) }
     }
@@ -94,18 +93,18 @@ fn low(value: i64) -> u64 {
     u64::from(value as u32)
 }
 
-/// What happens to a call of no class.
+/// The action for a call that is in no class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Otherwise {
     /// The process is killed.
     Kill,
-    /// It fails with `EPERM`, as one for which a right is missing.
+    /// The call fails with `EPERM`, as if a capability were missing.
     Refuse,
     /// The call is allowed.
     Allow,
 }
 
-/// The calls of a process, by class.
+/// The system calls of a process, by class.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     allowed: BTreeMap<Call, Vec<Vec<Argument>>>,
@@ -115,14 +114,14 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// These stay, whatever their arguments.
+    /// Allows calls with any arguments.
     pub fn allow(&mut self, calls: &[Call]) -> &mut Filter {
         self.allowed.extend(calls.iter().map(|call| (*call, Vec::new())));
         self
     }
 
-    /// What any program does in between: memory that cannot be made executable, locks,
-    /// returning from a signal, the end; `tgkill` of its own threads, which is how it aborts.
+    /// Allows the calls that every program needs: non-executable memory, locks, returning from a
+    /// signal, exiting, and `tgkill` of its own threads, which abort uses.
     pub fn allow_basics(&mut self) -> &mut Filter {
         self.allow(&[
             libc::SYS_munmap,
@@ -149,48 +148,46 @@ impl Filter {
             .allow_if(libc::SYS_mprotect, &[Argument::has(2, libc::PROT_EXEC.into(), 0)])
     }
 
-    /// This one stays where all of the arguments are so. Called again for the same call,
-    /// it stays where those of either are.
+    /// Allows a call if all conditions hold. Several rules for the same call are alternatives.
     pub fn allow_if(&mut self, call: Call, arguments: &[Argument]) -> &mut Filter {
         self.allowed.entry(call).or_default().push(arguments.to_vec());
         self
     }
 
-    /// These fail with `EPERM`. A call that is allowed for some arguments has no place
-    /// here: for others it is what [`Filter::apply`] is told.
+    /// Makes calls fail with `EPERM`. This is not for a call that is allowed for some arguments:
+    /// its other uses get the action passed to [`Filter::apply`].
     pub fn refuse(&mut self, calls: &[Call]) -> &mut Filter {
         self.refused.extend(calls.iter().map(|call| (*call, Vec::new())));
         self
     }
 
-    /// This one fails with `EPERM` where all of the arguments are so, although it is
-    /// allowed for others.
+    /// Makes a call fail with `EPERM` if all conditions hold, although it is allowed otherwise.
     pub fn refuse_if(&mut self, call: Call, arguments: &[Argument]) -> &mut Filter {
         self.refused.entry(call).or_default().push(arguments.to_vec());
         self
     }
 
-    /// These kill the process, also where others are refused.
+    /// Makes calls kill the process, even if others are refused.
     pub fn kill(&mut self, calls: &[Call]) -> &mut Filter {
         self.fatal.extend(calls);
         self
     }
 
-    /// These fail with `ENOSYS`, as on a kernel that has no such call: libraries take
-    /// another then.
+    /// Makes calls fail with `ENOSYS`, as on a kernel without them, so that libraries use an
+    /// alternative.
     pub fn missing(&mut self, calls: &[Call]) -> &mut Filter {
         self.missing.extend(calls);
         self
     }
 
-    /// Gives up all others, for every thread of the process.
+    /// Applies the filter to all threads of the process.
     ///
     /// # Errors
-    /// `EINVAL` without seccomp, `ESRCH` when a thread has a filter of its own, `EACCES`
-    /// unless no thread can gain rights.
+    /// `EINVAL` without seccomp, `ESRCH` if a thread has its own filter, `EACCES` if a thread may
+    /// gain privileges.
     pub fn apply(&self, otherwise: Otherwise) -> Result<()> {
-        // The strictest answer of all filters counts. The one that has an answer for calls
-        // of no class comes last: the others could not be put in force under it.
+        // The strictest result of all filters applies. The filter that also handles calls in no
+        // class comes last, because it would prevent installing the others.
         let (refusing, killing) = (self.refusing(otherwise)?, self.killing(otherwise)?);
         let [first, last] = match otherwise {
             Otherwise::Refuse => [killing, refusing],
@@ -212,7 +209,7 @@ impl Filter {
         Ok(())
     }
 
-    /// Does as if there were no such calls.
+    /// Returns the filter for calls that shall appear missing.
     fn lacking(&self) -> Result<Option<BpfProgram>> {
         if self.missing.is_empty() {
             return Ok(None);
@@ -222,13 +219,13 @@ impl Filter {
         program(&rules, SeccompAction::Allow, missing).map(Some)
     }
 
-    /// Allows what is allowed and refuses the rest: of the refused calls, or of all.
+    /// Returns the filter for refused calls: either only these, or all that are not allowed.
     fn refusing(&self, otherwise: Otherwise) -> Result<Option<BpfProgram>> {
         let refuse = SeccompAction::Errno(libc::EPERM.cast_unsigned());
         match otherwise {
             Otherwise::Refuse => {
                 let mut rules = self.allowed.clone();
-                // The other filters' answer.
+                // The other filters handle these.
                 let others = self.fatal.iter().chain(&self.missing);
                 rules.extend(others.map(|call| (*call, Vec::new())));
                 program(&rules, refuse, SeccompAction::Allow).map(Some)
@@ -238,7 +235,7 @@ impl Filter {
         }
     }
 
-    /// Kills for the rest.
+    /// Returns the filter that kills the process.
     fn killing(&self, otherwise: Otherwise) -> Result<Option<BpfProgram>> {
         match otherwise {
             Otherwise::Refuse | Otherwise::Allow if self.fatal.is_empty() => Ok(None),
@@ -258,7 +255,8 @@ impl Filter {
     }
 }
 
-/// A program that does one for every rule's call and arguments, else the other.
+/// Compiles a program with the action `matched` for calls that match a rule, and `otherwise` for
+/// all others.
 fn program(
     rules: &BTreeMap<Call, Vec<Vec<Argument>>>,
     otherwise: SeccompAction,
@@ -271,7 +269,7 @@ fn program(
             let conditions = way.iter().map(|argument| argument.condition());
             some.push(SeccompRule::new(conditions.collect::<Result<_>>()?).map_err(compile)?);
         }
-        // seccompiler: no rule means whatever the arguments.
+        // seccompiler: no rule means any arguments.
         #[allow(clippy::useless_conversion, reason = "c_long is narrower elsewhere")]
         compiled.insert(i64::from(*call), some);
     }
@@ -291,18 +289,18 @@ mod tests {
 
     use super::*;
 
-    /// What becomes of a child under a filter: its exit code is the error number of a call.
+    /// Runs calls in a child with a filter; its exit code is the errno of a call.
     fn under(filter: &Filter, otherwise: Otherwise, call: Call, argument: i64) -> WaitStatus {
-        // SAFETY: the child makes system calls and allocates at most, which glibc's fork
-        // makes possible, and ends without running anything else.
+        // SAFETY: the child only makes system calls and allocates, which glibc allows after fork,
+        // and ends without running other code.
         match unsafe { nix::unistd::fork() }.unwrap() {
             ForkResult::Parent { child } => waitpid(child, None).unwrap(),
             ForkResult::Child => {
                 let applied = filter.apply(otherwise).is_ok();
-                // SAFETY: the calls of these tests take numbers only.
+                // SAFETY: the calls of these tests take only numbers.
                 let answer = unsafe { libc::syscall(call, argument, 0, 0) };
                 let errno = if answer < 0 { Errno::last_raw() } else { 0 };
-                // SAFETY: ends the child at once.
+                // SAFETY: ends the child immediately.
                 unsafe { libc::_exit(if applied { errno } else { 255 }) }
             }
         }
@@ -327,7 +325,7 @@ mod tests {
         assert_eq!(kill(libc::SYS_dup, 1), Some(0));
         assert_eq!(kill(libc::SYS_dup, 150), Some(libc::EBADF));
         assert_eq!(kill(libc::SYS_dup, 2), None);
-        // The kernel takes a descriptor's lower half.
+        // The kernel uses the lower half of a descriptor.
         assert_eq!(kill(libc::SYS_dup, 1 << 32 | 2), None);
         assert_eq!(kill(libc::SYS_umask, 0o7), Some(0));
         assert_eq!(kill(libc::SYS_umask, 0o10), None);

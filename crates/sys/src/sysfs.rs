@@ -1,8 +1,8 @@
-//! The sysfs of a network namespace, without mounting it anywhere.
+//! The sysfs of a network namespace, without mounting it on a path.
 //!
-//! `/sys/class/net` shows the namespace of whoever mounted it. A detached mount
-//! (fsopen(2), fsmount(2)) belongs to the calling thread's namespace, is seen by
-//! nobody else, and is gone with its descriptor.
+//! `/sys/class/net` shows the namespace of the process that mounted it. A detached mount
+//! (fsopen(2), fsmount(2)) belongs to the namespace of the calling thread, is invisible to other
+//! processes, and disappears with its descriptor.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -16,22 +16,22 @@ const CMD_CREATE: libc::c_uint = 6;
 /// `FSOPEN_CLOEXEC` and `FSMOUNT_CLOEXEC`.
 const CLOEXEC: libc::c_uint = 1;
 
-/// The sysfs of a network namespace, mounted at no path.
+/// The sysfs of a network namespace, not mounted on any path.
 #[derive(Debug)]
 pub struct Sysfs {
     root: OwnedFd,
 }
 
 impl Sysfs {
-    /// The sysfs of a network namespace.
+    /// Opens the sysfs of a network namespace.
     ///
     /// # Errors
-    /// `EPERM` without `CAP_SYS_ADMIN` in the namespace's user namespace, or
-    /// where the machine masks parts of `/sys`; `ENOSYS` before Linux 5.2.
+    /// `EPERM` without `CAP_SYS_ADMIN` in the user namespace of the namespace, or if the machine
+    /// masks parts of `/sys`; `ENOSYS` before Linux 5.2.
     pub fn of(netns: &NetNs) -> Result<Sysfs> {
         netns.run(|| {
-            // In a user namespace only one's own mount namespace may get mounts;
-            // it ends with this thread, the detached mount with its descriptor.
+            // In a user namespace only an own mount namespace may get mounts. It ends with this
+            // thread, the detached mount with its descriptor.
             unshare(CloneFlags::CLONE_NEWNS)
                 .map_err(|e| Error::new("unshare(CLONE_NEWNS)", "thread", e))?;
             Sysfs::of_this_thread()
@@ -43,8 +43,7 @@ impl Sysfs {
             if answer < 0 {
                 return Err(Error::last(operation, "sysfs"));
             }
-            // SAFETY: the kernel has just returned this descriptor to us; nothing
-            // else owns it.
+            // SAFETY: the kernel has just returned this descriptor; no other code owns it.
             Ok(unsafe { OwnedFd::from_raw_fd(answer as libc::c_int) })
         };
         // SAFETY: the name is a NUL-terminated constant.
@@ -63,17 +62,17 @@ impl Sysfs {
         Ok(Sysfs { root: descriptor("fsmount", root)? })
     }
 
-    /// Reads a file, without the newline at its end.
+    /// Reads a file without the trailing newline.
     ///
     /// # Errors
-    /// `ENOENT`, or what the attribute answers.
+    /// `ENOENT`, or the error of the attribute.
     pub fn read(&self, path: &str) -> Result<String> {
         std::fs::read_to_string(format!("/proc/self/fd/{}/{path}", self.root.as_raw_fd()))
             .map(|text| text.trim_end().to_owned())
             .map_err(|e| Error::io("read", format!("/sys/{path}"), &e))
     }
 
-    /// Names in a directory, sorted.
+    /// Returns the names in a directory, sorted.
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`.
@@ -91,7 +90,7 @@ impl Sysfs {
     /// Writes a file (`class/net/nic0/queues/rx-0/rps_cpus`).
     ///
     /// # Errors
-    /// `ENOENT`, or what the attribute answers.
+    /// `ENOENT`, or the error of the attribute.
     pub fn write(&self, path: &str, text: &str) -> Result<()> {
         std::fs::write(format!("/proc/self/fd/{}/{path}", self.root.as_raw_fd()), text)
             .map_err(|e| Error::io("write", format!("/sys/{path}"), &e))

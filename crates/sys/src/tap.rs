@@ -1,9 +1,8 @@
-//! TAP devices: Ethernet frames in and out of the kernel by read and write.
+//! TAP devices: exchange Ethernet frames with the kernel by read and write.
 //!
-//! A [`Tap`] is one queue of a device that lives as long as some queue of it is
-//! open. The vnet header's size is always set explicitly (`TUNSETVNETHDRSZ`)
-//! and its byte order always to little endian (`TUNSETVNETLE`), so that what
-//! precedes a frame never depends on the kernel's defaults. `IFF_NO_PI` is
+//! A [`Tap`] is one queue of a device that exists as long as one of its queues is open. The size of
+//! the vnet header is always set explicitly (`TUNSETVNETHDRSZ`), and its byte order is always
+//! little endian (`TUNSETVNETLE`), so the header does not depend on kernel defaults. `IFF_NO_PI` is
 //! always set: no other header precedes a frame.
 //!
 //! Sources: `include/uapi/linux/if_tun.h`, `drivers/net/tun.c`.
@@ -23,8 +22,8 @@ use crate::{Error, Result};
 
 const TUN_PATH: &str = "/dev/net/tun";
 
-// The numbers are declared with `int` and `unsigned int` in if_tun.h, whatever
-// the argument really is; TUNSETOFFLOAD takes its argument by value.
+// if_tun.h declares these numbers with `int` and `unsigned int`, regardless of the real argument
+// type; TUNSETOFFLOAD takes its argument by value.
 const INT: usize = size_of::<libc::c_int>();
 const TUNSETIFF: libc::Ioctl = request_code_write!(b'T', 202, INT);
 const TUNGETFEATURES: libc::Ioctl = request_code_read!(b'T', 207, INT);
@@ -33,34 +32,34 @@ const TUNSETVNETHDRSZ: libc::Ioctl = request_code_write!(b'T', 216, INT);
 const TUNSETVNETLE: libc::Ioctl = request_code_write!(b'T', 220, INT);
 const TUNGETDEVNETNS: libc::Ioctl = request_code_none!(b'T', 227);
 
-/// What the reader of a TAP is able to take uncut: the flags of `TUNSETOFFLOAD`.
+/// Offloads that the reader of a TAP accepts unsegmented: the flags of `TUNSETOFFLOAD`.
 ///
-/// They concern the direction from the kernel to the reader. What is written
-/// may use every `gso_type` the kernel knows, whatever was set here, but for the
-/// tunnel types, which need [`Offload::UDP_TUNNEL_GSO`].
+/// They apply to the direction from the kernel to the reader. Written frames may use all `gso_type`
+/// values of the kernel regardless of these flags, except the tunnel types, which need
+/// [`Offload::UDP_TUNNEL_GSO`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Offload(u32);
 
 impl Offload {
-    /// Nothing: every frame arrives cut and with its checksums.
+    /// Nothing: all frames are segmented and have complete checksums.
     pub const NONE: Offload = Offload(0);
-    /// `TUN_F_CSUM`: unfinished checksums. All others need it.
+    /// `TUN_F_CSUM`: incomplete checksums. Required by all other flags.
     pub const CSUM: Offload = Offload(0x01);
     /// `TUN_F_TSO4`: TCP over IPv4 GSO packets.
     pub const TSO4: Offload = Offload(0x02);
     /// `TUN_F_TSO6`: TCP over IPv6 GSO packets.
     pub const TSO6: Offload = Offload(0x04);
-    /// `TUN_F_TSO_ECN`: TCP GSO packets with CWR set. Needs one of the TSO flags.
+    /// `TUN_F_TSO_ECN`: TCP GSO packets with CWR set. Requires one of the TSO flags.
     pub const TSO_ECN: Offload = Offload(0x08);
     /// `TUN_F_USO4`: UDP over IPv4 GSO packets. Linux 6.2 and later, and only
     /// together with [`Offload::USO6`].
     pub const USO4: Offload = Offload(0x20);
     /// `TUN_F_USO6`: UDP over IPv6 GSO packets; see [`Offload::USO4`].
     pub const USO6: Offload = Offload(0x40);
-    /// `TUN_F_UDP_TUNNEL_GSO`: GSO packets inside a UDP tunnel. Linux 6.17 and
-    /// later, needs a header of [`TUNNEL_HEADER`] bytes.
+    /// `TUN_F_UDP_TUNNEL_GSO`: GSO packets inside a UDP tunnel. Requires Linux 6.17 and a header of
+    /// [`TUNNEL_HEADER`] bytes.
     pub const UDP_TUNNEL_GSO: Offload = Offload(0x80);
-    /// `TUN_F_UDP_TUNNEL_GSO_CSUM`: the same with an outer UDP checksum. Needs
+    /// `TUN_F_UDP_TUNNEL_GSO_CSUM`: the same with an outer UDP checksum. Requires
     /// [`Offload::UDP_TUNNEL_GSO`].
     pub const UDP_TUNNEL_GSO_CSUM: Offload = Offload(0x100);
 
@@ -85,12 +84,12 @@ impl Offload {
         self.0
     }
 
-    /// Whether all of `other` is set.
+    /// Returns whether all flags of `other` are set.
     pub const fn contains(self, other: Offload) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Those offloads that are not in `other`.
+    /// Returns the offloads that are not in `other`.
     #[must_use]
     pub const fn without(self, other: Offload) -> Offload {
         Offload(self.0 & !other.0)
@@ -129,22 +128,22 @@ impl fmt::Debug for Offload {
     }
 }
 
-/// Bytes of `struct virtio_net_hdr_v1_hash_tunnel`, which tells of packets in tunnels.
+/// Size in bytes of `struct virtio_net_hdr_v1_hash_tunnel`, which describes packets in tunnels.
 /// Linux 6.17 and later.
 pub const TUNNEL_HEADER: usize = 24;
 
-/// How to open a [`Tap`].
+/// Options for opening a [`Tap`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TapOptions {
-    /// Device name, 1 to 15 bytes; `%d` in it is replaced by a number. `None`
-    /// lets the kernel choose (`tap0`, `tap1` …).
+    /// Device name, 1 to 15 bytes; `%d` is replaced by a number. With `None` the kernel chooses
+    /// (`tap0`, `tap1` …).
     pub name: Option<String>,
-    /// Bytes of the virtio-net header before each frame, set by `TUNSETVNETHDRSZ`: 10, 12 or
-    /// [`TUNNEL_HEADER`]. `None`: frames only.
+    /// Size in bytes of the virtio-net header before each frame, set by `TUNSETVNETHDRSZ`: 10, 12
+    /// or [`TUNNEL_HEADER`]. `None`: frames without header.
     pub vnet_header: Option<usize>,
-    /// `IFF_MULTI_QUEUE`: further queues can be opened.
+    /// `IFF_MULTI_QUEUE`: more queues can be opened.
     pub multi_queue: bool,
-    /// `IFF_NAPI`: written frames enter through NAPI, hence GRO.
+    /// `IFF_NAPI`: written frames enter through NAPI and therefore GRO.
     pub napi: bool,
     /// `IFF_TUN_EXCL`: fail with `EBUSY` if a device of that name exists, instead
     /// of attaching to it.
@@ -152,7 +151,7 @@ pub struct TapOptions {
 }
 
 impl TapOptions {
-    /// Options for a device of that name, without header, queues or NAPI.
+    /// Returns options for a device with that name, without header, multiple queues or NAPI.
     pub fn named(name: impl Into<String>) -> TapOptions {
         TapOptions { name: Some(name.into()), ..TapOptions::default() }
     }
@@ -183,13 +182,12 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Creates (or, unless `exclusive`, attaches to) a device in the calling
-    /// thread's network namespace. The device is down.
+    /// Creates a device in the network namespace of the calling thread, or attaches to it unless
+    /// `exclusive` is set. The device is down.
     ///
     /// # Errors
-    /// `ENOENT`/`EACCES` for `/dev/net/tun`, `EPERM` without `CAP_NET_ADMIN`,
-    /// `EBUSY` for a name in use, `EINVAL` for a bad name or an existing device
-    /// of other flags.
+    /// `ENOENT`/`EACCES` for `/dev/net/tun`, `EPERM` without `CAP_NET_ADMIN`, `EBUSY` for a name in
+    /// use, `EINVAL` for an invalid name or an existing device with other flags.
     pub fn open(options: &TapOptions) -> Result<Tap> {
         let wanted = options.name.as_deref().unwrap_or("");
         let shown = || if wanted.is_empty() { "TAP".to_owned() } else { wanted.to_owned() };
@@ -224,15 +222,15 @@ impl Tap {
         Ok(tap)
     }
 
-    /// A further queue of the same device, with the same options, in the
-    /// device's namespace (not the calling thread's).
+    /// Opens another queue of the same device with the same options, in the namespace of the device
+    /// (not of the calling thread).
     ///
-    /// Flows are spread over the queues by the kernel. Offloads belong to the
-    /// device and need not be set again.
+    /// The kernel distributes flows over the queues. Offloads belong to the device and need not be
+    /// set again.
     ///
     /// # Errors
-    /// `EINVAL` for a device opened without `multi_queue`, `E2BIG` past 256
-    /// queues, `ENOTTY` before Linux 5.2 (`TUNGETDEVNETNS`).
+    /// `EINVAL` for a device opened without `multi_queue`, `E2BIG` above 256 queues, `ENOTTY`
+    /// before Linux 5.2 (`TUNGETDEVNETNS`).
     pub fn open_queue(&self) -> Result<Tap> {
         if !self.options.multi_queue {
             return Err(Error::new("ioctl(TUNSETIFF)", self.name.clone(), Errno::EINVAL));
@@ -242,28 +240,28 @@ impl Tap {
         self.netns()?.run(|| Tap::open(&options))?
     }
 
-    /// The namespace the device is in.
+    /// Returns the namespace of the device.
     ///
     /// # Errors
     /// `ENOTTY` before Linux 5.2, `EPERM` without `CAP_NET_ADMIN`.
     pub fn netns(&self) -> Result<NetNs> {
-        // SAFETY: TUNGETDEVNETNS ignores its argument and touches no memory of ours.
+        // SAFETY: TUNGETDEVNETNS ignores its argument and accesses no memory of this process.
         let raw = unsafe { libc::ioctl(self.fd.as_raw_fd(), TUNGETDEVNETNS, 0) };
         if raw < 0 {
             return Err(Error::last("ioctl(TUNGETDEVNETNS)", self.name.clone()));
         }
-        // SAFETY: a non-negative answer is a descriptor the kernel has just
-        // installed for this call; nobody else knows its number.
+        // SAFETY: a non-negative result is a descriptor that the kernel has just installed for this
+        // call; no other code knows its number.
         NetNs::from_fd(unsafe { OwnedFd::from_raw_fd(raw) })
     }
 
-    /// The device's hardware address now; anyone may change it at any time.
+    /// Returns the current hardware address of the device; it may change at any time.
     ///
     /// # Errors
-    /// `EBADFD` when the device is gone.
+    /// `EBADFD` if the device no longer exists.
     pub fn hardware_address(&self) -> Result<[u8; 6]> {
         let named = |errno| Error::new("ioctl(SIOCGIFHWADDR)", self.name.clone(), errno);
-        // The kernel takes the device from the descriptor, not from the name.
+        // The kernel uses the device of the descriptor, not the name.
         let mut request = ifreq("", 0).ok_or_else(|| named(Errno::EINVAL))?;
         // SAFETY: SIOCGIFHWADDR reads and writes one `struct ifreq`; `request` is
         // one, fully initialised, exclusively borrowed, and outlives the call.
@@ -272,7 +270,7 @@ impl Tap {
         if done < 0 {
             return Err(named(Errno::last()));
         }
-        // SAFETY: SIOCGIFHWADDR has filled `ifru_hwaddr`; before, all was zero.
+        // SAFETY: SIOCGIFHWADDR has filled `ifru_hwaddr`, which was all zeroes before.
         let bytes = unsafe { request.ifr_ifru.ifru_hwaddr }.sa_data;
         let mut address = [0; 6];
         for (to, from) in address.iter_mut().zip(bytes) {
@@ -281,12 +279,12 @@ impl Tap {
         Ok(address)
     }
 
-    /// Says what this reader can take uncut; replaces what was set before.
+    /// Sets what this reader accepts unsegmented; replaces the earlier setting.
     ///
     /// # Errors
-    /// `EINVAL` in three cases. The kernel does not know one of the flags. A flag needs
-    /// another that is missing (see [`Offload`]). The TAP lacks the vnet header that a flag
-    /// needs: its frames would lose what the header says, so no system call is made.
+    /// `EINVAL` in three cases. The kernel does not support one of the flags. A flag requires
+    /// another one that is missing (see [`Offload`]). The TAP lacks the vnet header that a flag
+    /// requires: information in the header would be lost, so no system call is made.
     pub fn set_offload(&self, offload: Offload) -> Result<()> {
         let tunnel = offload.contains(Offload::UDP_TUNNEL_GSO);
         let header_fits = match self.options.vnet_header {
@@ -297,7 +295,7 @@ impl Tap {
             return Err(self.offload_error(offload, Errno::EINVAL));
         }
         let argument = libc::c_ulong::from(offload.bits());
-        // SAFETY: TUNSETOFFLOAD takes its argument by value and touches no memory of ours.
+        // SAFETY: TUNSETOFFLOAD takes its argument by value and accesses no memory of this process.
         let done = unsafe { libc::ioctl(self.fd.as_raw_fd(), TUNSETOFFLOAD, argument) };
         if done < 0 {
             return Err(self.offload_error(offload, Errno::last()));
@@ -305,11 +303,11 @@ impl Tap {
         Ok(())
     }
 
-    /// Sets as much of `wanted` as this kernel knows, leaving out the newest
-    /// first: tunnel checksum, tunnel, USO, ECN, TSO. Returns what was set.
+    /// Sets the flags of `wanted` that this kernel supports, omitting the newest first: tunnel
+    /// checksum, tunnel, USO, ECN, TSO. Returns the flags that were set.
     ///
     /// # Errors
-    /// Any but `EINVAL`, and `EINVAL` for no offload at all.
+    /// Any error except `EINVAL`, and `EINVAL` without any offload.
     pub fn negotiate_offload(&self, wanted: Offload) -> Result<Offload> {
         const NEWEST_FIRST: [Offload; 6] = [
             Offload::UDP_TUNNEL_GSO_CSUM,
@@ -333,29 +331,28 @@ impl Tap {
         }
     }
 
-    /// Name of the device, as the kernel has chosen or confirmed it.
+    /// Returns the device name, as chosen or confirmed by the kernel.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Bytes of the header before each frame, `None` if there is none.
+    /// Returns the size of the header before each frame, `None` if there is none.
     pub fn vnet_header(&self) -> Option<usize> {
         self.options.vnet_header
     }
 
-    /// Reads one frame with its vnet header: the number of bytes. A frame
-    /// longer than the buffer is cut off without a word; 64 KiB of packet plus
-    /// 18 bytes of Ethernet and VLAN and the header always suffice.
+    /// Reads one frame with its vnet header; returns the number of bytes. A frame that is longer
+    /// than the buffer is truncated silently. 64 KiB of packet, 18 bytes of Ethernet and VLAN, and
+    /// the header always suffice.
     ///
     /// # Errors
-    /// The kernel's, unadorned, for this is called per packet: `WouldBlock` when
-    /// nonblocking and empty, `EIO` while the device is down, `EBADFD` when it
-    /// is gone.
+    /// The kernel's error without context, because this is called for each packet: `WouldBlock` if
+    /// nonblocking and empty, `EIO` while the device is down, `EBADFD` if it no longer exists.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         Ok(nix::unistd::read(&self.fd, buffer)?)
     }
 
-    /// [`read`](Self::read) into several buffers, filled in order.
+    /// Like [`read`](Self::read), into several buffers that are filled in order.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -366,13 +363,13 @@ impl Tap {
     /// Writes one frame, preceded by its vnet header if there is one.
     ///
     /// # Errors
-    /// The kernel's: `EINVAL` for a header that contradicts the frame, `EIO`
-    /// while the device is down, `WouldBlock` when its socket buffer is full.
+    /// The kernel's error: `EINVAL` for a header that does not match the frame, `EIO` while the
+    /// device is down, `WouldBlock` if its socket buffer is full.
     pub fn write(&self, frame: &[u8]) -> io::Result<usize> {
         Ok(nix::unistd::write(&self.fd, frame)?)
     }
 
-    /// [`write`](Self::write) of one frame that lies in several buffers.
+    /// Like [`write`](Self::write), for one frame in several buffers.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -380,10 +377,10 @@ impl Tap {
         Ok(nix::sys::uio::writev(&self.fd, buffers)?)
     }
 
-    /// Switches between waiting and `WouldBlock` in read and write.
+    /// Selects whether read and write wait or return `WouldBlock`.
     ///
     /// # Errors
-    /// None that a TAP is known to give.
+    /// No error is known for a TAP.
     pub fn set_nonblocking(&self, nonblocking: bool) -> Result<()> {
         let named = |operation| move |e| Error::new(operation, self.name.clone(), e);
         let bits = fcntl(&self.fd, FcntlArg::F_GETFL).map_err(named("fcntl(F_GETFL)"))?;
@@ -399,8 +396,8 @@ impl Tap {
         request: libc::Ioctl,
         value: libc::c_int,
     ) -> Result<()> {
-        // SAFETY: the requests passed here (TUNSETVNETHDRSZ, TUNSETVNETLE) read one
-        // `int` from the pointer; `value` is one and outlives the call.
+        // SAFETY: the requests used here (TUNSETVNETHDRSZ, TUNSETVNETLE) read one `int` from the
+        // pointer; `value` is one and outlives the call.
         let done = unsafe { libc::ioctl(self.fd.as_raw_fd(), request, &raw const value) };
         if done < 0 {
             return Err(Error::last(operation, self.name.clone()));
@@ -425,8 +422,8 @@ impl AsRawFd for Tap {
     }
 }
 
-/// Whether TAP devices can be opened here. The error is the one that opening a device
-/// would meet before it is named. A caller can thus say why it leaves out what needs one.
+/// Checks whether TAP devices can be opened. The error is the same that opening a device would
+/// return, so that a caller can report why it omits something.
 ///
 /// # Errors
 /// `ENOENT` without the driver or the device node, `EACCES` without permission.
@@ -446,8 +443,7 @@ pub fn available() -> Result<()> {
     Ok(())
 }
 
-/// An `ifreq` with name and flags; `None` for a name that does not fit or has a
-/// NUL in it.
+/// Returns an `ifreq` with name and flags; `None` if the name does not fit or contains a NUL byte.
 fn ifreq(name: &str, flags: libc::c_short) -> Option<libc::ifreq> {
     // The last byte must stay NUL (IFNAMSIZ counts it).
     if name.len() >= libc::IFNAMSIZ || name.bytes().any(|b| b == 0) {
@@ -457,8 +453,8 @@ fn ifreq(name: &str, flags: libc::c_short) -> Option<libc::ifreq> {
     for (to, from) in ifr_name.iter_mut().zip(name.bytes()) {
         *to = from as libc::c_char;
     }
-    // SAFETY: `ifreq` is plain data (integers, addresses, a pointer that may be
-    // null) for which all bytes zero is a valid value.
+    // SAFETY: `ifreq` is plain data (integers, addresses, a pointer that may be null) for which all
+    // zero bytes are valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     request.ifr_name = ifr_name;
     request.ifr_ifru.ifru_flags = flags;
@@ -470,7 +466,7 @@ mod tests {
     use super::*;
     use test_support::{need, require};
 
-    /// A private namespace, or why there is none.
+    /// A private namespace, or the reason why there is none.
     fn netns() -> std::result::Result<NetNs, String> {
         need::tun()?;
         available().unwrap();

@@ -1,5 +1,5 @@
-//! TCP sockets whose every blocking operation ends within a time given, and
-//! what the kernel knows of a connection. Reading and writing is `std`'s.
+//! TCP sockets whose blocking operations all have a time limit, and kernel information about a
+//! connection. Reading and writing use `std`.
 
 use std::mem::{size_of, zeroed};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -17,22 +17,21 @@ use nix::sys::time::{TimeVal, TimeValLike};
 
 use crate::{Error, Result, buffers};
 
-/// Longest queue of connections waiting for `accept`; the kernel cuts it to
-/// `net.core.somaxconn`.
+/// Maximum queue of connections waiting for `accept`; the kernel limits it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// What a socket is opened with.
+/// Options for opening a socket.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Longest that `accept`, `connect`, `recv` and `send` wait.
+    /// Time limit for `accept`, `connect`, `recv` and `send`.
     pub limit: Duration,
-    /// No Nagle algorithm (`TCP_NODELAY`).
+    /// Disables the Nagle algorithm (`TCP_NODELAY`).
     pub nodelay: bool,
-    /// Size of both buffers, bytes ([`buffers::set`]); `None`: the kernel's own.
+    /// Size of both buffers in bytes ([`buffers::set`]); `None`: the kernel's default.
     pub buffer_bytes: Option<usize>,
 }
 
-/// Opens a stream socket of the address's family, close-on-exec.
+/// Opens a stream socket for the family of the address, close-on-exec.
 fn bounded_socket(
     address: &SocketAddr,
     options: &Options,
@@ -51,8 +50,8 @@ fn bounded_socket(
     Ok(fd)
 }
 
-/// Listens on an address. `accept` returns `EAGAIN` after the limit; accepted
-/// connections inherit all options.
+/// Listens on an address. `accept` returns `EAGAIN` after the time limit; accepted connections
+/// inherit all options.
 ///
 /// # Errors
 /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES` (ports below 1024).
@@ -66,15 +65,15 @@ pub fn listen(address: SocketAddr, options: &Options) -> Result<TcpListener> {
     Ok(TcpListener::from(fd))
 }
 
-/// Ends listening now. Closing would end it with the last copy of the descriptor. A child
-/// that another thread has forked holds a copy until it calls `exec`, and the address
-/// would be in use for that long.
+/// Stops listening immediately. Closing would have an effect only with the last copy of the
+/// descriptor. A child forked by another thread holds a copy until it calls `exec`, and the address
+/// would stay in use for that time.
 pub fn stop_listening(listener: &TcpListener) {
-    // Fails only when it no longer listens.
+    // Fails only if it no longer listens.
     let _ = shutdown(listener.as_raw_fd(), Shutdown::Both);
 }
 
-/// A socket on its way to being connected.
+/// A socket that is being connected.
 #[derive(Debug)]
 pub struct Connecting {
     fd: OwnedFd,
@@ -82,12 +81,12 @@ pub struct Connecting {
 }
 
 impl Connecting {
-    /// Sends the SYN and waits for the answer for at most the limit, which also
-    /// bounds every later `recv` and `send`.
+    /// Sends the SYN and waits for the answer up to the time limit, which also applies to every
+    /// later `recv` and `send`.
     ///
     /// # Errors
-    /// The kernel's answer, with the system call: `ECONNREFUSED` (reset),
-    /// `ENETUNREACH`, `EHOSTUNREACH`, `EADDRNOTAVAIL` (out of ports) …
+    /// The system call and its errno: `ECONNREFUSED` (reset), `ENETUNREACH`, `EHOSTUNREACH`,
+    /// `EADDRNOTAVAIL` (no more ports) …
     pub fn start(
         target: &SocketAddr,
         options: &Options,
@@ -95,14 +94,14 @@ impl Connecting {
         let fd = bounded_socket(target, options)?;
         match connect(fd.as_raw_fd(), &SockaddrStorage::from(*target)) {
             Ok(()) => Ok(Connecting { fd, established: true }),
-            // What a blocking connect says when SO_SNDTIMEO runs out, or when a
-            // signal comes: the handshake goes on.
+            // A blocking connect returns this if SO_SNDTIMEO expires or a signal arrives; the
+            // handshake continues.
             Err(Errno::EINPROGRESS | Errno::EINTR) => Ok(Connecting { fd, established: false }),
             Err(errno) => Err(("connect", errno)),
         }
     }
 
-    /// Waits for the handshake for at most `limit`; true when it is complete.
+    /// Waits at most `limit` for the handshake; returns true when it is complete.
     ///
     /// # Errors
     /// As [`start`](Connecting::start).
@@ -123,24 +122,23 @@ impl Connecting {
         Ok(true)
     }
 
-    /// The stream, when the handshake is complete.
+    /// Returns the stream if the handshake is complete.
     pub fn into_stream(self) -> Option<TcpStream> {
         self.established.then(|| TcpStream::from(self.fd))
     }
 }
 
-/// Segments that the kernel has sent again on this connection since it began
-/// (`tcpi_total_retrans` of `TCP_INFO`, `linux/tcp.h`).
+/// Returns the number of segments that the kernel has retransmitted on this connection since its
+/// start (`tcpi_total_retrans` of `TCP_INFO`, `linux/tcp.h`).
 ///
 /// # Errors
-/// When the socket is not a TCP socket.
+/// If the socket is not a TCP socket.
 pub fn retransmitted_segments(stream: &TcpStream) -> Result<u32> {
     let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
-    // SAFETY: tcp_info is plain integers, for which all zeroes is a value.
+    // SAFETY: tcp_info contains only integers, for which all zeroes are valid.
     let mut info: libc::tcp_info = unsafe { zeroed() };
-    // SAFETY: `info` is writable for the `length` bytes passed with it, and the
-    // descriptor is open for as long as `stream` is borrowed. An older kernel
-    // fills less; the rest stays zero.
+    // SAFETY: `info` is writable for the passed `length`, and the descriptor is open while `stream`
+    // is borrowed. An older kernel fills less; the rest stays zero.
     let answer = unsafe {
         libc::getsockopt(
             stream.as_raw_fd(),

@@ -1,7 +1,7 @@
-//! BPF programs at a device's tcx hooks, by links.
+//! BPF programs at the tcx hooks of a device, attached by links.
 //!
-//! A tcx link (Linux 6.6) goes with its descriptors: nothing stays when the process
-//! is killed, which a clsact filter would. libbpf-rs has no call for it.
+//! A tcx link (Linux 6.6) disappears with its descriptors, so nothing remains if the process is
+//! killed, unlike a clsact filter. libbpf-rs has no function for it.
 //!
 //! Source: `bpf_tcx_link_attach` (`kernel/bpf/tcx.c`), `link_detach` (`kernel/bpf/syscall.c`),
 //! `union bpf_attr` (`include/uapi/linux/bpf.h`).
@@ -17,13 +17,13 @@ const BPF_PROG_QUERY: libc::c_int = 16;
 const BPF_LINK_CREATE: libc::c_int = 28;
 const BPF_LINK_DETACH: libc::c_int = 34;
 
-/// Which of a device's hooks: `enum bpf_attach_type`.
+/// A hook of a device: `enum bpf_attach_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Hook {
-    /// What the device has received.
+    /// Packets received by the device.
     Ingress = 46,
-    /// What the device is to send.
+    /// Packets to be sent by the device.
     Egress = 47,
 }
 
@@ -60,7 +60,7 @@ struct ProgramQuery {
 
 const _: () = assert!(size_of::<ProgramQuery>() == 64);
 
-/// How many programs are at a hook of a device of the calling thread's namespace.
+/// Returns the number of programs at a hook of a device in the namespace of the calling thread.
 ///
 /// # Errors
 /// `EINVAL` before Linux 6.6, `EPERM` without `CAP_NET_ADMIN`, `ENODEV`.
@@ -68,10 +68,10 @@ pub fn count(ifindex: u32, hook: Hook) -> Result<u32> {
     query(ifindex, hook, &mut [])
 }
 
-/// Most programs at a hook: `BPF_MPROG_MAX` of `include/linux/bpf_mprog.h`.
+/// Maximum number of programs at a hook: `BPF_MPROG_MAX` of `include/linux/bpf_mprog.h`.
 const MOST: usize = 64;
 
-/// The ids of the programs at a hook of a device of the calling thread's namespace.
+/// Returns the IDs of the programs at a hook of a device in the namespace of the calling thread.
 ///
 /// # Errors
 /// As [`count`].
@@ -81,10 +81,10 @@ pub fn programs(ifindex: u32, hook: Hook) -> Result<Vec<u32>> {
     Ok(ids.into_iter().take(count as usize).collect())
 }
 
-/// Writes the ids of the programs at a hook to `ids`, all or those that there is room for, and
-/// returns how many there are; without room for any it only counts.
+/// Writes as many IDs of the programs at a hook to `ids` as fit, and returns the number of
+/// programs; with an empty `ids` it only counts.
 fn query(ifindex: u32, hook: Hook, ids: &mut [u32]) -> Result<u32> {
-    // Null, not the dangling pointer of an empty slice.
+    // Null instead of the dangling pointer of an empty slice.
     let room = if ids.is_empty() { 0 } else { ids.as_mut_ptr().expose_provenance() as u64 };
     let mut query = ProgramQuery {
         ifindex,
@@ -93,9 +93,9 @@ fn query(ifindex: u32, hook: Hook, ids: &mut [u32]) -> Result<u32> {
         count: u32::try_from(ids.len()).unwrap_or(u32::MAX),
         ..ProgramQuery::default()
     };
-    // SAFETY: the kernel writes at most `count` ids where `program_ids` points to, which is
-    // a slice of so many that outlives the call, or none where that is null; the rest inside
-    // the attributes, whose size it is given.
+    // SAFETY: the kernel writes at most `count` IDs to `program_ids`, which points to a slice of
+    // that length that outlives the call, or is null. Everything else is written inside the
+    // attributes, whose size is passed.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -114,39 +114,38 @@ fn query(ifindex: u32, hook: Hook, ids: &mut [u32]) -> Result<u32> {
     }
 }
 
-/// A program at a hook of a device. When it is dropped, the program is detached at once. When
-/// the process ends in any other way, the kernel detaches it with the link's last descriptor.
+/// A program at a hook of a device. Dropping it detaches the program immediately. If the process
+/// ends in any other way, the kernel detaches it with the last descriptor of the link.
 #[derive(Debug)]
 pub struct Link(OwnedFd);
 
 impl Link {
-    /// Gives its descriptor a high number, so that a process that ends, by any cause,
-    /// releases it before others. `close_files` puts descriptors off from the lowest number
-    /// up, and `task_work_run` does first what was put off last (`fs/file.c`,
-    /// `kernel/task_work.c`).
+    /// Moves the descriptor to a high number, so that it is released before the others when the
+    /// process ends for any reason. `close_files` defers descriptors from the lowest number up, and
+    /// `task_work_run` runs the last deferred first (`fs/file.c`, `kernel/task_work.c`).
     ///
     /// # Errors
-    /// When descriptors have run out (`RLIMIT_NOFILE`). The program is detached then.
+    /// If there are no more descriptors (`RLIMIT_NOFILE`). The program is then detached.
     pub fn released_early(mut self) -> Result<Link> {
         const HIGH: libc::c_int = 512;
         // SAFETY: fcntl reads no memory for this command; the descriptor is open.
         let fd = unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_DUPFD_CLOEXEC, HIGH) };
         let fd = Errno::result(fd)
             .map_err(|errno| Error::new("fcntl(F_DUPFD_CLOEXEC)", "tcx link".to_owned(), errno))?;
-        // SAFETY: the kernel has just installed the descriptor for this call; nobody else
-        // knows its number.
+        // SAFETY: the kernel has just installed the descriptor for this call; no other code knows
+        // its number.
         self.0 = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(self)
     }
 }
 
 impl Drop for Link {
-    /// Closing the descriptor is not enough: whoever lists the machine's links holds one of
-    /// its own for a moment, and so the link.
+    /// Closing the descriptor is not sufficient: a process that lists the links of the machine
+    /// holds a descriptor, and so the link, for a moment.
     fn drop(&mut self) {
         let link = self.0.as_raw_fd().cast_unsigned();
-        // SAFETY: bpf reads no more of the attributes than the size given; the descriptor is
-        // open. A refusal changes nothing: it is closed next.
+        // SAFETY: bpf reads no more of the attributes than the size passed; the descriptor is open.
+        // A refusal has no effect, because the descriptor is closed next.
         unsafe {
             libc::syscall(
                 libc::SYS_bpf,
@@ -158,12 +157,11 @@ impl Drop for Link {
     }
 }
 
-/// Attaches a program to a device of the calling thread's namespace, behind those
-/// that are there.
+/// Attaches a program to a device in the namespace of the calling thread, after the existing
+/// programs.
 ///
 /// # Errors
-/// `EINVAL` before Linux 6.6, `EPERM` without `CAP_BPF` and `CAP_NET_ADMIN`,
-/// `ENODEV`.
+/// `EINVAL` before Linux 6.6, `EPERM` without `CAP_BPF` and `CAP_NET_ADMIN`, `ENODEV`.
 pub fn attach(program: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> Result<Link> {
     let attributes = LinkCreate {
         program: program.as_raw_fd().cast_unsigned(),
@@ -174,8 +172,8 @@ pub fn attach(program: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> Result<Link>
         padding: 0,
         expected_revision: 0,
     };
-    // SAFETY: bpf reads no more of the attributes than the size given; they are
-    // fully initialised and outlive the call.
+    // SAFETY: bpf reads no more of the attributes than the size passed; they are initialised and
+    // outlive the call.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -187,7 +185,7 @@ pub fn attach(program: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> Result<Link>
     let fd = Errno::result(fd).map_err(|errno| {
         Error::new("bpf(BPF_LINK_CREATE)", format!("tcx {hook:?} of device {ifindex}"), errno)
     })?;
-    // SAFETY: the kernel has just installed the descriptor for this call; nobody
-    // else knows its number. It is close-on-exec (bpf_link_prime).
+    // SAFETY: the kernel has just installed the descriptor for this call; no other code knows its
+    // number. It is close-on-exec (bpf_link_prime).
     Ok(Link(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) }))
 }

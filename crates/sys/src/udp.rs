@@ -1,7 +1,6 @@
-//! UDP sockets in batches: `sendmmsg` and `recvmmsg` over buffers and headers
-//! made once, and segmentation offload by socket option (`UDP_SEGMENT`,
-//! `UDP_GRO`; `linux/udp.h`). Opening, connecting and single datagrams are
-//! `std`'s.
+//! UDP sockets with batches: `sendmmsg` and `recvmmsg` with reusable buffers and headers, and
+//! segmentation offload by socket option (`UDP_SEGMENT`, `UDP_GRO`; `linux/udp.h`). Opening,
+//! connecting and single datagrams use `std`.
 
 use std::mem::size_of;
 use std::net::{SocketAddr, UdpSocket};
@@ -19,15 +18,15 @@ use crate::message::{
 };
 use crate::{Error, Result};
 
-/// Most segments of one GSO packet that every kernel with `UDP_SEGMENT`
-/// takes (`UDP_MAX_SEGMENTS` was 64 until Linux 6.9, 128 since).
+/// Maximum number of segments of one GSO packet that every kernel with `UDP_SEGMENT` accepts
+/// (`UDP_MAX_SEGMENTS` was 64 until Linux 6.9, 128 since).
 pub const MAX_SEGMENTS: usize = 64;
 
-/// Largest payload of a UDP datagram, or of a GSO packet, over IPv4.
+/// Maximum payload of a UDP datagram, or of a GSO packet, over IPv4.
 pub const MAX_PAYLOAD: usize = 65507;
 
-/// Binds a socket that shares its address with others (`SO_REUSEADDR`), so that
-/// one socket per peer can be connected beside the one that takes newcomers.
+/// Binds a socket that shares its address with others (`SO_REUSEADDR`), so that a socket for each
+/// peer can be connected in addition to the socket for new peers.
 ///
 /// # Errors
 /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES` (ports below 1024).
@@ -37,7 +36,7 @@ pub fn bind_shared(address: SocketAddr) -> Result<UdpSocket> {
     })
 }
 
-/// Opens a socket, prepares it, binds it.
+/// Opens a socket, prepares it and binds it.
 pub(crate) fn open_bound(
     address: SocketAddr,
     flags: SockFlag,
@@ -52,12 +51,12 @@ pub(crate) fn open_bound(
     Ok(UdpSocket::from(fd))
 }
 
-/// Asks for a receive buffer of `bytes`, payload and overhead. With `CAP_NET_ADMIN` it
-/// may exceed `net.core.rmem_max`, else that is the limit. Returns what the kernel
-/// granted: it counts an skb's whole memory, and reports twice what was asked for.
+/// Requests a receive buffer of `bytes` for payload and overhead. With `CAP_NET_ADMIN` it may
+/// exceed `net.core.rmem_max`; otherwise this is the limit. Returns the size that the kernel
+/// granted: it counts the whole memory of an skb, and reports twice the requested size.
 ///
 /// # Errors
-/// Only when the descriptor is no socket.
+/// Only if the descriptor is not a socket.
 pub fn set_receive_buffer(socket: &UdpSocket, bytes: usize) -> Result<usize> {
     let failed = |operation, errno| Error::new(operation, format!("{socket:?}"), errno);
     if setsockopt(socket, RcvBufForce, &bytes).is_err() {
@@ -66,8 +65,7 @@ pub fn set_receive_buffer(socket: &UdpSocket, bytes: usize) -> Result<usize> {
     getsockopt(socket, RcvBuf).map_err(|e| failed("getsockopt(SO_RCVBUF)", e))
 }
 
-/// Has the kernel cut each payload sent into datagrams of `segment_bytes`
-/// (`UDP_SEGMENT`).
+/// Makes the kernel segment each sent payload into datagrams of `segment_bytes` (`UDP_SEGMENT`).
 ///
 /// # Errors
 /// `ENOPROTOOPT` before Linux 4.18.
@@ -76,8 +74,8 @@ pub fn set_segment_bytes(socket: &UdpSocket, segment_bytes: u16) -> Result<()> {
         .map_err(|e| Error::new("setsockopt(UDP_SEGMENT)", format!("{socket:?}"), e))
 }
 
-/// Lets the kernel hand over datagrams of one size merged, with that size in a
-/// control message (`UDP_GRO`).
+/// Allows the kernel to return merged datagrams of one size, with that size in a control message
+/// (`UDP_GRO`).
 ///
 /// # Errors
 /// `ENOPROTOOPT` before Linux 5.0.
@@ -86,12 +84,12 @@ pub fn set_gro(socket: &UdpSocket) -> Result<()> {
         .map_err(|e| Error::new("setsockopt(UDP_GRO)", format!("{socket:?}"), e))
 }
 
-/// Whether ICMP errors that are not final (host or network unreachable) are
-/// reported on a connected socket as well (`IP_RECVERR`, `IPV6_RECVERR`). With
-/// it, a full queueing discipline also answers a send with `ENOBUFS`.
+/// Sets whether non-fatal ICMP errors (host or network unreachable) are also reported on a
+/// connected socket (`IP_RECVERR`, `IPV6_RECVERR`). If it is on, a send to a full queueing
+/// discipline also returns `ENOBUFS`.
 ///
 /// # Errors
-/// Only when the descriptor is no socket.
+/// Only if the descriptor is not a socket.
 pub fn set_report_icmp(socket: &UdpSocket, on: bool) -> Result<()> {
     let (level, name) = match socket.local_addr() {
         Ok(SocketAddr::V6(_)) => (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
@@ -107,8 +105,8 @@ pub(crate) fn set_int(
     name: libc::c_int,
     value: libc::c_int,
 ) -> std::result::Result<(), Errno> {
-    // SAFETY: the option's value is the int passed by pointer and size; the
-    // descriptor is open for as long as `socket` is borrowed.
+    // SAFETY: the value of the option is the int passed by pointer and size; the descriptor is open
+    // while `socket` is borrowed.
     let answer = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -121,20 +119,19 @@ pub(crate) fn set_int(
     Errno::result(answer).map(drop)
 }
 
-/// One payload, sent many times a system call.
+/// One payload that is sent many times in one system call.
 pub struct SendBatch {
     headers: Box<[libc::mmsghdr]>,
-    // Pointed to by every header; on the heap, so that moving the batch does
-    // not move them.
+    // All headers point to it; on the heap, so that moving the batch does not move it.
     _vector: Box<libc::iovec>,
     _payload: Box<[u8]>,
 }
 
 impl SendBatch {
-    /// `count` messages of the same payload, for a connected socket.
+    /// Creates `count` messages with the same payload, for a connected socket.
     pub fn new(payload: Box<[u8]>, count: usize) -> SendBatch {
         let vector = Box::new(libc::iovec {
-            // sendmmsg only reads through it.
+            // sendmmsg only reads it.
             iov_base: payload.as_ptr().cast_mut().cast(),
             iov_len: payload.len(),
         });
@@ -149,39 +146,38 @@ impl SendBatch {
         SendBatch { headers, _vector: vector, _payload: payload }
     }
 
-    /// Messages of a full batch.
+    /// Returns the number of messages in a full batch.
     pub fn capacity(&self) -> usize {
         self.headers.len()
     }
 
-    /// Sends the first `count` messages, or as many as the kernel takes before
-    /// it would have to report an error; returns how many.
+    /// Sends the first `count` messages, or fewer if the kernel stops before an error; returns the
+    /// number of messages sent.
     ///
     /// # Errors
-    /// The kernel's answer to the first message.
+    /// The kernel's error for the first message.
     pub fn send(&mut self, socket: &UdpSocket, count: usize) -> std::result::Result<usize, Errno> {
-        // SAFETY: the headers, the vector they point to and its payload are
-        // owned by `self` and alive.
+        // SAFETY: `self` owns the headers, the vector to which they point, and its payload.
         unsafe { message::send(socket, &mut self.headers, count) }
     }
 }
 
-/// What one [`ReceiveBatch::receive`] read.
+/// The result of one [`ReceiveBatch::receive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Received {
-    /// Messages: what the kernel handed over at a time.
+    /// Messages: units that the kernel returned.
     pub messages: usize,
-    /// Datagrams: more than messages where the kernel had merged some.
+    /// Datagrams: more than messages if the kernel has merged some.
     pub datagrams: u64,
-    /// Payload, bytes.
+    /// Payload in bytes.
     pub bytes: u64,
 }
 
-/// Receives many datagrams a system call, to count them: every payload is
-/// copied out of the kernel, into the same place.
+/// Receives and counts many datagrams in one system call. Every payload is copied from the kernel
+/// into the same buffer.
 pub struct ReceiveBatch {
     headers: Box<[libc::mmsghdr]>,
-    // Empty when merged datagrams are not asked for.
+    // Empty if merged datagrams are not requested.
     _controls: Box<[Control]>,
     _vector: Box<libc::iovec>,
     _landing: Box<[u8]>,
@@ -189,7 +185,7 @@ pub struct ReceiveBatch {
 }
 
 impl ReceiveBatch {
-    /// Up to `count` messages at a time; `gro` for a socket with [`set_gro`].
+    /// Creates a batch of up to `count` messages; `gro` is for a socket with [`set_gro`].
     pub fn new(count: usize, gro: bool) -> ReceiveBatch {
         let mut landing = vec![0; usize::from(u16::MAX)].into_boxed_slice();
         let mut vector =
@@ -210,21 +206,19 @@ impl ReceiveBatch {
         ReceiveBatch { headers, _controls: controls, _vector: vector, _landing: landing, gro }
     }
 
-    /// Messages of a full batch.
+    /// Returns the number of messages in a full batch.
     pub fn capacity(&self) -> usize {
         self.headers.len()
     }
 
-    /// Reads what is there, without waiting.
+    /// Reads the available datagrams without waiting.
     ///
     /// # Errors
-    /// `EAGAIN` when nothing is there; a pending error of the socket
-    /// (`ECONNREFUSED`).
+    /// `EAGAIN` if there are none; a pending error of the socket (`ECONNREFUSED`).
     pub fn receive(&mut self, socket: &UdpSocket) -> std::result::Result<Received, Errno> {
-        // SAFETY: headers, vector, landing place and control buffers are owned
-        // by `self` and alive, with their true lengths. That all messages land
-        // in one place is sound: the kernel fills them one after the other, and
-        // no reference to the bytes exists meanwhile.
+        // SAFETY: `self` owns the headers, the vector, the landing buffer and the control buffers,
+        // with their true lengths. All messages may use one buffer, because the kernel fills them
+        // one after the other and no reference to the bytes exists during the call.
         let messages = unsafe { message::receive(socket, &mut self.headers) }?;
         let mut received = Received { messages, ..Received::default() };
         for header in &mut self.headers[..messages] {
@@ -232,7 +226,7 @@ impl ReceiveBatch {
             received.bytes += bytes;
             received.datagrams += if self.gro {
                 let segment = merged_segment_bytes(&header.msg_hdr);
-                // The kernel wrote how much of the room it used.
+                // The kernel has replaced it by the length it used.
                 header.msg_hdr.msg_controllen = CONTROL_BYTES as _;
                 segment.map_or(1, |segment| bytes.div_ceil(segment).max(1))
             } else {
@@ -270,7 +264,7 @@ mod tests {
         (client, server)
     }
 
-    /// Reads until `datagrams` have come (loopback delivers before send returns).
+    /// Reads until `datagrams` have arrived (loopback delivers before send returns).
     fn read_all(batch: &mut ReceiveBatch, socket: &UdpSocket) -> Received {
         let mut total = Received::default();
         loop {
@@ -303,14 +297,14 @@ mod tests {
         let (client, server) = pair();
         set_segment_bytes(&client, 100).unwrap();
         set_gro(&server).unwrap();
-        // 450 bytes in segments of 100: four whole ones and one of 50.
+        // 450 bytes in segments of 100: four full ones and one of 50.
         let mut send = SendBatch::new(vec![7; 450].into(), 2);
         assert_eq!(send.send(&client, 2), Ok(2));
         let mut receive = ReceiveBatch::new(4, true);
         let read = read_all(&mut receive, &server);
         assert_eq!((read.datagrams, read.bytes), (10, 900));
         assert_eq!(read.messages, 2, "loopback does not cut GSO packets");
-        // The control buffer's length is restored: a second round reads the same.
+        // The length of the control buffer is restored, so a second round reads the same.
         assert_eq!(send.send(&client, 1), Ok(1));
         assert_eq!(read_all(&mut receive, &server).datagrams, 5);
     }

@@ -1,11 +1,11 @@
-//! How long poll(2) waits.
+//! Wait times for poll(2).
 
 use std::time::Duration;
 
 use nix::poll::PollTimeout;
 
-/// A wait for so long: in milliseconds, rounded up. A deadline has passed when its wait ends, and
-/// who looks at it again does not run in circles until it has. The longest is 24 days.
+/// Converts a time limit to milliseconds, rounded up. The deadline has therefore passed when the
+/// wait ends, and a loop that checks it does not spin. The maximum is 24 days.
 pub fn at_most(limit: Duration) -> PollTimeout {
     let millis = limit.as_nanos().div_ceil(1_000_000);
     PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)

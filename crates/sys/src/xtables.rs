@@ -1,9 +1,8 @@
-//! Tables of the older iptables and ip6tables, as the kernel keeps them
+//! Tables of the older iptables and ip6tables, as the kernel stores them
 //! (`include/uapi/linux/netfilter_ipv4/ip_tables.h`, `…_ipv6/ip6_tables.h`).
 //!
-//! Of the calling thread's network namespace. Asking for a table that does not
-//! exist makes the kernel create it: only names from `/proc/net/ip_tables_names`
-//! leave everything as it is.
+//! They belong to the network namespace of the calling thread. Requesting a table that does not
+//! exist makes the kernel create it; only names from `/proc/net/ip_tables_names` change nothing.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -17,28 +16,28 @@ const NAME_BYTES: usize = 32;
 /// `IPT_SO_GET_INFO`, `IP6T_SO_GET_INFO`; `…_GET_ENTRIES`.
 const GET_INFO: libc::c_int = 64;
 const GET_ENTRIES: libc::c_int = 65;
-/// `struct ipt_getinfo`: name, `valid_hooks`, `hook_entry` and `underflow` of five
-/// hooks, `num_entries`, `size`; all `u32`s.
+/// `struct ipt_getinfo`: name, `valid_hooks`, `hook_entry` and `underflow` of five hooks,
+/// `num_entries`, `size`; all `u32`s.
 const INFO_WORDS: usize = 13;
 /// `struct ipt_get_entries` before its entries: name, size, padding to 8 bytes.
 const ENTRIES_HEAD: usize = 40;
-/// More than any table has; bounds what is believed.
+/// More than any table has; limits the size accepted from the kernel.
 const MOST_BYTES: usize = 64 << 20;
 
 /// Rules of a table of iptables-legacy or ip6tables-legacy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
-    /// Of each hook (`NF_INET_PRE_ROUTING` …): the offsets of its chain's first
-    /// and last rule; `None`: the table is not handed packets there.
+    /// For each hook (`NF_INET_PRE_ROUTING` …), the offsets of the first and last rule of its
+    /// chain; `None` if the table gets no packets there.
     pub hooks: [Option<(u32, u32)>; 5],
-    /// `struct ipt_entry` or `struct ip6t_entry`, one behind the other.
+    /// A sequence of `struct ipt_entry` or `struct ip6t_entry`.
     pub entries: Vec<u8>,
 }
 
 /// Reads a table.
 ///
 /// # Errors
-/// `EPERM` without `CAP_NET_ADMIN`, `EAGAIN` when it was changed meanwhile.
+/// `EPERM` without `CAP_NET_ADMIN`, `EAGAIN` if it was changed during the read.
 pub fn table(ipv6: bool, name: &str) -> Result<Table> {
     let (family, level, program) = if ipv6 {
         (AddressFamily::Inet6, libc::IPPROTO_IPV6, "ip6tables")
@@ -78,7 +77,7 @@ pub fn table(ipv6: bool, name: &str) -> Result<Table> {
     Ok(Table { hooks: std::array::from_fn(hook), entries })
 }
 
-/// `getsockopt` into all of `bytes`, which the kernel also reads.
+/// Calls `getsockopt` for all of `bytes`, which the kernel also reads.
 fn get(
     socket: &OwnedFd,
     level: libc::c_int,
@@ -86,8 +85,8 @@ fn get(
     bytes: &mut [u8],
 ) -> std::result::Result<(), Errno> {
     let mut length = bytes.len() as libc::socklen_t;
-    // SAFETY: `bytes` is writable for the `length` bytes passed with it, and the
-    // descriptor is open for as long as `socket` is borrowed.
+    // SAFETY: `bytes` is writable for the passed `length`, and the descriptor is open while
+    // `socket` is borrowed.
     let answer = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

@@ -1,6 +1,6 @@
-//! A tunnel's UDP sockets. One system call takes different datagrams to different peers.
-//! Each has its own control messages: `UDP_SEGMENT`, `UDP_GRO`, the TOS octet or traffic
-//! class. [`crate::udp`] is for one payload to one peer.
+//! UDP sockets for a tunnel. One system call sends different datagrams to different peers, each
+//! with its own control messages: `UDP_SEGMENT`, `UDP_GRO`, the TOS octet or traffic class.
+//! [`crate::udp`] sends one payload to one peer.
 
 mod slots;
 
@@ -18,38 +18,38 @@ use crate::udp::{open_bound, set_int, set_receive_buffer};
 use crate::{Error, Result};
 pub use slots::{Incoming, Outgoing, ReceiveSlots, SendSlots};
 
-/// Room for one received message: no UDP payload is longer.
+/// Space for one received message: no UDP payload is longer.
 pub const MESSAGE_BYTES: usize = 1 << 16;
 
 /// `include/uapi/linux/udp.h`.
 const UDP_NO_CHECK6_TX: libc::c_int = 101;
 const UDP_NO_CHECK6_RX: libc::c_int = 102;
-/// `include/uapi/linux/in.h`, `in6.h`: the same values in both families.
+/// `include/uapi/linux/in.h`, `in6.h`: the values are the same in both families.
 const PMTUDISC_DONT: libc::c_int = 0;
 const PMTUDISC_DO: libc::c_int = 2;
 
-/// What is set on a sending socket.
+/// Options of a sending socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SenderOptions {
     /// TTL or hop limit, at least 1.
     pub ttl: u8,
-    /// Don't Fragment: too long a datagram is an error (`EMSGSIZE`) instead of
-    /// several fragments.
+    /// Don't Fragment: a datagram that is too long is an error (`EMSGSIZE`) instead of being
+    /// fragmented.
     pub dont_fragment: bool,
     /// Whether datagrams have a UDP checksum.
     pub checksum: bool,
     /// Send buffer in bytes.
     pub buffer: usize,
-    /// Index of the link by which groups are sent to; none: by their route.
+    /// Index of the link through which multicast is sent; if there is none, routes apply.
     pub group_link: Option<u32>,
 }
 
-/// What is set on a receiving socket.
+/// Options of a receiving socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceiverOptions {
-    /// Take merged datagrams (`UDP_GRO`).
+    /// Whether to receive merged datagrams (`UDP_GRO`).
     pub merged: bool,
-    /// Over IPv6, take datagrams without a checksum (RFC 6935), too.
+    /// Whether to accept datagrams without a checksum over IPv6 (RFC 6935).
     pub zero_checksum: bool,
     /// Receive buffer in bytes.
     pub buffer: usize,
@@ -78,8 +78,8 @@ fn set(
         .map_err(|errno| Error::new(operation, format!("{socket:?}"), errno))
 }
 
-/// A nonblocking socket that only sends: what arrives at its port is discarded
-/// by the kernel (a filter that takes nothing).
+/// Opens a nonblocking socket that only sends. The kernel discards packets that arrive at its port
+/// (by a filter that accepts nothing).
 ///
 /// # Errors
 /// `EADDRINUSE`, `EADDRNOTAVAIL`.
@@ -108,7 +108,7 @@ pub fn sender(address: SocketAddr, options: &SenderOptions) -> Result<UdpSocket>
             set(&socket, "setsockopt(UDP_NO_CHECK6_TX)", name, (!options.checksum).into())?;
         }
     }
-    // Past net.core.wmem_max where the kernel allows it, else up to it.
+    // Beyond net.core.wmem_max if the kernel allows it, otherwise up to it.
     if setsockopt(&socket, SndBufForce, &options.buffer).is_err() {
         setsockopt(&socket, SndBuf, &options.buffer)
             .map_err(|e| Error::new("setsockopt(SO_SNDBUF)", format!("{socket:?}"), e))?;
@@ -116,13 +116,12 @@ pub fn sender(address: SocketAddr, options: &SenderOptions) -> Result<UdpSocket>
     Ok(socket)
 }
 
-/// A nonblocking socket that receives, one of several at that address (a flow
-/// always reaches the same one), with the TOS octet or traffic class of each
-/// datagram.
+/// Opens a nonblocking receiving socket, one of several at the same address (a flow always uses the
+/// same socket). It also receives the TOS octet or traffic class of each datagram.
 ///
 /// # Errors
-/// `EADDRINUSE` (the kernel's VXLAN device at the same port, for one),
-/// `EADDRNOTAVAIL`, `ENOPROTOOPT` before Linux 5.0.
+/// `EADDRINUSE` (for example by the kernel's VXLAN device at the same port), `EADDRNOTAVAIL`,
+/// `ENOPROTOOPT` before Linux 5.0.
 pub fn receiver(address: SocketAddr, options: &ReceiverOptions) -> Result<UdpSocket> {
     let socket = open(address, true)?;
     set_received(&socket, address.is_ipv6(), options)?;
@@ -145,15 +144,15 @@ fn set_received(socket: &UdpSocket, v6: bool, options: &ReceiverOptions) -> Resu
     Ok(())
 }
 
-/// What is sent to groups leaves by that link, which has the address, with that TTL or hop
-/// limit, and does not come back to this host.
+/// Sends multicast through the link that has the address, with the TTL or hop limit, and without
+/// returning it to this host.
 ///
 /// # Errors
 /// `EADDRNOTAVAIL`, `ENODEV`.
 pub fn lead_groups_by(socket: &UdpSocket, address: SocketAddr, link: u32, ttl: u8) -> Result<()> {
     let v6 = address.is_ipv6();
     let options = match address {
-        // The link of this address (struct in_addr).
+        // Selects the link by its address (struct in_addr).
         SocketAddr::V4(own) => [
             ("setsockopt(IP_MULTICAST_IF)", libc::IP_MULTICAST_IF, {
                 libc::c_int::from_ne_bytes(own.ip().octets())
@@ -173,11 +172,11 @@ pub fn lead_groups_by(socket: &UdpSocket, address: SocketAddr, link: u32, ttl: u
         .try_for_each(|(operation, name, value)| set(socket, operation, (level, name), value))
 }
 
-/// A nonblocking socket that receives what is sent to a group by way of that link,
-/// which it joins, otherwise as [`receiver`]. `local` is an address of the link.
+/// Opens a nonblocking socket that joins a group on the link and receives its packets, otherwise
+/// like [`receiver`]. `local` is an address of the link.
 ///
 /// # Errors
-/// `EADDRINUSE` when another has the group's port; `ENODEV`.
+/// `EADDRINUSE` if another socket has the port of the group; `ENODEV`.
 pub fn group_receiver(
     group: IpAddr,
     port: u16,
@@ -187,10 +186,10 @@ pub fn group_receiver(
     let failed = |operation: &'static str| {
         move |error: io::Error| Error::io(operation, format!("group {group}"), &error)
     };
-    // Each socket of a group gets a copy, so there is one, and nobody shares it.
+    // Each socket of a group gets a copy, so there is only one, which is not shared.
     let socket = match (group, local) {
         (IpAddr::V4(_), IpAddr::V4(_)) => open(SocketAddr::new(group, port), false)?,
-        // Those of link-local scope are bound on a link.
+        // Groups with link-local scope are bound on a link.
         (IpAddr::V6(group), _) => open(SocketAddrV6::new(group, port, 0, link).into(), false)?,
         (IpAddr::V4(_), IpAddr::V6(_)) => {
             let family = io::Error::from(Errno::EAFNOSUPPORT);
@@ -205,7 +204,7 @@ pub fn group_receiver(
 /// Joins a group on a link.
 ///
 /// # Errors
-/// `ENODEV`; `EADDRINUSE` when the socket has joined it there.
+/// `ENODEV`; `EADDRINUSE` if the socket has already joined it there.
 pub fn join_group(socket: &UdpSocket, group: IpAddr, link: u32) -> Result<()> {
     let joined = match group {
         IpAddr::V4(group) => set_membership(socket, libc::IP_ADD_MEMBERSHIP, group, link),
@@ -214,10 +213,10 @@ pub fn join_group(socket: &UdpSocket, group: IpAddr, link: u32) -> Result<()> {
     joined.map_err(|error| Error::io("join", format!("group {group}"), &error))
 }
 
-/// Leaves a group that was joined on a link, which may have gone.
+/// Leaves a group on a link, which may no longer exist.
 ///
 /// # Errors
-/// `EADDRNOTAVAIL` when the socket has not joined it there.
+/// `EADDRNOTAVAIL` if the socket has not joined it there.
 pub fn leave_group(socket: &UdpSocket, group: IpAddr, link: u32) -> Result<()> {
     let left = match group {
         IpAddr::V4(group) => set_membership(socket, libc::IP_DROP_MEMBERSHIP, group, link),
@@ -226,8 +225,8 @@ pub fn leave_group(socket: &UdpSocket, group: IpAddr, link: u32) -> Result<()> {
     left.map_err(|error| Error::io("leave", format!("group {group}"), &error))
 }
 
-/// By the link's index: by an address that has moved to another link, the kernel would
-/// take the membership from that one.
+/// Uses the index of the link: if an address has moved to another link, the kernel would change the
+/// membership there.
 fn set_membership(
     socket: &UdpSocket,
     option: libc::c_int,
@@ -239,7 +238,7 @@ fn set_membership(
         imr_address: libc::in_addr { s_addr: 0 },
         imr_ifindex: link.cast_signed(),
     };
-    // SAFETY: both options read one ip_mreqn of the length given, alive meanwhile.
+    // SAFETY: both options read one ip_mreqn of the passed length, which outlives the call.
     let answer = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -257,8 +256,8 @@ fn take_nothing(socket: &UdpSocket) -> Result<()> {
     let mut code =
         [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
     let program = libc::sock_fprog { len: 1, filter: code.as_mut_ptr() };
-    // SAFETY: SO_ATTACH_FILTER reads one sock_fprog and the instructions it
-    // points to; both are alive and of the length given.
+    // SAFETY: SO_ATTACH_FILTER reads one sock_fprog and the instructions to which it points; both
+    // outlive the call and have the passed length.
     let answer = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -273,16 +272,15 @@ fn take_nothing(socket: &UdpSocket) -> Result<()> {
         .map_err(|e| Error::new("setsockopt(SO_ATTACH_FILTER)", format!("{socket:?}"), e))
 }
 
-/// Asks for the MTU of the path to a peer, which the kernel learns from its
-/// routes, devices and ICMP.
+/// Queries the path MTU to a peer, which the kernel knows from its routes, devices and ICMP.
 #[derive(Debug)]
 pub struct PathProbe {
     socket: UdpSocket,
 }
 
 impl PathProbe {
-    /// A probe from that address, in the calling thread's namespace; groups are asked
-    /// for by way of that link.
+    /// Creates a probe with that address in the namespace of the calling thread; for groups it uses
+    /// that link.
     ///
     /// # Errors
     /// `EADDRNOTAVAIL`.
@@ -296,12 +294,12 @@ impl PathProbe {
         Ok(PathProbe { socket })
     }
 
-    /// The socket, which nothing is sent by.
+    /// Returns the socket, through which nothing is sent.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// From now on groups are asked for by way of that link, which has the address.
+    /// Uses the link, which has the address, for groups from now on.
     ///
     /// # Errors
     /// As [`lead_groups_by`].
@@ -309,13 +307,13 @@ impl PathProbe {
         lead_groups_by(&self.socket, SocketAddr::new(local, 0), link, 1)
     }
 
-    /// The MTU in bytes, IP header included. Nothing is sent.
+    /// Returns the MTU in bytes, including the IP header. Nothing is sent.
     ///
     /// # Errors
     /// `ENETUNREACH` without a route.
     pub fn mtu(&self, peer: SocketAddr) -> Result<u32> {
         let failed = |operation, errno| Error::new(operation, format!("UDP {peer}"), errno);
-        // Connecting anew looks the route up anew.
+        // Connecting again repeats the route lookup.
         self.socket.connect(peer).map_err(|e| Error::io("connect", format!("UDP {peer}"), &e))?;
         let (level, name) = match peer {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU),
@@ -323,8 +321,8 @@ impl PathProbe {
         };
         let mut mtu: libc::c_int = 0;
         let mut length = size_of::<libc::c_int>() as libc::socklen_t;
-        // SAFETY: both options write one int through the pointer, whose size is
-        // given; `mtu` and `length` are exclusively borrowed and outlive the call.
+        // SAFETY: both options write one int to the pointer with the passed size; `mtu` and
+        // `length` are exclusively borrowed and outlive the call.
         let answer = unsafe {
             libc::getsockopt(
                 self.socket.as_raw_fd(),
@@ -339,10 +337,10 @@ impl PathProbe {
     }
 }
 
-/// Waits until a socket has room to send, `limit` at most.
+/// Waits at most `limit` until a socket can send.
 ///
 /// # Errors
-/// None that an open socket is known to give.
+/// No error is known for an open socket.
 pub fn wait_writable(socket: &UdpSocket, limit: PollTimeout) -> io::Result<bool> {
     let mut fds = [PollFd::new(socket.as_fd(), PollFlags::POLLOUT)];
     match poll(&mut fds, limit) {
@@ -396,7 +394,7 @@ mod tests {
                 assert_eq!((m.segment, m.tos, m.truncated), (sent.segment, sent.tos, false));
             }
             assert!(got.message(4).is_none());
-            // What is sent to a sender goes nowhere.
+            // Packets sent to a sender are discarded.
             receiver.send_to(&[1], sender.local_addr().unwrap()).unwrap();
             assert_eq!(got.receive(&sender), Err(Errno::EAGAIN));
             assert!(PathProbe::new(any.ip(), None).unwrap().mtu(to).unwrap() > 1500);

@@ -1,4 +1,4 @@
-//! Messages of a call: room made once, filled anew for each.
+//! Messages of a system call; the memory is allocated once and filled for each call.
 
 use std::mem::{size_of, zeroed};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
@@ -11,21 +11,20 @@ use crate::message::{
     self, CONTROL_BYTES, Control, NO_CONTROL, empty_header, merged_segment_bytes,
 };
 
-/// A payload to be sent, or a piece of it.
+/// A payload to send, or a part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outgoing {
-    /// Who gets the datagram.
+    /// Recipient of the datagram.
     pub to: SocketAddr,
-    /// Where its bytes are in the buffer given to [`SendSlots::send`].
+    /// Position of the data in the buffer passed to [`SendSlots::send`].
     pub range: Range<usize>,
-    /// Has the kernel cut it into datagrams of that many bytes
-    /// (`UDP_SEGMENT`).
+    /// Segment size in bytes if the kernel shall segment it (`UDP_SEGMENT`).
     pub segment: Option<u16>,
-    /// TOS octet or traffic class; 0: the socket's own, which is 0.
+    /// TOS octet or traffic class; 0: that of the socket, which is 0.
     pub tos: u8,
 }
 
-/// An address as the kernel takes it, of either family.
+/// An address of either family in the layout of the kernel.
 #[repr(C)]
 #[derive(Clone, Copy)]
 union Name {
@@ -40,7 +39,7 @@ fn empty_name() -> Name {
 
 const EMPTY_VECTOR: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 
-/// Headers for a number of messages, made once.
+/// Headers for a number of messages, allocated once.
 pub struct SendSlots {
     headers: Box<[libc::mmsghdr]>,
     vectors: Box<[libc::iovec]>,
@@ -48,13 +47,13 @@ pub struct SendSlots {
     controls: Box<[Control]>,
 }
 
-// SAFETY: the pointers in `headers` and `vectors` are written by `send` before
-// the kernel reads them, and point to the other fields' heap memory or to what
-// is borrowed for the call; between calls nobody follows them.
+// SAFETY: `send` writes the pointers in `headers` and `vectors` before the kernel reads them. They
+// point to the heap memory of the other fields or to memory borrowed for the call, and are not used
+// between calls.
 unsafe impl Send for SendSlots {}
 
 impl SendSlots {
-    /// Up to `count` messages a call.
+    /// Creates slots for up to `count` messages in one call.
     pub fn new(count: usize) -> SendSlots {
         SendSlots {
             headers: (0..count).map(|_| empty_header()).collect(),
@@ -64,17 +63,16 @@ impl SendSlots {
         }
     }
 
-    /// Most messages that one call sends.
+    /// Returns the maximum number of messages that one call sends.
     pub fn capacity(&self) -> usize {
         self.headers.len()
     }
 
-    /// Sends the first of these messages, as many as there is room for and as
-    /// the kernel takes before it would have to report an error; returns how
-    /// many. A range outside of `payload` counts as empty.
+    /// Sends as many of the messages as fit, or fewer if the kernel stops before an error; returns
+    /// the number of messages sent. A range outside `payload` counts as empty.
     ///
     /// # Errors
-    /// The kernel's answer to the first message.
+    /// The kernel's error for the first message.
     pub fn send<'m>(
         &mut self,
         socket: &UdpSocket,
@@ -85,7 +83,7 @@ impl SendSlots {
         for (index, message) in messages.into_iter().take(self.headers.len()).enumerate() {
             let bytes = payload.get(message.range.clone()).unwrap_or(&[]);
             self.vectors[index] = libc::iovec {
-                // sendmmsg only reads through it.
+                // sendmmsg only reads it.
                 iov_base: bytes.as_ptr().cast_mut().cast(),
                 iov_len: bytes.len(),
             };
@@ -120,14 +118,14 @@ impl SendSlots {
             header.msg_controllen = used as _;
             count += 1;
         }
-        // SAFETY: the first `count` headers were filled just now; what they point
-        // to is owned by `self` or borrowed (`payload`), alive, of the lengths given.
+        // SAFETY: the first `count` headers have just been filled. They point to memory that `self`
+        // owns or that is borrowed (`payload`), with the lengths in them.
         unsafe { message::send(socket, &mut self.headers, count) }
     }
 }
 
-/// Writes a control message, as `CMSG_FIRSTHDR` and `CMSG_DATA` would find it,
-/// and returns the room it takes; 0 when there is too little.
+/// Writes a control message as `CMSG_FIRSTHDR` and `CMSG_DATA` expect it. Returns the space it
+/// uses; 0 if there is too little.
 fn put_control(room: &mut [u8], (level, kind): (libc::c_int, libc::c_int), value: &[u8]) -> usize {
     // SAFETY: both only compute sizes.
     let (length, space) = unsafe {
@@ -135,7 +133,7 @@ fn put_control(room: &mut [u8], (level, kind): (libc::c_int, libc::c_int), value
         (libc::CMSG_LEN(bytes) as usize, libc::CMSG_SPACE(bytes) as usize)
     };
     let Some(room) = room.get_mut(..space) else { return 0 };
-    // struct cmsghdr: length, level, type; then the data, at its alignment.
+    // struct cmsghdr: length, level, type; then the data, aligned.
     let at = size_of::<usize>();
     room[..at].copy_from_slice(&length.to_ne_bytes());
     room[at..at + 4].copy_from_slice(&level.to_ne_bytes());
@@ -144,7 +142,7 @@ fn put_control(room: &mut [u8], (level, kind): (libc::c_int, libc::c_int), value
     space
 }
 
-// Musl declares the length narrower, with padding; then this module needs its own layout.
+// On musl the length field is narrower, with padding; that would need another layout here.
 const _: () = assert!(size_of::<libc::cmsghdr>() == size_of::<usize>() + 8);
 
 fn name_v4(to: SocketAddrV4) -> libc::sockaddr_in {
@@ -169,20 +167,20 @@ fn name_v6(to: SocketAddrV6) -> libc::sockaddr_in6 {
 /// A received message: one datagram, or several that the kernel has merged.
 #[derive(Debug)]
 pub struct Incoming<'a> {
-    /// Who sent the datagram.
+    /// Sender of the datagram.
     pub from: SocketAddr,
-    /// The bytes, which may be changed in place.
+    /// The data, which may be changed in place.
     pub bytes: &'a mut [u8],
-    /// The size of the datagrams in it, if the kernel says so: of those merged
-    /// (`UDP_GRO`), or of UDP datagrams inside a tunnel's GSO packet.
+    /// The size of the datagrams in it, if the kernel reports it: of merged datagrams (`UDP_GRO`),
+    /// or of UDP datagrams inside the GSO packet of a tunnel.
     pub segment: Option<u16>,
     /// TOS octet or traffic class.
     pub tos: u8,
-    /// Whether some of it did not fit.
+    /// Whether the data was truncated.
     pub truncated: bool,
 }
 
-/// Buffers for a number of messages, made once.
+/// Buffers for a number of messages, allocated once.
 pub struct ReceiveSlots {
     headers: Box<[libc::mmsghdr]>,
     vectors: Box<[libc::iovec]>,
@@ -191,12 +189,12 @@ pub struct ReceiveSlots {
     buffer: Box<[u8]>,
 }
 
-// SAFETY: the pointers in `headers` and `vectors` are written by `receive`
-// before the kernel follows them, and point to the other fields' heap memory.
+// SAFETY: `receive` writes the pointers in `headers` and `vectors` before the kernel uses them.
+// They point to the heap memory of the other fields.
 unsafe impl Send for ReceiveSlots {}
 
 impl ReceiveSlots {
-    /// Up to `count` messages a call, [`MESSAGE_BYTES`] each.
+    /// Creates slots for up to `count` messages in one call, with [`MESSAGE_BYTES`] each.
     pub fn new(count: usize) -> ReceiveSlots {
         ReceiveSlots {
             headers: (0..count).map(|_| empty_header()).collect(),
@@ -207,16 +205,16 @@ impl ReceiveSlots {
         }
     }
 
-    /// Most messages that one call receives.
+    /// Returns the maximum number of messages that one call receives.
     pub fn capacity(&self) -> usize {
         self.headers.len()
     }
 
-    /// Reads what is there, without waiting; returns how many messages there are
-    /// for [`ReceiveSlots::message`].
+    /// Reads the available messages without waiting; returns the number of messages for
+    /// [`ReceiveSlots::message`].
     ///
     /// # Errors
-    /// `EAGAIN` when nothing is there.
+    /// `EAGAIN` if there are none.
     pub fn receive(&mut self, socket: &UdpSocket) -> std::result::Result<usize, Errno> {
         let slots = self.buffer.chunks_exact_mut(MESSAGE_BYTES).enumerate();
         for (index, slot) in slots {
@@ -232,14 +230,13 @@ impl ReceiveSlots {
                 ..empty_header().msg_hdr
             };
         }
-        // SAFETY: all headers were filled just now, with the addresses and true
-        // lengths of memory that `self` owns, each its own; no reference to it
-        // exists during the call.
+        // SAFETY: all headers have just been filled with the addresses and true lengths of separate
+        // memory that `self` owns; no reference to it exists during the call.
         unsafe { message::receive(socket, &mut self.headers) }
     }
 
-    /// A message that the last [`ReceiveSlots::receive`] has read; `None` past
-    /// the last slot, or for an address of another family than IP.
+    /// Returns a message of the last [`ReceiveSlots::receive`]; `None` after the last slot, or for
+    /// an address that is not IP.
     pub fn message(&mut self, index: usize) -> Option<Incoming<'_>> {
         let header = self.headers.get(index)?;
         let from = address(self.names.get(index)?)?;
@@ -253,8 +250,8 @@ impl ReceiveSlots {
 }
 
 fn address(name: &Name) -> Option<SocketAddr> {
-    // SAFETY: the family is at the same place in both, and every value of either
-    // is valid: plain integers.
+    // SAFETY: the family is at the same offset in both, and all values of both are valid: plain
+    // integers.
     let (v4, v6) = unsafe { (name.v4, name.v6) };
     match i32::from(v4.sin_family) {
         libc::AF_INET => {
@@ -269,10 +266,10 @@ fn address(name: &Name) -> Option<SocketAddr> {
     }
 }
 
-/// The TOS octet or traffic class in the control messages.
+/// Returns the TOS octet or traffic class from the control messages.
 fn tos_of(header: &libc::msghdr) -> u8 {
     let tos = message::control(header, |kind, value| match kind {
-        // ip_cmsg_recv_tos puts a byte there, ip6_datagram_recv_specific_ctl an int.
+        // ip_cmsg_recv_tos writes a byte, ip6_datagram_recv_specific_ctl an int.
         (libc::IPPROTO_IP, libc::IP_TOS) => value.octet(),
         (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => value.int().map(|class| class as u8),
         _ => None,
