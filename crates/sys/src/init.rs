@@ -153,6 +153,8 @@ impl Init {
     pub fn spawn(&self, command: &mut Command, net: &NetNs) -> Result<Child> {
         self.run_inside(net, || {
             let program = command.get_program().to_string_lossy().into_owned();
+            // The private /tmp hides the caller's directory, and iperf3 fails without one.
+            command.env("TMPDIR", "/tmp");
             command.spawn().map_err(|e| Error::io("exec", program, &e))
         })
     }

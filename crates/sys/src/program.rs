@@ -71,6 +71,8 @@ impl Program {
         command.stdin(Stdio::null()).stdout(stdout.copy()?).stderr(stderr.copy()?).process_group(0);
         // The output is parsed.
         command.env("LC_ALL", "C");
+        // The private /tmp hides the caller's directory, and iperf3 fails without one.
+        command.env("TMPDIR", "/tmp");
         heed_interrupts(command);
         let child = tree.run_inside(net, || {
             // The affinity is inherited by exec, so taskset is not needed.
