@@ -11,71 +11,86 @@ use crate::metrics::ListenAddress;
 pub enum AccelVerb {
     /// Accelerate VXLAN devices, in the background
     On(AccelRun),
-    /// Give VXLAN devices back to the slow path
+    /// Stop accelerating VXLAN devices; all packets take the slow path
+    #[command(after_help = "\
+EXAMPLES
+  overlane accel off --all
+  overlane accel off vxlan0")]
     Off(AccelDevices),
-    /// Accelerate VXLAN devices until Ctrl-C or SIGTERM
+    /// Accelerate VXLAN devices in the foreground, until Ctrl-C or SIGTERM
     Run(AccelServe),
-    /// Show what is accelerated, what is not and why, and what became of packets
+    /// Show accelerated devices, reasons for the slow path, and packet counters
     Status(AccelStatus),
-    /// Say what would be accelerated here and what share of the traffic, changing nothing
+    /// Report what would be accelerated, and the share of the traffic; changes nothing
     Check(AccelCheck),
-    /// Explain why something stays slow, by the code that `status` shows
+    /// Explain a code that `status` shows, and its remedy
     Explain(AccelExplain),
 }
 
-/// `overlane accel on`, `off`, `run`
+/// The devices of `overlane accel on`, `off`, `run` and `check`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Whatever cannot be accelerated goes on by the slow path; `overlane accel status` says why. When the process ends, by any cause, the kernel detaches the fast path. Readiness of `run`: a line on standard output, and sd_notify for systemd."
-)]
 pub struct AccelDevices {
-    /// VXLAN device; one in another namespace, over this one's NICs: NETNS/DEV
+    /// VXLAN device; NETNS/DEV for a device in another namespace that uses this one's NICs
     #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "DEV")]
     pub device: Option<String>,
-    /// Every VXLAN device of the namespace, and those in others over its NICs (Docker
-    /// Swarm's), those to come among them
+    /// All VXLAN devices of the namespace, present and future
+    ///
+    /// Includes devices in other namespaces that use the NICs of this one, such as Docker Swarm's.
     #[arg(long)]
     pub all: bool,
-    /// Network namespace of the devices: name, process id or path [default: this one]
+    /// Network namespace: name, process ID or path [default: current]
     #[arg(long, value_name = "NETNS")]
     pub netns: Option<String>,
 }
 
-/// `overlane accel on`, `run`
+/// `overlane accel on`, and part of `run`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Traffic that cannot be accelerated takes the slow path; `overlane accel status` gives the reasons. \
+When the process ends for any reason, the kernel detaches the fast path.
+
+EXAMPLES
+  overlane accel on --all
+  overlane accel on vxlan0 --max-flows 200000")]
 pub struct AccelRun {
-    /// Which
     #[command(flatten)]
     pub devices: AccelDevices,
-    /// Forwarding entries to have room for, those of all devices together; addresses that
-    /// find none go by the slow path [default: 65536]
+    /// Maximum forwarding entries; the rest takes the slow path [default: 65536]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub max_entries: Option<u32>,
-    /// Connections through packet filters to have room for; the oldest makes room
-    /// [default: 100000]
+    /// Maximum filtered connections; evicts the oldest [default: 100000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
     pub max_flows: Option<u32>,
-    /// Have packets that come to packet filters go by the slow path, all of them: counters of
-    /// rules and of conntrack count each then
+    /// Use the slow path for all filtered traffic, to keep rule counters exact
+    ///
+    /// Counters of rules and of conntrack then count every packet.
     #[arg(long)]
     pub accounting: bool,
 }
 
 /// `overlane accel status`
 #[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES
+  overlane accel status
+  overlane accel status --netns 4711 --json")]
 pub struct AccelStatus {
-    /// Network namespace of the devices: name, process id or path [default: this one]
+    /// Network namespace: name, process ID or path [default: current]
     #[arg(long, value_name = "NETNS")]
     pub netns: Option<String>,
-    /// Print JSON
+    /// Print JSON (see schema/accel-status.schema.json)
     #[arg(long)]
     pub json: bool,
 }
 
 /// `overlane accel explain`
 #[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES
+  overlane accel explain
+  overlane accel explain AX201")]
 pub struct AccelExplain {
-    /// Code, such as AX201 [default: list all]
+    /// Code, such as AX201 [default: list all codes]
     #[arg(value_name = "CODE")]
     pub code: Option<String>,
     /// Print JSON (see schema/accel-explain.schema.json)
@@ -85,24 +100,36 @@ pub struct AccelExplain {
 
 /// `overlane accel run`
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Traffic that cannot be accelerated takes the slow path; `overlane accel status` gives the reasons. \
+When the process ends for any reason, the kernel detaches the fast path. When ready, the process \
+prints a line on standard output and notifies systemd (sd_notify).
+
+EXAMPLES
+  overlane accel run --all --metrics unix:/run/overlane/accel.metrics
+  overlane accel run --all --events - --takeover")]
 pub struct AccelServe {
-    /// Which, and with how much room
     #[command(flatten)]
     pub run: AccelRun,
-    /// Serve counters for Prometheus, /healthz and /readyz by HTTP at unix:PATH or
-    /// ADDRESS:PORT, without authentication
+    /// Serve Prometheus metrics and health probes over HTTP
+    ///
+    /// PLACE is unix:PATH or ADDRESS:PORT. The paths are /metrics, /healthz and /readyz. There is
+    /// no authentication.
     #[arg(long, value_name = "PLACE", value_parser = place)]
     pub metrics: Option<ListenAddress>,
-    /// Append events to a file, a line of JSON each; `-`: to standard output, in place of the
-    /// line `ready` (see schema/accel-event.schema.json)
+    /// Append events to a file, one JSON object per line; `-` for standard output
+    ///
+    /// On standard output, events replace the `ready` line. See schema/accel-event.schema.json.
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
-    /// Take over from the process that serves the namespace, if there is one: it ends once
-    /// this one's fast path is in force
+    /// Replace the process that serves this namespace, if any
+    ///
+    /// The old process ends once the new fast path is in force.
     #[arg(long)]
     pub takeover: bool,
-    /// When another process has taken over, wait for SIGTERM before ending: for supervisors
-    /// that restart what ends, such as Kubernetes
+    /// After a takeover by another process, wait for SIGTERM before exiting
+    ///
+    /// For supervisors that restart a process that exits, such as Kubernetes.
     #[arg(long)]
     pub linger: bool,
 }
@@ -113,14 +140,17 @@ fn place(text: &str) -> Result<ListenAddress, String> {
 
 /// `overlane accel check`
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Exit codes: 0 all of the traffic seen could take the fast path, 1 some of it or of the devices stays slow, 2 wrong usage or bad input."
-)]
+#[command(after_help = "\
+Exit codes: 0 all observed traffic could take the fast path, 1 some traffic or devices would take \
+the slow path, 2 wrong usage or bad input.
+
+EXAMPLES
+  overlane accel check --all --seconds 30
+  overlane accel check vxlan0 --json")]
 pub struct AccelCheck {
-    /// Which
     #[command(flatten)]
     pub devices: AccelDevices,
-    /// Seconds that traffic is counted for; 0: not at all
+    /// Seconds to count traffic for; 0 counts none
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=3600))]
     pub seconds: u32,
     /// Print JSON (see schema/accel-check.schema.json)

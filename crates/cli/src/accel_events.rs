@@ -1,5 +1,5 @@
-//! Events of `accel run`: written by a thread of their own, so that a disk that is full or a
-//! reader that is slow holds up nothing but them.
+//! Events of `accel run`. A separate thread writes them, so that a full disk or a slow reader
+//! delays only events.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -17,30 +17,29 @@ use nix::libc;
 
 use crate::exit::usage;
 
-/// Between two looks: changes in between are seen as one.
+/// Polling interval. Changes within one interval appear as a single change.
 const LOOK: Duration = Duration::from_millis(100);
-/// What the end of the process waits for a reader that is slow.
+/// Time that process exit waits for a slow reader.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// Destination of `accel run --events`: standard output for `-`, else a file that lines are
-/// appended to.
+/// Destination of `accel run --events`: standard output for `-`, otherwise a file to append to.
 pub struct Sink(Box<dyn Write + Send>);
 
-/// Whether they go to standard output.
+/// Returns whether events go to standard output.
 pub fn is_stdout(place: &Path) -> bool {
     place.as_os_str() == "-"
 }
 
-/// Opens it: a confined program opens no file to write.
+/// Opens the destination. Call it before confinement, which forbids opening files for writing.
 ///
 /// # Errors
-/// When the file cannot be opened.
+/// If the file cannot be opened.
 pub fn open(place: &Path) -> anyhow::Result<Sink> {
     if is_stdout(place) {
         return Ok(Sink(Box::new(std::io::stdout())));
     }
     let mut options = OpenOptions::new();
-    // Nobody waits for the other end of a pipe with a name.
+    // Non-blocking, so that opening a named pipe does not wait for its reader.
     options.append(true).create(true).mode(0o640).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
     let file = options
         .open(place)
@@ -48,17 +47,17 @@ pub fn open(place: &Path) -> anyhow::Result<Sink> {
     Ok(Sink(Box::new(file)))
 }
 
-/// The thread that writes them. Dropping it ends it.
+/// The thread that writes events. Dropping it ends the thread.
 pub struct Events {
     tell: Option<Sender<What>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Events {
-    /// Starts it; `first` are the first events.
+    /// Starts the thread, which first writes `first`.
     ///
     /// # Errors
-    /// When threads have run out.
+    /// If no thread can be started.
     pub fn start(sink: Sink, accel: &Arc<Accel>, first: Vec<What>) -> anyhow::Result<Events> {
         let (tell, told) = channel();
         let accel = Arc::downgrade(accel);
@@ -69,8 +68,7 @@ impl Events {
         Ok(Events { tell: Some(tell), thread: Some(thread) })
     }
 
-    /// Queues an event for the thread that writes; it does not block, and has no effect once that
-    /// thread has ended.
+    /// Queues an event without blocking. Has no effect once the thread has ended.
     pub fn tell(&self, what: What) {
         if let Some(tell) = &self.tell {
             let _ = tell.send(what);
@@ -86,7 +84,7 @@ impl Drop for Events {
         while !thread.is_finished() && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(5));
         }
-        // Where it still waits for its reader it ends with the process.
+        // A thread that still waits for its reader ends with the process.
         if thread.is_finished() {
             let _ = thread.join();
         }
@@ -96,9 +94,10 @@ impl Drop for Events {
 fn follow(mut sink: Sink, accel: &Weak<Accel>, told: &Receiver<What>, first: Vec<What>) {
     let mut lost = false;
     let mut write = |what: What| {
+        // Skip an event that cannot be serialised: it must not stop the thread.
         let Ok(mut line) = serde_json::to_vec(&Event::now(what)) else { return };
         line.push(b'\n');
-        // One write a line: lines of two processes that append to one file do not mix.
+        // One write per line, so that lines of two processes in one file do not mix.
         let written = sink.0.write_all(&line).and_then(|()| sink.0.flush());
         if let Err(error) = &written
             && !lost
@@ -119,18 +118,19 @@ fn follow(mut sink: Sink, accel: &Weak<Accel>, told: &Receiver<What>, first: Vec
     }
 }
 
-/// What was written last.
+/// The state that the last written events describe.
 struct Seen {
     status: Arc<Status>,
     finder_lost: bool,
 }
 
 impl Seen {
-    /// What has happened since. The fast path is not held while that is written.
+    /// Returns the events since the last call. Releases the fast path before they are written.
     fn look(&mut self, accel: &Weak<Accel>) -> Vec<What> {
         let Some(accel) = accel.upgrade() else { return Vec::new() };
         let now = accel.noted();
         let mut all = Vec::new();
+        // The status is replaced as a whole, so an equal pointer means no change.
         if !Arc::ptr_eq(&self.status, &now) {
             all = changes(&self.status, &now);
             self.status = now;

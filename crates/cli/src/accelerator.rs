@@ -1,5 +1,5 @@
-//! A running `overlane accel`, found by a socket whose name carries the network namespace
-//! that is served: there is one for each. It answers its own user and root only.
+//! Requests to a running `overlane accel`. There is one process per network namespace; the name
+//! of its control socket contains the namespace. It answers only its own user and root.
 
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixStream;
@@ -15,34 +15,34 @@ use crate::confinement;
 use crate::control::{self, Claim, Of, user};
 use crate::serving::{Door, Reply};
 
-/// How it is called in errors.
+/// Name of the process in errors.
 const WHO: &str = "the accelerator";
 
-/// What is asked, a line each.
+/// A request, one line each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// `status`: changes nothing.
+    /// `status`: report the status.
     Status,
-    /// Accelerate this device too.
+    /// `add DEVICE`: also accelerate this device.
     Add(String),
-    /// `add-all`: every VXLAN device of the namespace.
+    /// `add-all`: accelerate every VXLAN device of the namespace.
     AddAll,
-    /// Give this one back.
+    /// `remove DEVICE`: stop accelerating this device.
     Remove(String),
-    /// What a successor has to know.
+    /// `programs`: report the [`Predecessor`] data that a takeover needs.
     Programs,
-    /// End: a successor's fast path is in force.
+    /// `hand-over`: exit, because a successor's fast path is in force.
     HandOver,
-    /// `down`: end, with no successor.
+    /// `down`: exit without a successor.
     Down,
 }
 
-/// What a successor has to know of the process that it takes over from.
+/// Data about the running process that its successor needs for a takeover.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Predecessor {
-    /// Process ID in the PID namespace of the process that was asked.
+    /// Process ID in the PID namespace of that process.
     pub pid: u32,
-    /// Its programs, by the kernel's ids.
+    /// Kernel IDs of its BPF programs.
     pub programs: BTreeSet<u32>,
 }
 
@@ -60,7 +60,7 @@ impl Request {
     }
 
     fn parse(line: &str) -> Option<Request> {
-        // A device's name has no blank in it (dev_valid_name).
+        // Splitting is safe: device names contain no whitespace (dev_valid_name).
         let mut words = line.split_whitespace();
         let request = match (words.next()?, words.next()) {
             ("status", None) => Request::Status,
@@ -76,10 +76,10 @@ impl Request {
     }
 }
 
-/// The name of who serves a namespace.
+/// Returns the socket name for a namespace.
 ///
 /// # Errors
-/// When the namespace cannot be entered.
+/// If the namespace cannot be entered.
 pub fn name(netns: &NetNs) -> anyhow::Result<String> {
     Ok(format!("accel.{}", control::name_of(netns)?))
 }
@@ -87,25 +87,25 @@ pub fn name(netns: &NetNs) -> anyhow::Result<String> {
 /// Claims a namespace.
 ///
 /// # Errors
-/// When it is served already.
+/// If another process serves it.
 pub fn claim(netns: &NetNs) -> anyhow::Result<Claim> {
     let inode = netns.inode();
-    // Asked before: who may not ask is told less.
+    // Only for the error message: other users' processes refuse to tell their ID.
     let process = match ask(netns, &Request::Status) {
         Ok(Some(Status { pid: Some(pid), .. })) => format!(" by process {pid}"),
         _ => String::new(),
     };
     let taken = format!(
-        "network namespace {inode} is accelerated already{process} (overlane accel status)"
+        "network namespace {inode} is already accelerated{process} (overlane accel status)"
     );
     control::claim(&name(netns)?, &taken)
 }
 
-/// Answers who asks; `wanted` is what is accelerated at first. `handed_over` becomes true
-/// when a successor has asked for the end.
+/// Returns the door that answers requests. `wanted` are the devices accelerated at first.
+/// `handed_over` becomes true when a successor requests the exit.
 ///
 /// # Errors
-/// When descriptors have run out.
+/// If no descriptors are left.
 pub fn door(
     claim: &Claim,
     accel: Arc<Accel>,
@@ -118,6 +118,7 @@ pub fn door(
             let pid = std::process::id();
             return Reply::line(&Predecessor { pid, programs: accel.programs() }, false);
         }
+        // Set it before the exit begins: `accel run` reads it then.
         if request == Request::HandOver {
             handed_over.store(true, Ordering::Release);
         }
@@ -127,7 +128,7 @@ pub fn door(
     })
 }
 
-/// Does what is asked; whether that is to end.
+/// Executes a request. Returns whether the process must exit.
 fn follow(request: &Request, accel: &Accel, wanted: &mut Wanted) -> anyhow::Result<bool> {
     let mut down = matches!(request, Request::Down | Request::HandOver);
     let before = wanted.clone();
@@ -147,33 +148,35 @@ fn follow(request: &Request, accel: &Accel, wanted: &mut Wanted) -> anyhow::Resu
         (Request::Status | Request::Programs | Request::Add(_), _) => {}
         (Request::Down | Request::HandOver, _) => {}
     }
+    // Replan only after an actual change.
     if *wanted != before && !down {
         accel.want(wanted.clone())?;
     }
     Ok(down)
 }
 
-/// Asks the accelerator of a namespace, and to end waits until all is detached;
-/// `None` where there is none.
+/// Sends a request to the accelerator of a namespace. For a request to exit, waits until
+/// everything is detached. Returns `None` if no process is running.
 ///
 /// # Errors
-/// When it does not answer, or is another user's.
+/// If the process does not answer, or belongs to another user.
 pub fn ask(netns: &NetNs, request: &Request) -> anyhow::Result<Option<Status>> {
+    // `remove` of the last device also ends the process.
     let ends = matches!(request, Request::Down | Request::Remove(_));
     control::ask(WHO, &name(netns)?, Of::Daemons, &request.line(), ends)
 }
 
-/// Who serves a namespace, as its successor asks it; `None` where there is nobody. A version
-/// that knows no successors is asked to end, and there is nobody then.
+/// Returns the process to take over from, or `None`. Stops a process of an older version that
+/// does not support takeover, and then returns `None`.
 ///
 /// # Errors
-/// When it does not answer, or is another user's.
+/// If the process does not answer, or belongs to another user.
 pub fn predecessor(netns: &NetNs) -> anyhow::Result<Option<Predecessor>> {
     let line = Request::Programs.line();
     match control::ask(WHO, &name(netns)?, Of::Own, &line, false) {
         Ok(answer) => Ok(answer),
         Err(error) => match ask(netns, &Request::Status) {
-            // It hangs up on what it does not understand, and answers what it does.
+            // An older version closes the connection on `programs`, but answers `status`.
             Ok(Some(_)) => ask(netns, &Request::Down).map(|_| None),
             Ok(None) => Ok(None),
             Err(_) => Err(error),
@@ -181,10 +184,10 @@ pub fn predecessor(netns: &NetNs) -> anyhow::Result<Option<Predecessor>> {
     }
 }
 
-/// Has the predecessor end, by a connection to it, and waits until it has detached all.
+/// Tells the predecessor to exit, and waits until it has detached everything.
 ///
 /// # Errors
-/// When it does not answer or end.
+/// If it does not answer or exit.
 pub fn hand_over(predecessor: &UnixStream) -> anyhow::Result<()> {
     control::ask_to_end::<Status>(WHO, predecessor, &Request::HandOver.line()).map(drop)
 }

@@ -1,4 +1,4 @@
-//! The arguments of the verbs `lab`, `measure`, `report`, and what they share.
+//! The arguments of the verbs `lab`, `measure` and `report`, and their shared options.
 
 use std::path::PathBuf;
 
@@ -9,91 +9,104 @@ use measure::plan::PlacementPolicy;
 /// `overlane lab …`
 #[derive(Debug, Subcommand)]
 pub enum LabVerb {
-    /// List every mode, and whether this machine can build it now
+    /// List all modes, and whether this machine can build them
+    #[command(after_help = "\
+EXAMPLES
+  overlane lab list
+  overlane lab list --json")]
     List(List),
-    /// Measure modes, workloads and offload profiles, as ratios to the bare host
+    /// Measure modes, workloads and offload profiles as ratios to the bare host
     Run(Box<Run>),
-    /// List the plans, or print one to copy and change
+    /// List the plans, or print one to copy and edit
     Plans(Plans),
-    /// Build a mode and leave it standing
+    /// Build a mode and keep it running
     Up(Up),
-    /// Hold a testbed (started by `up`)
+    /// Own a testbed (started by `up`)
     #[command(hide = true)]
     Hold(Hold),
-    /// Be a guest's first process (started by its kernel)
+    /// Run as the first process of a guest (started by its kernel)
     #[command(hide = true)]
     Guest(Guest),
-    /// Run a command in a host or tenant of a standing testbed
+    /// Run a command in a host or tenant of a running testbed
     Exec(Exec),
-    /// Show the standing testbeds
+    /// Show the running testbeds
     Status(LabStatus),
-    /// Remove standing testbeds
+    /// Remove running testbeds
     Down(Down),
 }
 
 /// `overlane measure …`
 #[derive(Debug, Subcommand)]
 pub enum MeasureVerb {
-    /// Serve loads to clients that know the token
+    /// Serve loads to clients that have the token
     Serve(Serve),
-    /// Measure the path to a machine on which `measure serve` runs
+    /// Measure the path to a machine that runs `measure serve`
     Run(Box<MeasureRun>),
 }
 
 /// `overlane measure serve`
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Runs in the foreground until Ctrl-C or SIGTERM, which are success. Readiness: a line on standard output, and sd_notify for systemd. A line a session on standard error."
-)]
+#[command(after_help = "\
+Runs in the foreground until Ctrl-C or SIGTERM, then exits with 0. When ready, it prints a line on \
+standard output and notifies systemd (sd_notify). It logs one line per session on standard error.
+
+EXAMPLES
+  overlane measure serve
+  overlane measure serve --bind 0.0.0.0 --token token")]
 pub struct Serve {
-    /// Address and control port to listen on; any other than loopback needs --token
+    /// Address and control port to listen on; all but loopback need --token
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDR[:PORT]")]
     pub bind: String,
-    /// Secret shared with the clients, 16 bytes or more, in a file that others cannot read
+    /// File with the secret shared with the clients
+    ///
+    /// At least 16 bytes. Other users must not be able to read it.
     #[arg(long, value_name = "FILE")]
     pub token: Option<PathBuf>,
-    /// Port of the traffic itself, TCP and UDP [default: the control port + 1]
+    /// TCP and UDP port for the measured traffic [default: control port + 1]
     #[arg(long, value_name = "PORT")]
     pub data_port: Option<u16>,
-    /// Clients at a time; one load runs at a time
+    /// Maximum number of concurrent clients; one load runs at a time
     #[arg(long, default_value_t = measure::remote::Limits::DEFAULT.sessions, value_name = "N")]
     pub max_sessions: u32,
-    /// Flows of a load
+    /// Maximum number of flows per load
     #[arg(long, default_value_t = measure::remote::Limits::DEFAULT.flows, value_name = "N")]
     pub max_flows: u32,
-    /// Seconds of a load, warm-up included
+    /// Maximum duration of a load in seconds, warm-up included
     #[arg(long, default_value_t = measure::remote::Limits::DEFAULT.load_s, value_name = "SEC")]
     pub max_seconds: u32,
 }
 
 /// `overlane measure run`
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Without --baseline the path is measured against itself: values, and the noise floor of ratios (A/A)."
-)]
+#[command(after_help = "\
+Without --baseline, the path is compared with itself (A/A): absolute values, and the noise floor of \
+ratios.
+
+EXAMPLES
+  overlane measure run 10.244.1.7 --token token --quick
+  overlane measure run 10.244.1.7 --baseline 192.0.2.7 --token token --out r.json")]
 pub struct MeasureRun {
-    /// Address of the path to measure (the overlay's), where `measure serve` listens
+    /// Overlay address of the other machine, where `measure serve` listens
     #[arg(value_name = "ADDR[:PORT]")]
     pub address: String,
-    /// Second address of the same machine (the host's own), to which ratios are taken
+    /// Underlay address of the same machine; ratios compare with this path
     #[arg(long, value_name = "ADDR[:PORT]")]
     pub baseline: Option<String>,
-    /// What to call the path in the results
+    /// Name of the path in the results
     #[arg(long, default_value = "path", value_name = "LABEL")]
     pub name: String,
-    /// What to call the baseline
+    /// Name of the baseline in the results
     #[arg(long, default_value = "baseline", value_name = "LABEL")]
     pub baseline_name: String,
-    /// Secret shared with the server, in a file that others cannot read
+    /// File with the secret shared with the server
+    ///
+    /// Other users must not be able to read it.
     #[arg(long, value_name = "FILE")]
     pub token: Option<PathBuf>,
-    /// What is asked of every path.
     #[command(flatten)]
     pub asking: Asking,
-    /// How to measure it.
     #[command(flatten)]
     pub measuring: Measuring,
-    /// Where the results go.
     #[command(flatten)]
     pub output: Output,
 }
@@ -109,203 +122,232 @@ pub struct List {
 /// `overlane lab guest`
 #[derive(Debug, Args)]
 pub struct Guest {
-    /// Name of the tenant that it is
+    /// Name of the tenant
     pub name: String,
-    /// Address of its NIC, with the prefix length [default: it has none]
+    /// Address of its NIC, with the prefix length [default: none]
     #[arg(long, value_name = "ADDR/LENGTH")]
     pub address: Option<String>,
-    /// MTU of its NIC, bytes
+    /// MTU of its NIC in bytes
     #[arg(long, default_value_t = 1500)]
     pub mtu: u32,
     /// Next hop of its default route
     #[arg(long)]
     pub gateway: Option<std::net::Ipv4Addr>,
-    /// Run this program once, as it is told, in place of loads
+    /// Run this program once with the arguments received, instead of loads
     #[arg(long)]
     pub exec: bool,
 }
 
 /// `overlane lab run`
 #[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES
+  overlane lab run --quick --out results.json
+  overlane lab run --modes vxlan,vxlan+accel --workloads udp_stream --sizes 64,1400
+  overlane lab run --modes vxlan --try offload:none")]
 pub struct Run {
-    /// A plan by name (see `overlane lab plans`), or a file (TOML) with . or / in its name;
-    /// arguments given besides it go before its own
+    /// Plan to run: a name (see `overlane lab plans`) or a TOML file
+    ///
+    /// A file name contains `.` or `/`. Options on the command line override the plan's.
     #[arg(long, value_name = "PLAN")]
     pub plan: Option<String>,
-    /// Modes to measure, comma-separated, and names of groups (see `overlane lab list`); `all`:
-    /// those that join two ends and are no variant of another mode. Modes …@guest are measured
-    /// inside one guest, in a run of their own
+    /// Modes or groups to measure, comma-separated (see `overlane lab list`)
+    ///
+    /// `all` stands for the modes that join two endpoints and are not a variant of another mode.
+    /// Modes …@guest are measured inside one guest, in a separate run.
     #[arg(long, visible_alias = "mode", default_value = "all", value_name = "MODES")]
     pub modes: String,
-    /// Mode that every ratio is taken to; host@guest for modes …@guest
+    /// Mode to compare with
+    ///
+    /// For modes …@guest, the default is host@guest.
     #[arg(long, default_value = "host", value_name = "MODE")]
     pub baseline: String,
-    /// Kernel image (bzImage) that the guests of modes vm-… and …@guest boot, with lib/modules
-    /// beside its directory [default: this machine's own, else the last in /boot]
+    /// Kernel image for guests [default: this machine's, else last in /boot]
+    ///
+    /// Guests of modes vm-… and …@guest boot this bzImage. lib/modules must be beside its
+    /// directory.
     #[arg(long, value_name = "FILE")]
     pub guest_kernel: Option<PathBuf>,
-    /// Offload profiles of the wire, comma-separated: full, no-tunnel, none [default:
-    /// full,none; full with --try]
+    /// Offload profiles: full, no-tunnel, none [default: full,none]
+    ///
+    /// They apply to the wire between the hosts. With --try, the default is full.
     #[arg(long, value_name = "PROFILES")]
     pub offload: Option<String>,
-    /// Underlay MTUs in bytes, comma-separated, 576 to 65535; overlays get theirs from it
+    /// Underlay MTUs in bytes, 576 to 65535
+    ///
+    /// Overlay MTUs derive from them.
     #[arg(long, default_value = "1500", value_name = "MTUS")]
     pub mtu: String,
-    /// How the wire's NICs spread received packets over CPUs [default: rss, where threads
-    /// have CPUs]
+    /// How NICs spread received packets over CPUs
+    ///
+    /// [default: rss if threads are pinned]
     #[arg(long, value_enum)]
     pub steering: Option<Steering>,
-    /// Measure every mode once more under each value of a setting: sysctl:KEY=V,…, ring=N,…,
+    /// Also measure with values of a setting, such as ring=64,4096
+    ///
+    /// May be repeated. Each mode is measured once more with each value.
+    ///
+    /// Settings of the wire's NICs, or of a device as KIND@DEVICE=…: sysctl:KEY=V,…, ring=N,…,
     /// queues=N,…, txqueuelen=N,…, rps=CPUS,…, offload=PROFILE,…, mtu=N,…, gso_max_size=N,…,
-    /// gso_max_segs=N,…, feature:NAME=on|off, coalesce:NAME=N,…, sysfs:FILE=V,…; of the
-    /// wire's NICs, or KIND@DEVICE=…; of guests (modes vm-…), which are started for each value:
-    /// vm:cpus=N,…, vm:queues=N,…, vm:vhost=on|off, vm:mrg_rxbuf=on|off, vm:tunnel-gso=on|off,
-    /// tap:txqueuelen=N,…, tap:sndbuf=BYTES,…; joined with + they are one step. Given back
-    /// afterwards, whatever happens. May be given several times
+    /// gso_max_segs=N,…, feature:NAME=on|off, coalesce:NAME=N,…, sysfs:FILE=V,….
+    ///
+    /// Settings of guests (modes vm-…), which are restarted for each value: vm:cpus=N,…,
+    /// vm:queues=N,…, vm:vhost=on|off, vm:mrg_rxbuf=on|off, vm:tunnel-gso=on|off,
+    /// tap:txqueuelen=N,…, tap:sndbuf=BYTES,….
+    ///
+    /// Settings joined with + change together. All settings are restored afterwards.
     #[arg(long, value_name = "SETTING")]
     pub vary: Vec<String>,
-    /// Measure every mode once more with a change: offload:PROFILE, a setting as --vary has
-    /// it, or HOST: and a setting or a command in a test host (a, b, tenant-a, tenant-b),
-    /// whose inverse is taken from the values before (see `overlane try`). May be given
-    /// several times
+    /// Also measure with a change, such as offload:none
+    ///
+    /// May be repeated. Each mode is measured once more with the change.
+    ///
+    /// A change is offload:PROFILE, a setting as for --vary, or HOST:CHANGE. HOST is a test host
+    /// (a, b, tenant-a, tenant-b), CHANGE a setting or a command. The inverse of a command is
+    /// derived from the current values (see `overlane try`).
     #[arg(long = "try", value_name = "CHANGE")]
     pub tries: Vec<String>,
-    /// After the blocks, have each fault that a mode knows (a session ends, a daemon is killed,
-    /// a tenant moves) befall a testbed of its own, so many times, while a datagram is sent
-    /// each millisecond: what is lost, and how long nothing arrives. Testbeds are as found,
-    /// without settings of --vary and --try; --quick takes none of the trials away. Not for
-    /// modes …@guest. 0 to 1000
+    /// Inject each supported fault this many times, 0 to 1000 [default: 0]
+    ///
+    /// Each trial uses a fresh testbed, after the blocks: a session ends, a daemon is killed, a
+    /// tenant moves. One datagram per millisecond shows the loss and the outage. Testbeds have no
+    /// settings of --vary and --try; --quick does not reduce the trials. Not for modes …@guest.
     #[arg(long, value_name = "TRIALS", default_value_t = 0, hide_default_value = true,
           value_parser = clap::value_parser!(u32).range(..=1000))]
     pub faults: u32,
-    /// What is asked of every path.
     #[command(flatten)]
     pub asking: Asking,
-    /// How to measure it.
     #[command(flatten)]
     pub measuring: Measuring,
-    /// Where the results go.
     #[command(flatten)]
     pub output: Output,
 }
 
-/// The help of `--workloads`.
+/// Returns the help of `--workloads`, which lists every workload.
 fn workloads_help() -> String {
     let names = Workload::ALL.map(Workload::name).join(", ");
     format!(
-        "Workloads, comma-separated: {names}, and drop_point, NDR and PDR (RFC 2544) of \
-         udp_stream"
+        "Workloads, comma-separated: {names}, and drop_point (NDR and PDR of udp_stream, \
+         RFC 2544)"
     )
 }
 
-/// The long help of `--sizes`.
+/// Returns the long help of `--sizes`, with the default of every workload.
 fn sizes_help() -> String {
     let own = Workload::ALL.into_iter().filter(|workload| workload.default_message_bytes() != 1);
     let own: Vec<_> =
         own.map(|workload| format!("{workload} {}", workload.default_message_bytes())).collect();
     format!(
-        "Message sizes in bytes, 1 to 65507: `64,1400` or `1:4096:*2`\n\nWithout it each \
-         workload has its own: {}, the others 1.",
+        "Message sizes, such as 64,1400 or 1:4096:*2 [default: per workload]\n\nIn bytes, 1 to \
+         65507. Defaults by workload: {}, all others 1.",
         own.join(", ")
     )
 }
 
-/// What is asked of every path: each combination is a cell.
+/// The workload options. Each combination of their values is one cell per path.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "What is asked of every path")]
+#[command(next_help_heading = "Workload")]
 pub struct Asking {
-    // Its text names every workload of the table.
     #[arg(long, help = workloads_help(), default_value = "tcp_stream,tcp_rr,udp_stream", value_name = "WORKLOADS")]
     pub workloads: String,
-    /// Message sizes in bytes, 1 to 65507: `64,1400` or `1:4096:*2`
+    /// Message sizes, such as 64,1400 or 1:4096:*2 [default: per workload]
     #[arg(long, value_name = "SIZES", long_help = sizes_help())]
     pub sizes: Option<String>,
     /// Parallel flows, comma-separated
     #[arg(long, default_value = "1", value_name = "N")]
     pub flows: String,
-    /// Requests that each flow of tcp_rr and udp_rr keeps under way, comma-separated
+    /// Requests in flight per flow of tcp_rr and udp_rr
     #[arg(long, default_value = "1", value_name = "N")]
     pub outstanding: String,
-    /// Latency of tcp_rr and udp_rr under load: requests on a schedule, at these percentages
-    /// of each path's own maximum, timed from when they were due; 0 is one at a time
+    /// Measure latency of tcp_rr and udp_rr at these loads, in percent
+    ///
+    /// Percentages of each path's own maximum rate. Requests follow a schedule; latency counts from
+    /// the scheduled time. 0 sends one request at a time.
     #[arg(long, value_name = "PERCENT")]
     pub load: Option<String>,
-    /// Send and receive buffers of both ends' sockets in bytes, comma-separated
-    /// [default: the kernel's own]
+    /// Socket buffer sizes of both ends, bytes [default: kernel default]
     #[arg(long, value_name = "BYTES")]
     pub socket_buffers: Option<String>,
-    /// What makes the traffic, comma-separated: overlane (built in), iperf3, netperf, qperf,
-    /// sockperf, nuttcp
+    /// Load generators: overlane (built in), iperf3, netperf, qperf, sockperf, nuttcp
     #[arg(long, default_value = "overlane", value_name = "ENGINES")]
     pub engine: String,
-    /// udp_stream hands the kernel GSO packets (UDP_SEGMENT) and takes them whole (UDP_GRO)
+    /// Use GSO packets for udp_stream (UDP_SEGMENT, UDP_GRO)
     #[arg(long)]
     pub gso: bool,
 }
 
-/// `--workloads`, where nothing else is asked for.
+/// Default of `--workloads`.
 pub const WORKLOADS: &str = "tcp_stream,tcp_rr,udp_stream";
 
-/// How to measure it.
+/// The sampling options.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "How to measure")]
+#[command(next_help_heading = "Sampling")]
 pub struct Measuring {
-    /// CPUs of client and server threads [default: split; of `try` and `measure run` none
-    /// where both ends are on this machine and other programs have the CPUs of one]
+    /// How to pin client and server threads to CPUs [default: split]
+    ///
+    /// For `try` and `measure run` the default is none if both endpoints are on this machine and
+    /// other programs use the CPUs of one of them.
     #[arg(long, value_enum)]
     pub placement: Option<Placement>,
-    /// Blocks: each measures every cell once, in random order [default: 20, with --quick
-    /// 9; of `try` 30, with --quick 13]
+    /// Number of blocks [default: 20, with --quick 9]
+    ///
+    /// Each block measures every cell once, in random order. For `try`, the defaults are 30 and 13.
     #[arg(long, value_name = "N", conflicts_with = "confidence")]
     pub blocks: Option<u32>,
-    /// Seconds measured per sample [default: 0.5; 0.15 with --quick; of `try` 0.25 where other
-    /// load does not come and go]
+    /// Seconds per sample [default: 0.5, with --quick 0.15]
+    ///
+    /// For `try`, the default is 0.25 if other load is steady.
     #[arg(long, value_name = "SEC")]
     pub duration: Option<f64>,
-    /// Seconds of traffic discarded before each sample [default: 0.1; 0.05 with --quick]
+    /// Seconds of warm-up per sample [default: 0.1, --quick 0.05]
     #[arg(long, value_name = "SEC")]
     pub warmup: Option<f64>,
-    /// Confidence of every interval in percent, and the goal: `95,5` stops when each
-    /// ratio's 95% interval is within ±5%
+    /// Confidence level in percent, and optional goal [default: 95]
+    ///
+    /// With a goal, the run stops once every interval is narrow enough: 95,5 means 95% intervals
+    /// within ±5%.
     #[arg(long, value_name = "LEVEL[,PERCENT]")]
     pub confidence: Option<String>,
-    /// Blocks at most, where --confidence sets a goal
+    /// Maximum blocks if --confidence sets a goal
     #[arg(long, default_value_t = 100, value_name = "N", requires = "confidence")]
     pub max_blocks: u32,
-    /// Seed of the random order; printed, so that a run can be repeated
+    /// Seed of the random order [default: random, printed]
     #[arg(long, value_name = "SEED")]
     pub seed: Option<u64>,
-    /// Fewer and shorter samples: an overview within five minutes
+    /// Take fewer, shorter samples: an overview within five minutes
     #[arg(long)]
     pub quick: bool,
-    /// Strict limit: share of CPU time, in percent, that other programs may take before a
-    /// sample is void. Without it, samples are judged against the run's own background
+    /// Discard samples if other programs use more CPU time than this
+    ///
+    /// A limit in percent of all CPUs. Without it, each sample is compared with the background load
+    /// of the run.
     #[arg(long, value_name = "PERCENT")]
     pub disturbance: Option<f64>,
-    /// Bound on the test's own share of the link, and of the CPU time that others leave, as
-    /// `5%`, on a host that carries others' traffic: short pulses of tcp_rr and udp_rr, and
-    /// rests between them
+    /// Limit the test's share of link and idle CPUs, such as 5%
+    ///
+    /// For hosts that carry production traffic: sends short pulses of tcp_rr and udp_rr, with
+    /// pauses between them.
     #[arg(long, value_name = "PERCENT")]
     pub impact: Option<String>,
 }
 
-/// Where the results go.
+/// The output options.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Output")]
 pub struct Output {
-    /// Write the results here (JSON, see schema/results.schema.json)
+    /// Write the results to a file (JSON, see schema/results.schema.json)
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// Print the results as JSON instead of the table
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
-    /// How to print the results
+    /// Format of the printed results
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
 }
 
 impl Measuring {
-    /// Where threads run, unless the survey finds others there.
+    /// Returns the placement, or the default. The survey may still change the default.
     pub fn placement(&self) -> Placement {
         self.placement.unwrap_or(Placement::Split)
     }
@@ -318,7 +360,7 @@ pub enum Placement {
     Split,
     /// Both on one CPU
     Same,
-    /// Not pinned
+    /// Not pinned to CPUs
     None,
 }
 
@@ -335,9 +377,9 @@ impl From<Placement> for PlacementPolicy {
 /// `--steering`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Steering {
-    /// As veth does: on the CPU that sent them; a flow sent from two CPUs is reordered
+    /// On the sending CPU, as veth does; a flow sent from two CPUs is reordered
     None,
-    /// A flow to one CPU of the receiving host's threads, as a NIC's queues do
+    /// Each flow on one CPU of the receiving host's threads, as with NIC queues
     Rss,
 }
 
@@ -357,40 +399,48 @@ pub enum Format {
     Text,
     /// Markdown
     Markdown,
-    /// One line a cell, comma-separated
+    /// CSV, one line per cell
     Csv,
-    /// The results file itself
+    /// The results file as is
     Json,
 }
 
 /// `overlane lab plans`
 #[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES
+  overlane lab plans
+  overlane lab plans docker-modes > my-plan.toml")]
 pub struct Plans {
     /// Plan to print
     pub name: Option<String>,
     /// Print JSON: an array of {name, description}
     #[arg(long, conflicts_with = "name")]
     pub json: bool,
-    /// Print the JSON schema of plan files (schema/plan.schema.json), for an editor
+    /// Print the JSON schema of plan files (schema/plan.schema.json)
     #[arg(long, conflicts_with_all = ["name", "json"])]
     pub schema: bool,
 }
 
 /// `overlane lab up`
 #[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES
+  overlane lab up vxlan
+  overlane lab up bridge --name my-bridge --mtu 9000")]
 pub struct Up {
     /// Mode (see `overlane lab list`)
     pub mode: String,
-    /// Name of the testbed [default: the mode's]
+    /// Name of the testbed [default: name of the mode]
     #[arg(long)]
     pub name: Option<String>,
-    /// Offload profile of the wire: full, no-tunnel, none
+    /// Offload profile of the wire: full, no-tunnel or none
     #[arg(long, default_value = "full", value_name = "PROFILE")]
     pub offload: String,
     /// Underlay MTU in bytes, 576 to 65535
     #[arg(long, default_value_t = 1500, value_name = "MTU")]
     pub mtu: u32,
-    /// Print JSON
+    /// Print JSON (see schema/lab-testbed.schema.json)
     #[arg(long)]
     pub json: bool,
 }
@@ -398,7 +448,7 @@ pub struct Up {
 /// `overlane lab hold`
 #[derive(Debug, Args)]
 pub struct Hold {
-    /// Mode, by name: one testbed is of one mode.
+    /// Mode, by name.
     pub mode: String,
     /// Name of the testbed.
     pub name: String,
@@ -410,8 +460,14 @@ pub struct Hold {
 
 /// `overlane lab exec`
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Exits with the exit code of the command.
+
+EXAMPLES
+  overlane lab exec tenant-a -- ping -c 1 10.1.0.12
+  overlane lab exec vxlan/a -- ip -d link")]
 pub struct Exec {
-    /// Host or tenant (`a`, `tenant-b`), or TESTBED/HOST where several stand
+    /// Host or tenant (`a`, `tenant-b`); TESTBED/HOST if several testbeds run
     pub host: String,
     /// Command and its arguments
     #[arg(required = true, last = true)]
@@ -421,13 +477,17 @@ pub struct Exec {
 /// `overlane lab status`
 #[derive(Debug, Args)]
 pub struct LabStatus {
-    /// Print JSON
+    /// Print JSON (see schema/lab-status.schema.json)
     #[arg(long)]
     pub json: bool,
 }
 
 /// `overlane lab down`
 #[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES
+  overlane lab down vxlan
+  overlane lab down --all")]
 pub struct Down {
     /// Testbeds to remove, by name
     #[arg(required_unless_present = "all")]
@@ -435,7 +495,7 @@ pub struct Down {
     /// Remove every testbed of this user
     #[arg(long, conflicts_with = "names")]
     pub all: bool,
-    /// Print JSON: an array of the names removed
+    /// Print JSON: an array of the removed names
     #[arg(long)]
     pub json: bool,
 }
@@ -443,29 +503,32 @@ pub struct Down {
 /// `overlane report`
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(after_help = "\
+EXAMPLES
+  overlane report results.json
+  overlane report results.json --html report.html")]
 pub struct Report {
-    /// Instead of showing one file.
     #[command(subcommand)]
     pub verb: Option<ReportVerb>,
-    /// Results file, as `overlane lab run --out` writes it, or a recording of `overlane watch`
+    /// Results file (from `overlane lab run --out`) or recording of `overlane watch`
     #[arg(required = true)]
     pub file: Option<PathBuf>,
-    /// How to print it [default: text, unless --html or --svg is given]
+    /// Output format [default: text, unless --html or --svg is given]
     #[arg(long, value_enum, group = "printed")]
     pub format: Option<Format>,
-    /// The same as --format json
+    /// Same as --format json
     #[arg(long, group = "printed")]
     pub json: bool,
-    /// The same as --format markdown
+    /// Same as --format markdown
     #[arg(long, group = "printed")]
     pub markdown: bool,
-    /// The same as --format csv
+    /// Same as --format csv
     #[arg(long, group = "printed")]
     pub csv: bool,
-    /// Write a page with charts here: one file, no network
+    /// Write an HTML page with charts, as one self-contained file
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Write each chart here, an SVG file each; the directory is made if need be
+    /// Write one SVG file per chart to this directory; created if missing
     #[arg(long, value_name = "DIR")]
     pub svg: Option<PathBuf>,
 }
@@ -473,21 +536,28 @@ pub struct Report {
 /// `overlane report …`
 #[derive(Debug, Subcommand)]
 pub enum ReportVerb {
-    /// Show what changed for certain from one results file to another
+    /// Show proven differences between two results files
     Compare(Compare),
 }
 
 /// `overlane report compare`
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Cells are compared by their ratios to the baseline of the same block, so that what the machine did during either run cancels; absolute values of the baseline are shown, never judged. A change is proven where the bootstrap interval of B ÷ A leaves out 1 and the Mann-Whitney test rejects, corrected for all comparisons.\nExit code 10: a proven regression exceeds --fail-on."
-)]
+#[command(after_help = "\
+Compares the ratio of each cell to the baseline of the same block, so that differences between the \
+machine's state during the two runs cancel out. Absolute values of the baseline are shown, but not \
+judged. A change is proven if the bootstrap interval of B ÷ A excludes 1 and the Mann-Whitney test \
+rejects, both corrected for all comparisons.
+Exit code 10: a proven regression exceeds --fail-on.
+
+EXAMPLES
+  overlane report compare before.json after.json
+  overlane report compare before.json after.json --fail-on 5%")]
 pub struct Compare {
-    /// Results of the run before
+    /// Results of the earlier run
     pub a: PathBuf,
-    /// Results of the run after
+    /// Results of the later run
     pub b: PathBuf,
-    /// End with code 10 where a proven regression is larger: 5%
+    /// Exit with 10 if a proven regression is larger, such as 5%
     #[arg(long, value_name = "PERCENT")]
     pub fail_on: Option<String>,
     /// Print JSON (see schema/compare.schema.json)

@@ -1,4 +1,4 @@
-//! From a run's outcome to its results file: the one place that puts them together.
+//! Builds the results file from the outcome of a run.
 
 use std::time::SystemTime;
 
@@ -12,49 +12,49 @@ use results::{
 use crate::args::Steering;
 use crate::measure_options::{self, Asked, Manner};
 
-/// A run, as whoever started it knows it.
+/// Data about a finished run.
 pub struct FinishedRun<'a> {
-    /// Workloads, message sizes and flows that the options ask for.
+    /// Requested workloads, message sizes and flows.
     pub asked: &'a Asked,
-    /// How it was measured.
+    /// Sampling options.
     pub manner: &'a Manner,
     /// Wall-clock time of the start.
     pub started: SystemTime,
-    /// The machine that it ran on.
+    /// The machine of the run.
     pub machine: &'a Machine,
-    /// With what rights it ran, as the results file has it.
+    /// Privileges of the run.
     pub privileges: Privileges,
-    /// What else ran before it.
+    /// Load of other programs before the run.
     pub survey: &'a Survey,
 }
 
-/// The paths of a run, as whoever built them knows them.
+/// Data about the paths of a run.
 pub struct Paths {
-    /// The plan that asked for them.
+    /// Name of the plan, if any.
     pub plan: Option<String>,
-    /// The path that ratios are taken to.
+    /// The path that ratios compare with.
     pub baseline: String,
-    /// Each path, the baseline first.
+    /// All paths, the baseline first.
     pub modes: Vec<ModeRecord>,
-    /// What each was built of.
+    /// The testbed of each path.
     pub testbeds: Vec<TestbedRecord>,
-    /// Offload profiles that were asked for, as the plan's record names them.
+    /// Requested offload profiles.
     pub offload: Vec<Profile>,
-    /// Underlay MTUs, bytes.
+    /// Underlay MTUs in bytes.
     pub mtu: Vec<u32>,
-    /// How NICs steer what they receive.
+    /// How NICs steer received packets.
     pub steering: Steering,
-    /// What was varied, as it was asked for.
+    /// Arguments of `--vary` and `--try`.
     pub vary: Vec<String>,
-    /// The machine at the other end, where it is another one.
+    /// The machine of the remote endpoint, if it is another one.
     pub peer: Option<MachineRecord>,
 }
 
 impl FinishedRun<'_> {
-    /// The results of what it came to.
+    /// Builds the results.
     ///
     /// # Errors
-    /// When the machine cannot be described.
+    /// If the machine cannot be described.
     pub fn results(
         &self,
         outcome: Outcome,
@@ -85,6 +85,7 @@ impl FinishedRun<'_> {
             plan,
             modes: paths.modes,
             testbeds: paths.testbeds,
+            // Fault trials run after the blocks; `lab run` adds them later.
             faults: Vec::new(),
             cells: outcome.cells,
             timeline,

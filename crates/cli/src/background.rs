@@ -1,4 +1,4 @@
-//! Starting this program again, to go on in the background.
+//! Starts this program again in the background.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
@@ -7,13 +7,13 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-/// What such a program begins its first line with when it is ready.
+/// Beginning of the first output line of a background process that is ready.
 pub const READY: &str = "ready";
 
-/// This program with these arguments, away from the terminal and its directory.
+/// Builds a command that runs this program, detached from the terminal and in the root directory.
 ///
 /// # Errors
-/// Where its path is not known.
+/// If the path of this program is unknown.
 pub fn command<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("path of this program")?);
     command
@@ -22,16 +22,15 @@ pub fn command<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> anyho
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .current_dir("/")
-        // Neither Ctrl-C at this terminal nor its end is meant for it.
+        // A new process group, so that Ctrl-C or a hangup of this terminal does not reach it.
         .process_group(0);
     Ok(command)
 }
 
-/// Starts it with these arguments and waits until it is ready; `who` it is, for
-/// errors. It starts in the root directory.
+/// Starts the background process `who` and waits until it is ready. It runs in the root directory.
 ///
 /// # Errors
-/// What it said instead.
+/// The error message of the process.
 pub fn start(who: &str, arguments: &[&OsStr]) -> anyhow::Result<()> {
     let mut child = command(arguments)?
         .stdout(Stdio::piped())
@@ -43,6 +42,7 @@ pub fn start(who: &str, arguments: &[&OsStr]) -> anyhow::Result<()> {
     };
     let mut line = String::new();
     BufReader::new(stdout).read_line(&mut line)?;
+    // The process has failed and printed its error on standard error.
     if !line.starts_with(READY) {
         let mut said = String::new();
         stderr.read_to_string(&mut said)?;

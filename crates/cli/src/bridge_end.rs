@@ -1,4 +1,4 @@
-//! One side of `tapbridge`, as the command line names it: a TAP device, or a guest.
+//! One side of `tapbridge`: a TAP device or a guest.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -10,12 +10,12 @@ use sys::tap::Offload;
 
 use crate::tap_device::{TapDevice, set_up};
 
-/// A side as asked for: `TAP[:ADDRESS/LENGTH,…]` or `vhost-user:/PATH`.
+/// A side in command-line form: `TAP[:ADDRESS/LENGTH,…]` or `vhost-user:/PATH`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum BridgeEnd {
-    /// A device that this makes.
+    /// A TAP device to create.
     Tap(TapDevice),
-    /// A socket that this makes, for a guest's QEMU.
+    /// A socket to create, for a guest's QEMU.
     Guest(PathBuf),
 }
 
@@ -25,14 +25,14 @@ impl FromStr for BridgeEnd {
     fn from_str(text: &str) -> Result<BridgeEnd, String> {
         match text.strip_prefix(vhost_user::PREFIX) {
             Some(path) if path.starts_with('/') => Ok(BridgeEnd::Guest(path.into())),
-            Some(path) => Err(format!("socket {path:?}: wanted an absolute path")),
+            Some(path) => Err(format!("socket {path:?}: expected an absolute path")),
             None => TapDevice::from_str(text).map(BridgeEnd::Tap),
         }
     }
 }
 
 impl BridgeEnd {
-    /// The device, if it is one.
+    /// Returns the TAP device, if this side is one.
     pub fn tap(&self) -> Option<&TapDevice> {
         match self {
             BridgeEnd::Tap(tap) => Some(tap),
@@ -40,7 +40,7 @@ impl BridgeEnd {
         }
     }
 
-    /// As lines for people have it.
+    /// Returns the name for output.
     pub fn name(&self) -> String {
         match self {
             BridgeEnd::Tap(tap) => tap.device.clone(),
@@ -48,7 +48,7 @@ impl BridgeEnd {
         }
     }
 
-    /// Queues, at most.
+    /// Returns the maximum number of queues.
     pub fn queues_max(&self) -> usize {
         match self {
             BridgeEnd::Tap(_) => datapath::tapbridge::QUEUES_MAX,
@@ -56,10 +56,10 @@ impl BridgeEnd {
         }
     }
 
-    /// Makes the device, or the socket.
+    /// Creates the device or the socket.
     ///
     /// # Errors
-    /// The kernel's answer; a socket that somebody else has.
+    /// The kernel's error; a socket in use by another process.
     pub fn open(
         &self,
         queues: usize,
@@ -92,7 +92,7 @@ mod tests {
         let tap = BridgeEnd::from_str("vhost-user").unwrap();
         assert_eq!(tap.tap().unwrap().device, "vhost-user");
         let wrong = BridgeEnd::from_str("vhost-user:a.sock").unwrap_err();
-        assert_eq!(wrong, "socket \"a.sock\": wanted an absolute path");
+        assert_eq!(wrong, "socket \"a.sock\": expected an absolute path");
         assert!(BridgeEnd::from_str("vhost-user:").is_err());
     }
 }

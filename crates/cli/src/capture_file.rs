@@ -1,4 +1,4 @@
-//! The capture file of `overlane trace`: new, and whole blocks only.
+//! The capture file of `overlane trace`. It is always a new file with complete blocks only.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,17 +18,17 @@ pub struct CaptureFile {
 }
 
 impl CaptureFile {
-    /// A new file.
+    /// Creates the file.
     ///
     /// # Errors
-    /// Usage, when it is there already or cannot be made.
+    /// A usage error if it exists or cannot be created.
     pub fn new(path: &Path) -> anyhow::Result<CaptureFile> {
         let file = NewFile::create("--pcapng", path)?;
         let clock = |clock: ClockId| -> anyhow::Result<u64> {
             let time = clock_gettime(clock).context("clock_gettime")?;
             Ok(u64::try_from(Duration::from(time).as_nanos())?)
         };
-        // Steps of the wall clock while it runs are none of packets.
+        // Read the offset once, so that later wall-clock steps do not affect timestamps.
         let epoch_ns =
             clock(ClockId::CLOCK_REALTIME)?.saturating_sub(clock(ClockId::CLOCK_MONOTONIC)?);
         let system = uname().context("uname")?;
@@ -38,7 +38,7 @@ impl CaptureFile {
         Ok(CaptureFile { file, capture })
     }
 
-    /// Adds the steps of a journey, which is `packet` in words.
+    /// Adds the steps of a journey; `packet` describes it.
     pub fn add(&mut self, journey: &Journey, packet: &Packet) {
         self.capture.add(journey, packet);
     }
@@ -46,7 +46,7 @@ impl CaptureFile {
     /// Writes the steps before this time (`CLOCK_MONOTONIC`, ns).
     ///
     /// # Errors
-    /// When they cannot be written; what is there of the file can still be read.
+    /// If they cannot be written. The file stays readable.
     pub fn write(&mut self, before: u64) -> anyhow::Result<()> {
         self.file.append(&self.capture.take(before))
     }

@@ -1,5 +1,5 @@
-//! The command line, as clap has it: help, completions and man pages are made
-//! from this. Each verb's arguments are in a module of their own.
+//! The command line for clap. Help, completions and man pages derive from it. Each verb's
+//! arguments have their own module.
 
 use std::path::PathBuf;
 
@@ -17,60 +17,63 @@ use crate::watch_args::Watch;
 /// Overlay networks at host speed: measured, explained, repaired.
 #[derive(Debug, Parser)]
 #[command(name = "overlane", version, propagate_version = true, max_term_width = 100)]
-#[command(
-    after_help = "Exit codes: 0 done, 1 failed in whole or in part, 2 wrong usage or bad input, 10 a proven regression exceeds its limit (report compare), findings at or above --fail-on (doctor) or a change that is not proven better (try), 130 ended by Ctrl-C.\nColour is used on a terminal only; NO_COLOR switches it off. OVERLANE_LOG=debug logs to standard error."
-)]
+#[command(after_help = "\
+Exit codes: 0 done, 1 failed in whole or in part, 2 wrong usage or bad input, 10 a proven \
+regression exceeds its limit (report compare), findings at or above --fail-on (doctor), or the \
+change is not proven better (try), 130 ended by Ctrl-C.
+Colour is used only on a terminal; NO_COLOR disables it. OVERLANE_LOG=debug logs to standard error.
+
+EXAMPLES
+  overlane lab run --quick --out results.json
+  overlane doctor")]
 pub struct Arguments {
-    /// What to do.
     #[command(subcommand)]
     pub verb: Verb,
 }
 
-/// What the program does: the first word of the command line.
+/// The first word of the command line.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
-    /// Build every network mode from throw-away test hosts and measure it against the bare host
+    /// Build network modes from temporary test hosts and measure them against the bare host
     Lab {
-        /// What to do with it.
         #[command(subcommand)]
         verb: LabVerb,
     },
-    /// Measure the path to another machine, as ratio to a second path to it
+    /// Measure the path to another machine, as a ratio to a second path
     Measure {
-        /// Which end.
         #[command(subcommand)]
         verb: MeasureVerb,
     },
-    /// Put an eBPF fast path beside kernel VXLAN devices (Linux 6.6)
+    /// Accelerate kernel VXLAN devices with an eBPF fast path (Linux 6.6)
     Accel {
-        /// What to do with them.
         #[command(subcommand)]
         verb: AccelVerb,
     },
-    /// Find what slows or breaks this host's virtual networks, with evidence and the fix
+    /// Find problems in this host's virtual networks, with evidence and fixes
     Doctor(Box<Doctor>),
-    /// Try a change against a peer: measure with and without it, keep it if proven better
+    /// Measure a change against a peer, and keep it if it is proven better
     Try(Box<Try>),
-    /// Take back what `doctor fix` and `try` have changed
+    /// Undo changes made by `doctor fix` and `try`
     Undo(Undo),
-    /// Watch where packets are cut, merged, delayed and dropped, live
+    /// Show live where packets are segmented, merged, delayed and dropped
     Watch(Box<Watch>),
-    /// Follow packets through devices, tunnels and namespaces, to where they end
+    /// Trace single packets through devices, tunnels and namespaces
     Trace(Box<Trace>),
-    /// Show results as tables, a page with charts, or against an earlier run
+    /// Show results as tables or charts, or compare two runs
     Report(Report),
-    /// Join two TAP devices in user space, GSO packets uncut
+    /// Bridge two TAP devices in user space, without segmenting GSO packets
     Tapbridge(TapBridge),
-    /// Be a VXLAN tunnel endpoint in user space, for tenants behind TAP devices
+    /// Run a VXLAN tunnel endpoint in user space, for tenants behind TAP devices
     Vtep(Box<Vtep>),
     /// Print shell completions
-    Completions {
-        /// Shell.
-        shell: clap_complete::Shell,
-    },
-    /// Write man pages, one a verb
+    #[command(after_help = "\
+EXAMPLES
+  overlane completions bash > /etc/bash_completion.d/overlane
+  overlane completions zsh > _overlane")]
+    Completions { shell: clap_complete::Shell },
+    /// Write man pages, one per verb
     Man {
-        /// Existing directory to write them to
+        /// Existing directory to write to
         directory: PathBuf,
     },
 }

@@ -1,11 +1,9 @@
-//! How a process of ours in the background is found and asked: by a Unix socket in a
-//! directory that only its user may enter ([`sys::runtime_dir`]). A line is asked, a line
-//! of JSON answered.
+//! Control sockets of background processes: Unix sockets in a directory that only their user may
+//! enter ([`sys::runtime_dir`]). A request is one line, the answer one line of JSON.
 //!
-//! The file of a socket stays when its process is killed, and where a confined process
-//! may not remove it. Nobody listens at it then: whoever claims a name next, or asks,
-//! removes such files. All of that happens under the directory's lock, so that of two
-//! starters one gets the name.
+//! The socket file stays behind when its process is killed, or when confinement forbids removing
+//! it. The next process that claims a name or sends a request removes such files. The lock of the
+//! directory protects all of this, so that only one of two concurrent starts gets the name.
 
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
@@ -23,31 +21,31 @@ use serde::de::DeserializeOwned;
 use sys::netns::NetNs;
 use sys::runtime_dir::RuntimeDir;
 
-/// How long an exchange may take.
+/// Time limit of an exchange.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How long a process may take to end, once it has said that it will.
+/// Time limit for a process to exit after it has confirmed the request.
 const ENDING: Duration = Duration::from_secs(60);
-/// How long the directory may be locked by others.
+/// Time limit for the lock of the directory.
 const LOCKED: Duration = Duration::from_secs(2);
-/// Between two attempts to connect to a queue that is full.
+/// Time between two attempts to connect to a full queue.
 const TICK: Duration = Duration::from_millis(10);
-/// Connections that may wait to be accepted.
+/// Length of the accept queue.
 const WAITING: i32 = 64;
-/// Longest answer, bytes.
+/// Maximum length of an answer, in bytes.
 const LONGEST: u64 = 64 << 20;
-/// What names of sockets end with.
+/// Suffix of socket names.
 const SUFFIX: &str = ".sock";
 
-/// Real user ID of this process (getuid(2)).
+/// Returns the real user ID of this process (getuid(2)).
 pub fn user() -> u32 {
     nix::unistd::getuid().as_raw()
 }
 
-/// How a network namespace is called in names: by its cookie, which no other namespace
-/// gets before the machine restarts. Kernels before 5.14 have inodes only.
+/// Returns the name of a network namespace for socket names: its cookie, which is unique until the
+/// next reboot. Kernels before 5.14 have no cookies; the inode number replaces them.
 ///
 /// # Errors
-/// When the namespace cannot be entered.
+/// If the namespace cannot be entered.
 pub fn name_of(netns: &NetNs) -> sys::Result<String> {
     Ok(match netns.cookie()? {
         Some(cookie) => cookie.to_string(),
@@ -55,34 +53,34 @@ pub fn name_of(netns: &NetNs) -> sys::Result<String> {
     })
 }
 
-/// A name that was claimed, and the socket that has it.
+/// A claimed name and its socket.
 #[derive(Debug)]
 pub struct Claim {
-    /// Bound to the claimed name, and listening.
+    /// Listens on the claimed name.
     pub listener: UnixListener,
     directory: RuntimeDir,
     file: String,
 }
 
 impl Claim {
-    /// Gives the name back. A process that may not remove files drops the claim instead.
+    /// Releases the name. A process that may not remove files drops the claim instead.
     pub fn give_back(self) {
-        // Under the lock: nobody else has claimed the name before the file is gone. What
-        // cannot be removed is removed by whoever comes next.
+        // Under the lock, so that no other process claims the name before the file is removed. On
+        // failure, the next process removes the file.
         let _lock = self.directory.lock(LOCKED);
         let _ = self.directory.remove(&self.file);
     }
 }
 
-/// Claims a name; `taken` says what it means that another process has it.
+/// Claims a name.
 ///
 /// # Errors
-/// `taken`; a directory that is not safe; whatever else the kernel says.
+/// `taken` if another process has the name; an unsafe directory; other errors of the kernel.
 pub fn claim(name: &str, taken: &str) -> anyhow::Result<Claim> {
     let directory = RuntimeDir::open()?;
     let file = file_of(name);
     let lock = directory.lock(LOCKED)?.with_context(|| {
-        format!("lock {}: another process keeps it", directory.path().display())
+        format!("lock {}: another process holds the lock", directory.path().display())
     })?;
     if is_alive(&directory, &file)? {
         bail!("{taken}");
@@ -91,40 +89,39 @@ pub fn claim(name: &str, taken: &str) -> anyhow::Result<Claim> {
     directory.remove(&file)?;
     let listener = UnixListener::bind(directory.place(&file))
         .with_context(|| format!("socket {}", directory.path().join(&file).display()))?;
-    // As many as are answered at a time, and some who wait.
+    // Enough for all clients that `serving` handles at a time, and some more.
     listen(&listener, Backlog::new(WAITING)?)?;
     drop(lock);
     Ok(Claim { listener, directory, file })
 }
 
 impl Claim {
-    /// The same place under another name, by the process that it is called in: for one that
-    /// hands over a name.
+    /// Duplicates the directory, for the process that renames the socket at a takeover.
     ///
     /// # Errors
-    /// When descriptors have run out.
+    /// If no descriptors are left.
     pub fn directory(&self) -> sys::Result<RuntimeDir> {
         self.directory.try_clone()
     }
 
-    /// The name of its file.
+    /// Returns the name of the socket file.
     pub fn file(&self) -> &str {
         &self.file
     }
 }
 
-/// Takes the name that another process has, under the directory's lock. That process is not
-/// found any more, but by the connection to it; none where nobody listened there.
+/// Takes over the name of another process, under the lock of the directory. Returns a connection
+/// to that process, which can no longer be found by name. `None` if it was not listening.
 ///
 /// # Errors
-/// When the directory cannot be locked, or the file not be renamed.
+/// If the directory cannot be locked, or the file cannot be renamed.
 pub fn take_name(
     directory: &RuntimeDir,
     from: &str,
     name: &str,
 ) -> anyhow::Result<Option<UnixStream>> {
     let _lock = directory.lock(LOCKED)?.with_context(|| {
-        format!("lock {}: another process keeps it", directory.path().display())
+        format!("lock {}: another process holds the lock", directory.path().display())
     })?;
     let predecessor = try_connect(directory, &file_of(name)).ok();
     directory.rename(from, &file_of(name))?;
@@ -135,34 +132,34 @@ fn file_of(name: &str) -> String {
     format!("{name}{SUFFIX}")
 }
 
-/// Removes what processes have left that were killed, or may not remove files. Not while
-/// somebody claims a name.
+/// Removes leftover socket files, unless another process holds the lock.
 fn tidy_up(directory: &RuntimeDir) {
     if let Ok(Some(_lock)) = directory.lock(Duration::ZERO) {
         tidy(directory);
     }
 }
 
-/// Removes files of sockets at which nobody listens, under the directory's lock.
+/// Removes socket files without a listener. The caller holds the lock of the directory.
 fn tidy(directory: &RuntimeDir) {
     for name in directory.names().unwrap_or_default() {
         if name.ends_with(SUFFIX) && is_alive(directory, &name).is_ok_and(|alive| !alive) {
-            // It is only litter.
+            // Ignore errors: leftovers are harmless.
             let _ = directory.remove(&name);
         }
     }
 }
 
-/// Whether somebody listens at a name, however busy.
+/// Returns whether a process listens on a name, even if its queue is full.
 fn is_alive(directory: &RuntimeDir, file: &str) -> anyhow::Result<bool> {
     match try_connect(directory, file) {
+        // EAGAIN means a full accept queue, so a process listens.
         Ok(_) | Err(Errno::EAGAIN) => Ok(true),
         Err(Errno::ECONNREFUSED | Errno::ENOENT) => Ok(false),
         Err(error) => Err(error).with_context(|| format!("socket {file}")),
     }
 }
 
-/// Connects or says why not, without waiting.
+/// Connects without waiting.
 fn try_connect(directory: &RuntimeDir, file: &str) -> Result<UnixStream, Errno> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -170,12 +167,13 @@ fn try_connect(directory: &RuntimeDir, file: &str) -> Result<UnixStream, Errno> 
     Ok(socket.into())
 }
 
-/// What follows `prefix` in the names that are claimed. Removes what killed processes
-/// have left.
+/// Returns the claimed names that start with `prefix`, without the prefix. Removes leftovers of
+/// killed processes.
 ///
 /// # Errors
-/// When the directory is not safe, or cannot be read.
+/// If the directory is unsafe or cannot be read.
 pub fn names(prefix: &str) -> anyhow::Result<BTreeSet<String>> {
+    // Without the directory, no process has ever claimed a name.
     let Some(directory) = RuntimeDir::find()? else { return Ok(BTreeSet::new()) };
     tidy_up(&directory);
     let names = directory.names()?;
@@ -183,21 +181,21 @@ pub fn names(prefix: &str) -> anyhow::Result<BTreeSet<String>> {
     Ok(names.map(str::to_owned).collect())
 }
 
-/// Whose processes are believed.
+/// Which users' processes are trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Of {
-    /// The caller's own: what they answer is acted upon.
+    /// Only the caller's, because the caller acts on the answer.
     Own,
-    /// Root's too, and those of a service whose directory root has named.
+    /// Also root's, and those of a service whose directory root has configured.
     Daemons,
 }
 
-/// Asks the process that has this name; `None` where
-/// there is none. `who` it is, for errors. With `until_closed` it waits until the
-/// process has closed the connection: when it ends, by ending.
+/// Sends a request to the process with this name. Returns `None` if there is none. `who` names the
+/// process in errors. With `until_closed`, waits until the process closes the connection, which it
+/// does when it exits.
 ///
 /// # Errors
-/// When it does not answer in time, or is another user's.
+/// If the process does not answer in time, or belongs to another user.
 pub fn ask<T: DeserializeOwned>(
     who: &str,
     name: &str,
@@ -215,6 +213,7 @@ pub fn ask<T: DeserializeOwned>(
                 tidy_up(&directory);
                 return Ok(None);
             }
+            // connect(2) does not wait on a full queue of a non-blocking Unix socket.
             Err(Errno::EAGAIN) if Instant::now() < end => std::thread::sleep(TICK),
             Err(Errno::EAGAIN) => bail!("{who} does not answer: its queue stays full"),
             Err(error) => return Err(error).with_context(|| format!("socket of {who}")),
@@ -222,12 +221,13 @@ pub fn ask<T: DeserializeOwned>(
     };
     let owner = getsockopt(&stream, PeerCredentials)?.uid();
     let is_daemon = || owner == 0 || owner == directory.owner();
+    // Another user could create a socket with this name and send false answers.
     if owner != user() && !(of == Of::Daemons && is_daemon()) {
         bail!("the socket of {who} belongs to user {owner}");
     }
     let answer = match exchange(who, &stream, end, request, until_closed) {
         Ok(answer) => answer,
-        // It has ended while it was asked, by a kill perhaps: nobody listens there by now.
+        // The process may have exited during the exchange: check whether it still listens.
         Err(error) => match is_alive(&directory, &file) {
             Ok(false) => {
                 tidy_up(&directory);
@@ -242,10 +242,11 @@ pub fn ask<T: DeserializeOwned>(
     Ok(Some(answer))
 }
 
-/// Asks by a connection. With `until_closed` it waits until the process has closed it.
+/// Sends a request over a connection and reads the answer. With `until_closed`, also waits until
+/// the process closes the connection.
 ///
 /// # Errors
-/// When it does not answer before `end`.
+/// If there is no answer before `end`.
 fn exchange<T: DeserializeOwned>(
     who: &str,
     stream: &UnixStream,
@@ -263,15 +264,15 @@ fn exchange<T: DeserializeOwned>(
         .with_context(|| format!("{who} answered {:?}", String::from_utf8_lossy(&line)))?;
     if until_closed {
         let end = Instant::now() + ENDING;
-        read_until(stream, end, |_| false).with_context(|| format!("{who} has not ended"))?;
+        read_until(stream, end, |_| false).with_context(|| format!("{who} has not exited"))?;
     }
     Ok(answer)
 }
 
-/// Asks by a connection that is there already, and waits until it is closed.
+/// Sends a request over an existing connection, and waits until it is closed.
 ///
 /// # Errors
-/// When there is no answer, or no end.
+/// If there is no answer, or the connection stays open.
 pub fn ask_to_end<T: DeserializeOwned>(
     who: &str,
     stream: &UnixStream,
@@ -280,7 +281,7 @@ pub fn ask_to_end<T: DeserializeOwned>(
     exchange(who, stream, Instant::now() + LIMIT, request, true)
 }
 
-/// What comes until it is whole or the other end closes.
+/// Reads until `is_whole` returns true or the peer closes the connection.
 fn read_until(
     mut stream: &UnixStream,
     end: Instant,
@@ -289,6 +290,7 @@ fn read_until(
     let (mut bytes, mut chunk) = (Vec::new(), [0; 16 << 10]);
     loop {
         let left = end.saturating_duration_since(Instant::now());
+        // The peer may be another user's process, so bound time and memory.
         if left.is_zero() || bytes.len() as u64 > LONGEST {
             return Err(ErrorKind::TimedOut.into());
         }

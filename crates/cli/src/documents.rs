@@ -1,4 +1,4 @@
-//! Every command line of the documents is one that the program's own parser takes.
+//! Tests that the parser accepts every command line in the documents.
 
 use clap::CommandFactory;
 
@@ -7,10 +7,10 @@ use crate::command_line::{Arguments, Verb};
 use crate::verb::lab_run::named;
 use crate::verb::lab_run_guest;
 
-#[path = "../tests/documents/fence.rs"]
+#[path = "../tests/it/documents/fence.rs"]
 mod fence;
 
-/// What a shell would start as `overlane`, with its arguments.
+/// Returns the `overlane` command of a shell command line, with its arguments.
 fn of_overlane(command: &[String]) -> Option<&[String]> {
     match command {
         [sudo, rest @ ..] if sudo == "sudo" => of_overlane(rest),
@@ -19,7 +19,7 @@ fn of_overlane(command: &[String]) -> Option<&[String]> {
     }
 }
 
-/// Why the parser would not take a command line.
+/// Returns the reason why the parser rejects a command line.
 fn refused(command: &[String]) -> Option<String> {
     use clap::Parser;
     use clap::error::ErrorKind;
@@ -43,8 +43,7 @@ fn refused(command: &[String]) -> Option<String> {
     }
 }
 
-/// Why there can be no such command line, whatever stands for its values: a verb or an
-/// option that is not there.
+/// Returns an unknown verb or option of a command line with placeholder values.
 fn misnamed(command: &[String]) -> Option<String> {
     let mut verb = &Arguments::command();
     let mut inherited = vec!["help", "version"];
@@ -125,17 +124,17 @@ fn a_wrong_command_line_is_noticed() {
     assert!(misnamed(&words("overlane lab run --mode NAME")).is_none());
 }
 
-/// A page of the book.
+/// Reads a page of the book.
 fn page(name: &str) -> String {
     std::fs::read_to_string(fence::top().join("docs/src").join(name)).unwrap()
 }
 
-/// The screens in the book are those that the interface's tests draw.
+/// The screens in the book match the golden file of the interface's tests.
 #[test]
 fn screens_are_those_that_are_drawn() {
     let drawn = include_str!("../tests/data/screens.txt");
     let mut screens: Vec<&str> = drawn.split("\n== ").collect();
-    // Without its name, and the empty lines that parted it from the next.
+    // Remove the name of each screen, and the empty lines between screens.
     screens.iter_mut().for_each(|screen| {
         *screen = screen.split_once('\n').map_or("", |(_, lines)| lines.trim_end_matches('\n'));
     });

@@ -1,4 +1,4 @@
-//! Where an endpoint answers who asks what it does (`overlane vtep status`).
+//! Control sockets of `vtep` endpoints, for `overlane vtep status`.
 
 use std::net::SocketAddr;
 
@@ -9,25 +9,25 @@ use sys::netns::NetNs;
 use crate::control::{self, Claim, Of, user};
 use crate::serving::{Door, Reply};
 
-/// What the sockets of endpoints of a network namespace are named.
+/// Returns the prefix of the socket names of endpoints in a network namespace.
 fn prefix(netns: &NetNs) -> anyhow::Result<String> {
     Ok(format!("vtep.{}.", control::name_of(netns)?))
 }
 
-/// Claims the name of an endpoint of the caller's network namespace.
+/// Claims the name of an endpoint in the caller's network namespace.
 ///
 /// # Errors
-/// When there is one at that address and port.
+/// If an endpoint with this address and port is running.
 pub fn claim(config: &Config) -> anyhow::Result<Claim> {
     let local = SocketAddr::new(config.local, config.port);
-    let taken = format!("there is an endpoint at {local} already (overlane vtep status)");
+    let taken = format!("an endpoint is already running at {local} (overlane vtep status)");
     control::claim(&format!("{}{local}", prefix(&NetNs::current()?)?), &taken)
 }
 
-/// Answers who asks.
+/// Returns the door that answers status requests.
 ///
 /// # Errors
-/// When descriptors have run out.
+/// If no descriptors are left.
 pub fn door(claim: &Claim, status: impl Fn() -> Status + Send + 'static) -> anyhow::Result<Door> {
     Door::of_lines(claim, &[user()], move |line| {
         anyhow::ensure!(line == "status", "unknown request {line:?}");
@@ -35,18 +35,20 @@ pub fn door(claim: &Claim, status: impl Fn() -> Status + Send + 'static) -> anyh
     })
 }
 
-/// Every endpoint of this network namespace, and what is wrong with those that do not answer.
+/// Returns the status of every endpoint in this network namespace, and the errors of those that do
+/// not answer.
 ///
 /// # Errors
-/// When the directory of sockets cannot be read.
+/// If the socket directory cannot be read.
 pub fn all() -> anyhow::Result<(Vec<Status>, Vec<anyhow::Error>)> {
     let (mut found, mut silent) = (Vec::new(), Vec::new());
     let prefix = prefix(&NetNs::current()?)?;
     for name in control::names(&prefix)? {
         let (who, socket) = (format!("endpoint {name}"), format!("{prefix}{name}"));
         match control::ask(&who, &socket, Of::Daemons, "status", false) {
-            // One may end while it is asked.
+            // `None`: the endpoint exited in the meantime.
             Ok(status) => found.extend(status),
+            // One silent endpoint must not hide the others.
             Err(error) => silent.push(error),
         }
     }

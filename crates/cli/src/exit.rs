@@ -1,15 +1,15 @@
-//! How a verb ends: exit codes, and the error of wrong usage.
+//! Exit codes of verbs, and the usage error.
 
-/// How a verb ended, when not with an error.
+/// Outcome of a verb that did not fail with an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// Everything asked for was done.
+    /// Everything was done.
     Done,
-    /// Done in part; what failed was shown.
+    /// Done in part; failures were shown.
     Partly,
-    /// Ended by Ctrl-C; what there was has been written.
+    /// Ended by Ctrl-C; partial results were written.
     Interrupted,
-    /// Another program's code (`lab exec`).
+    /// A specific code, such as that of the command of `lab exec`.
     Code(u8),
 }
 
@@ -18,7 +18,7 @@ pub enum Exit {
 #[error("{0}")]
 pub struct Usage(pub String);
 
-/// Makes a usage error naming the argument.
+/// Builds a usage error that names the argument.
 pub fn usage(argument: &str, problem: impl std::fmt::Display) -> anyhow::Error {
     anyhow::Error::new(Usage(format!("{argument}: {problem}")))
 }

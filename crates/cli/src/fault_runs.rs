@@ -1,4 +1,4 @@
-//! `lab run --faults`: each fault of each mode befalls testbeds of its own, after the blocks.
+//! `lab run --faults`: injects each fault of each mode into fresh testbeds, after the blocks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,50 +11,51 @@ use crate::exit::usage;
 use crate::progress::Progress;
 use crate::testbeds::{BuildOptions, Built, profile, stand};
 
-/// Refuses modes of which none knows a fault.
+/// Checks that at least one mode supports a fault.
 ///
 /// # Errors
-/// Usage, with the modes that know some.
+/// A usage error with the modes that do.
 pub fn check(trials: u32, modes: &[&'static dyn Mode]) -> anyhow::Result<()> {
     if trials == 0 || modes.iter().any(|mode| !mode.faults().is_empty()) {
         return Ok(());
     }
-    Err(usage("--faults", format!("none of the modes knows a fault; {}", known())))
+    Err(usage("--faults", format!("none of the modes supports a fault; {}", known())))
 }
 
-/// The modes that know a fault, as a clause.
+/// Returns the modes that support a fault, for an error message.
 pub fn known() -> String {
     let known = lab::modes().iter().filter(|mode| !mode.faults().is_empty());
     let known: Vec<&str> = known.map(|mode| mode.name()).collect();
     format!("those that do: {}", known.join(", "))
 }
 
-/// The faults of a run's modes, and what became of them so far.
+/// The faults of a run's modes, and their trials so far.
 pub struct FaultRuns {
     runs: Vec<FaultRun>,
-    /// How often each of them is to befall a testbed.
+    /// Trials per fault.
     asked: u32,
 }
 
-/// A fault of a mode that was built.
+/// A fault of a mode, and its trials.
 struct FaultRun {
     mode: &'static dyn Mode,
     params: Params,
     fault: &'static Fault,
-    /// About how long a trial takes.
+    /// Estimated duration of a trial.
     takes: Duration,
     trials: Vec<FaultTrial>,
 }
 
 impl FaultRuns {
-    /// Those of the modes that were built, `asked` times each. Testbeds are built as found:
-    /// settings that are varied are in none of them.
+    /// Collects the faults of the built modes, for `asked` trials each. Their testbeds have no
+    /// varied settings.
     pub fn of(built: &[Built], asked: u32) -> FaultRuns {
+        // Entries with a setting are additional testbeds of the same mode.
         let found = built.iter().filter(|built| built.setting.is_none());
         FaultRuns::new(found.map(|built| (built.mode, built.params, built.took)), asked)
     }
 
-    /// Those of modes that take so long to build.
+    /// Collects the faults of modes with the given build times.
     fn new(
         modes: impl Iterator<Item = (&'static dyn Mode, Params, Duration)>,
         asked: u32,
@@ -68,13 +69,12 @@ impl FaultRuns {
         FaultRuns { runs: if asked == 0 { Vec::new() } else { runs.collect() }, asked }
     }
 
-    /// About how long all trials take.
+    /// Estimates the duration of all trials.
     pub fn expected(&self) -> Duration {
         self.runs.iter().map(|run| run.takes).sum::<Duration>() * self.asked
     }
 
-    /// Has every fault befall its testbeds, until `stop` is set: the trial that is under way
-    /// then is left out.
+    /// Runs all trials until `stop` is set. An interrupted trial is discarded.
     pub fn befall(
         &mut self,
         wanted: &BuildOptions<'_>,
@@ -87,8 +87,8 @@ impl FaultRuns {
         progress.finish();
     }
 
-    /// A round has each fault once, so that what drifts on the machine is no difference between
-    /// them.
+    /// Runs the trials in rounds of one per fault, so that drift of the machine affects all faults
+    /// alike.
     fn rounds(&mut self, wanted: &BuildOptions<'_>, progress: &Progress, stop: &AtomicBool) {
         if stop.load(Ordering::Relaxed) {
             return;
@@ -100,7 +100,7 @@ impl FaultRuns {
                 let (mode, fault) = (run.mode.name(), run.fault.name);
                 progress.prepare(format!("{mode}, fault {fault}, trial {trial} of {}", self.asked));
                 let tried = run.once(wanted);
-                // Whatever came of it: its waits were cut short, or may have been.
+                // Discard the trial: the interrupt may have cut its waits short.
                 if stop.load(Ordering::Relaxed) {
                     return;
                 }
@@ -111,12 +111,12 @@ impl FaultRuns {
         }
     }
 
-    /// Whether there is nothing left to do.
+    /// Returns whether all trials are done.
     pub fn is_whole(&self) -> bool {
         self.runs.iter().all(|run| run.trials.len() == self.asked as usize)
     }
 
-    /// As results have them.
+    /// Converts the trials for the results file.
     pub fn records(self) -> Vec<FaultRecord> {
         let record = |run: FaultRun| FaultRecord {
             mode: run.mode.name().to_owned(),
@@ -133,7 +133,7 @@ impl FaultRuns {
 }
 
 impl FaultRun {
-    /// A trial, with a testbed of its own.
+    /// Runs one trial in a fresh testbed.
     fn once(&self, wanted: &BuildOptions<'_>) -> FaultTrial {
         let befallen = stand(self.mode, self.params, None, wanted).and_then(|built| {
             let befallen = self.fault.befall(&built.network);
@@ -149,6 +149,7 @@ impl FaultRun {
                     outage_s: cost.outage.as_secs_f64(),
                 }),
             },
+            // A failed trial stays in the results; the other trials go on.
             Err(reason) => FaultTrial { reason: Some(reason), cost: None },
         }
     }
@@ -163,9 +164,9 @@ mod tests {
 
     use super::*;
 
-    /// Knows the faults of `bgp`, and can never be built.
+    /// A mode with the faults of `bgp` whose build always fails.
     struct Broken {
-        /// The last of these interrupts the run.
+        /// The last build sets `interrupted`.
         builds_left: AtomicU32,
         interrupted: &'static AtomicBool,
     }
@@ -195,7 +196,7 @@ mod tests {
         }
     }
 
-    /// What becomes of two trials of each fault that are interrupted in the build of this
+    /// Runs two trials of each fault, interrupted in the build of this
     /// number.
     fn tried(interrupted_in: u32) -> FaultRuns {
         let stop: &AtomicBool = Box::leak(Box::default());
@@ -239,7 +240,7 @@ mod tests {
         let modes =
             |names: &[&str]| names.iter().map(|n| lab::find(n).unwrap()).collect::<Vec<_>>();
         let error = check(1, &modes(&["host", "vxlan"])).unwrap_err().to_string();
-        assert!(error.starts_with("--faults: none of the modes knows a fault"), "{error}");
+        assert!(error.starts_with("--faults: none of the modes supports a fault"), "{error}");
         for known in ["bgp,", "bgp-frr-rr-tenants", "evpn-rr+accel", "vrouter-ha"] {
             assert!(error.contains(known), "{known}: {error}");
         }

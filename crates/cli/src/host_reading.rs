@@ -1,4 +1,4 @@
-//! Reading this host for `doctor`, `doctor fix` and `try`, and what a check finds on it.
+//! Reads this host for `doctor`, `doctor fix` and `try`, and runs checks on it.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -12,17 +12,17 @@ use crate::exit::usage;
 use crate::named_netns::netns;
 use crate::remote::{Target, token};
 
-/// As long as anyone wants to wait for counters; beyond it they wrap.
+/// Maximum of `--watch`: over longer intervals, counters may wrap.
 const LONGEST_WATCH_S: f64 = 3600.0;
 
 /// Reads this host.
 ///
 /// # Errors
-/// Usage, and what the host cannot be read for.
+/// Wrong usage; a host or peer that cannot be read.
 pub fn read(reading: &Reading) -> anyhow::Result<Host> {
     let watch = reading.watch;
     if !(0.0..=LONGEST_WATCH_S).contains(&watch) {
-        let wanted = format!("{watch}: wanted 0 to {LONGEST_WATCH_S} seconds");
+        let wanted = format!("{watch}: expected 0 to {LONGEST_WATCH_S} seconds");
         return Err(usage("--watch", wanted));
     }
     let scope = match reading.netns.as_str() {
@@ -37,23 +37,24 @@ pub fn read(reading: &Reading) -> anyhow::Result<Host> {
     let peers = peers.collect::<anyhow::Result<Vec<_>>>()?;
     let mut far_ends = Vec::new();
     for peer in peers {
+        // Read the peers before this host, so that a wrong address fails early.
         let tunnels = tunnels_of(peer, token.as_ref(), &AtomicBool::new(false))?;
         far_ends.push(FarEnd { address: peer.ip().to_canonical(), tunnels });
     }
     Ok(Host { far_ends, ..collect(scope, Duration::from_secs_f64(watch))? })
 }
 
-/// A check by its code.
+/// Finds a check by its code.
 ///
 /// # Errors
-/// Usage, for a code that is no check's.
+/// A usage error for an unknown code.
 pub fn check(code: &str) -> anyhow::Result<&'static Check> {
     doctor::check::find(code).ok_or_else(|| {
-        usage("CODE", format!("{code:?} is no check (overlane doctor list shows them)"))
+        usage("CODE", format!("unknown check {code:?} (overlane doctor list shows all)"))
     })
 }
 
-/// What one check finds.
+/// Returns the findings of one check.
 pub fn findings_of(check: &Check, host: &Host) -> Vec<Finding> {
     let mut findings = diagnose(host).findings;
     findings.retain(|finding| finding.code == check.code);

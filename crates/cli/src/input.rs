@@ -1,4 +1,4 @@
-//! Files that verbs read.
+//! Input files of verbs.
 
 use std::fs::File;
 use std::io::{self, BufReader, Chain, Cursor, Read};
@@ -9,24 +9,24 @@ use results::{LIMITS, ReadError, Results};
 use crate::exit::Usage;
 use crate::recording::Recording;
 
-/// What `overlane report` shows.
+/// Input of `overlane report`.
 pub enum Shown {
-    /// Of a run.
+    /// Results of a run.
     Results(Box<Results>),
-    /// Of `overlane watch`.
+    /// A recording of `overlane watch`.
     Recording(Recording<Whole>),
 }
 
-/// A file of which the beginning was looked at. It may be a pipe: nothing is read twice.
+/// A file whose beginning was read ahead. It may be a pipe, so nothing is read twice.
 type Whole = BufReader<Chain<Cursor<Vec<u8>>, File>>;
 
-/// How much of a file tells which kind it is, bytes.
+/// Maximum length in bytes of the beginning that determines the kind of file.
 const BEGINNING: usize = 64 << 10;
 
-/// Opens a results file or a recording: of the one, all is read; of the other, nothing yet.
+/// Opens a results file or a recording. Reads a results file completely, a recording not yet.
 ///
 /// # Errors
-/// What is wrong with a results file, as a usage error.
+/// A usage error that describes the problem of a results file.
 pub fn shown_in(path: &Path) -> anyhow::Result<Shown> {
     let failed = |source| ReadError::Io { path: path.to_owned(), source };
     let read = || {
@@ -34,18 +34,20 @@ pub fn shown_in(path: &Path) -> anyhow::Result<Shown> {
         let beginning = first_line(&mut file).map_err(failed)?;
         let is_recording = is_recording(&beginning);
         let reader = BufReader::new(Cursor::new(beginning).chain(file));
+        // A recording may be large, so read it line by line.
         if is_recording {
             return Ok(Shown::Recording(Recording::of(reader, path)));
         }
         let bytes = LIMITS.read(reader).map_err(failed)?;
         let exceeded = |exceeded| ReadError::TooLarge { path: path.to_owned(), exceeded };
+        // Check the limits before parsing: the file may be hostile.
         LIMITS.check(&bytes).map_err(exceeded)?;
         Results::from_json(&bytes).map(|results| Shown::Results(Box::new(results)))
     };
     read().map_err(|error: ReadError| anyhow::Error::new(Usage(error.to_string())))
 }
 
-/// Reads until the first line is there, or as much of it as tells. A pipe gives little at a time.
+/// Reads the first line, or at least [`BEGINNING`] bytes. A pipe may return few bytes per read.
 fn first_line(file: &mut impl Read) -> io::Result<Vec<u8>> {
     let (mut beginning, mut some) = (Vec::new(), [0; 4096]);
     while beginning.len() < BEGINNING && !beginning.contains(&b'\n') {
@@ -59,20 +61,21 @@ fn first_line(file: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(beginning)
 }
 
-/// Whether a file that begins so is a recording: its first line is an interval, which has a
-/// format, while results have a schema.
+/// Returns whether a file with this beginning is a recording. The first line of a recording is an
+/// interval with the key `format`; results have the key `schema`.
 fn is_recording(beginning: &[u8]) -> bool {
     let line = beginning.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let has = |key: &[u8]| line.windows(key.len()).any(|bytes| bytes == key);
     has(b"\"format\"") && !has(b"\"schema\"")
 }
 
-/// Reads a results file that is one of several.
+/// Reads one of several results files.
 ///
 /// # Errors
-/// What is wrong with it, and which file it is, as a usage error.
+/// A usage error that names the file and the problem.
 pub fn results_in_one(path: &Path) -> anyhow::Result<Results> {
     Results::read(path).map_err(|error| {
+        // Some errors already contain the path.
         let named = matches!(error, ReadError::Io { .. } | ReadError::TooLarge { .. });
         let text = if named { error.to_string() } else { format!("{}: {error}", path.display()) };
         anyhow::Error::new(Usage(text))
@@ -83,7 +86,7 @@ pub fn results_in_one(path: &Path) -> anyhow::Result<Results> {
 mod tests {
     use super::*;
 
-    /// A pipe into which a byte at a time is written.
+    /// A pipe that returns one byte per read.
     struct Slow<'a>(&'a [u8]);
 
     impl Read for Slow<'_> {

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: a flag that long work looks at.
+//! A flag for Ctrl-C and SIGTERM that long operations check.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -6,16 +6,15 @@ use std::sync::atomic::AtomicBool;
 use anyhow::Context;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// Sets the flag on the first SIGINT or SIGTERM; the second one ends the
-/// process at once (what it holds, the kernel removes).
+/// Returns a flag that the first SIGINT or SIGTERM sets. The second one ends the process at once;
+/// the kernel then removes its resources.
 ///
 /// # Errors
-/// When handlers cannot be installed.
+/// If handlers cannot be installed.
 pub fn flag() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // Order matters: the conditional shutdown must see the flag as the
-        // earlier signal left it.
+        // Order matters: the conditional shutdown must see the flag before this signal sets it.
         signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())
             .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
             .context("install signal handlers")?;
@@ -23,11 +22,11 @@ pub fn flag() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// Sets the flag on SIGINT or SIGTERM, however often: what the process holds, it must give back
-/// itself, like a terminal.
+/// Returns a flag that SIGINT or SIGTERM sets, any number of times. For processes that must restore
+/// something themselves, such as the terminal.
 ///
 /// # Errors
-/// When handlers cannot be installed.
+/// If handlers cannot be installed.
 pub fn flag_that_waits() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {

@@ -1,5 +1,5 @@
-//! Standing testbeds: a holder process each, found by a socket of its name in the user's
-//! directory. It answers that user and root only.
+//! Control sockets of running testbeds. Each testbed has a holder process, whose socket in the
+//! user's directory carries the testbed's name. It answers only that user and root.
 
 use std::os::fd::OwnedFd;
 
@@ -11,12 +11,12 @@ use crate::exit::usage;
 use crate::serving::{Door, Reply, Serving};
 use crate::signals::wait;
 
-/// The requests a holder understands, a line each.
+/// The requests of a holder, one line each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LabRequest {
-    /// `status`: answered by a line of JSON.
+    /// `status`: the answer is one line of JSON.
     Status,
-    /// `down`: answered before the holder removes the testbed and ends.
+    /// `down`: the holder answers, then removes the testbed and exits.
     Down,
 }
 
@@ -29,19 +29,19 @@ impl LabRequest {
     }
 }
 
-/// What names of sockets of testbeds begin with.
+/// Prefix of the socket names of testbeds.
 const PREFIX: &str = "testbed.";
 
 /// Checks a testbed's name.
 ///
 /// # Errors
-/// A usage error for one that is empty, long, or not plain.
+/// A usage error for a name that is empty, too long, or has other characters than allowed.
 pub fn check_name(name: &str) -> anyhow::Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.+".contains(c);
     if name.is_empty() || name.len() > 40 || !name.chars().all(plain) {
         return Err(usage(
             "--name",
-            format!("{name:?}: allowed are 1 to 40 of A-Z a-z 0-9 - _ . +"),
+            format!("{name:?}: expected 1 to 40 characters of A-Z a-z 0-9 - _ . +"),
         ));
     }
     Ok(())
@@ -50,23 +50,23 @@ pub fn check_name(name: &str) -> anyhow::Result<()> {
 /// Claims a name for this holder.
 ///
 /// # Errors
-/// When a testbed of that name stands already.
+/// If a testbed with this name is running.
 pub fn claim(name: &str) -> anyhow::Result<Claim> {
-    let taken = format!("a testbed named {name} is standing already");
+    let taken = format!("a testbed named {name} is already running");
     control::claim(&format!("{PREFIX}{name}"), &taken)
 }
 
-/// Answers requests until told to end; gives the connection of who asked for
-/// it, who waits for its end. `user` is the id outside any user namespace.
+/// Answers requests until `down`. Returns the connection of that request, whose sender waits for
+/// its end. `user` is the user ID outside of user namespaces.
 ///
 /// # Errors
-/// When descriptors or threads have run out.
+/// If no descriptors or threads are left.
 pub fn serve(
     claim: &Claim,
     user: u32,
     standing: StandingTestbed,
 ) -> anyhow::Result<Option<OwnedFd>> {
-    // In a user namespace the same user appears as 0, this process's own id.
+    // Inside a user namespace, the same user appears with this process's own ID, 0.
     let door = Door::of_lines(claim, &[user, self::user()], move |line| {
         let ends = match line {
             "status" => false,
@@ -80,25 +80,25 @@ pub fn serve(
     Ok(serving.stop())
 }
 
-/// Asks the holder of a testbed of this user, and to end waits until it is gone.
+/// Sends a request to the holder of a testbed of this user. For `down`, waits until it has exited.
 ///
 /// # Errors
-/// When there is none of that name, or it does not answer.
+/// If there is no testbed with this name, or it does not answer.
 pub fn ask(name: &str, request: LabRequest) -> anyhow::Result<StandingTestbed> {
     let socket = format!("{PREFIX}{name}");
     let (who, ends) = (format!("testbed {name}"), request == LabRequest::Down);
-    // What the answer says is entered: root's is not taken for this user's.
+    // The caller enters the namespaces in the answer, so accept only this user's own process.
     control::ask(&who, &socket, Of::Own, request.word(), ends)?.ok_or_else(|| {
-        usage("testbed", format!("none named {name:?} is standing (overlane lab status)"))
+        usage("testbed", format!("no testbed named {name:?} is running (overlane lab status)"))
     })
 }
 
-/// Every testbed of this user.
+/// Returns all running testbeds of this user.
 ///
 /// # Errors
-/// When the directory of sockets is not safe, or cannot be read.
+/// If the socket directory is unsafe or cannot be read.
 pub fn all() -> anyhow::Result<Vec<StandingTestbed>> {
-    // One may go down while it is asked: then it is not standing.
+    // Skip a testbed that goes down in the meantime.
     let names = control::names(PREFIX)?;
     Ok(names.iter().filter_map(|name| ask(name, LabRequest::Status).ok()).collect())
 }

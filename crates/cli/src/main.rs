@@ -1,4 +1,4 @@
-//! `overlane`: arguments in, exit code out. One file per verb.
+//! `overlane`: parses the arguments, runs a verb, and returns an exit code. One file per verb.
 //!
 //! Exit codes:
 //!
@@ -7,7 +7,7 @@
 //! - 2: wrong usage or bad input;
 //! - 10: a proven regression exceeds its limit (`report compare`), findings are at or above
 //!   `--fail-on` (`doctor`), or a change is not proven better (`try`);
-//! - 130: ended by Ctrl-C, with what there is written.
+//! - 130: ended by Ctrl-C, partial results were written.
 
 #![forbid(unsafe_code)]
 
@@ -96,7 +96,7 @@ fn main() -> ExitCode {
         // clap exits with 2 for errors, 0 for --help and --version.
         Err(error) => error.exit(),
     };
-    // A node's namespaces, a thousand flows: a descriptor each.
+    // Each namespace of a node and each flow needs a descriptor.
     sys::limit::raise_descriptors();
     exit_code(dispatch(arguments))
 }
@@ -145,16 +145,18 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Exit> {
     }
 }
 
-/// Prints a verb's error and gives the process's exit code.
+/// Prints the error of a verb and returns the exit code of the process.
 fn exit_code(result: anyhow::Result<Exit>) -> ExitCode {
     match result {
         Ok(Exit::Done) => ExitCode::SUCCESS,
         Ok(Exit::Partly) => ExitCode::FAILURE,
         Ok(Exit::Interrupted) => ExitCode::from(130),
         Ok(Exit::Code(code)) => ExitCode::from(code),
+        // The reader has seen enough, so this is no failure.
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             output::complain(&format!("error: {error:#}"));
+            // Wrong usage and bad input have exit code 2, like clap's own errors.
             if error.downcast_ref::<Usage>().is_some() {
                 ExitCode::from(2)
             } else {
@@ -164,7 +166,7 @@ fn exit_code(result: anyhow::Result<Exit>) -> ExitCode {
     }
 }
 
-/// Whether the reader of our output went away (`overlane … | head`).
+/// Returns whether the reader of the output has closed the pipe (`overlane … | head`).
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error
         .downcast_ref::<std::io::Error>()

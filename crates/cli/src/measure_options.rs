@@ -1,5 +1,5 @@
-//! What to measure and how, as `lab run` and `measure run` are asked: the
-//! arguments, checked, and the cells' asks made of them.
+//! Checks the workload and sampling options of `lab run`, `measure run` and `try`, and builds the
+//! loads of the cells.
 
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
@@ -16,16 +16,15 @@ use crate::args::{Asking, Measuring, WORKLOADS};
 use crate::exit::usage;
 use crate::sizes;
 
-/// How long a path may stand still before it counts as broken.
+/// Time without progress after which a path counts as broken.
 const SETUP_LIMIT: Duration = Duration::from_secs(5);
-/// What a sample of a trial measures where others' load does not come and go.
+/// Sample duration of a trial if other load is steady.
 const OF_A_STEADY_TRIAL: Duration = Duration::from_millis(250);
 
-/// Sizes of socket buffers and message sizes, loads, engines: what is asked of
-/// every path.
+/// The checked workload options.
 #[derive(Debug, Clone, Default)]
 pub struct Asked {
-    /// One a cell of every path.
+    /// One load per cell of a path.
     pub asks: Vec<Ask>,
     tasks: Vec<Task>,
     sizes: Vec<u32>,
@@ -38,11 +37,11 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Checks the arguments and makes every combination of them. Under `--impact` it is
-    /// latencies first, and nothing that fills a path.
+    /// Checks the arguments and builds every combination. Under `--impact`, the default workloads
+    /// measure latency, and workloads that saturate a path are refused.
     ///
     /// # Errors
-    /// Usage, naming the argument and what is allowed.
+    /// A usage error that names the argument and the allowed values.
     pub fn check(arguments: &Asking, impact: Option<Impact>) -> anyhow::Result<Asked> {
         let (workloads, load) = match impact {
             None => (arguments.workloads.as_str(), arguments.load.as_deref()),
@@ -94,27 +93,32 @@ impl Asked {
         Ok(Asked { asks: asked.combinations(), ..asked })
     }
 
-    /// What fills a path has no place beside others' traffic.
+    /// Refuses loads that would saturate a path and so disturb production traffic.
     fn within_impact(&self) -> anyhow::Result<()> {
         let gentle = |task: &Task| {
             let small = [Workload::TcpRr, Workload::UdpRr, Workload::TcpCrr];
             matches!(task, Task::Steady(workload) if small.contains(workload))
         };
         if let Some(task) = self.tasks.iter().find(|task| !gentle(task)) {
-            let problem = format!("{task} fills the path: with it choose tcp_rr, udp_rr, tcp_crr");
+            let problem =
+                format!("{task} saturates the path: use tcp_rr, udp_rr or tcp_crr with it");
             return Err(usage(IMPACT, problem));
         }
         if self.load_percent.iter().any(|percent| *percent > 0.0) {
-            let problem = "the maximum that --load is a share of takes a full load to find";
+            let problem = "finding the maximum for --load needs a full load: only --load 0";
             return Err(usage(IMPACT, problem));
         }
+        // Other tools send as fast as they can.
         if let Some(tool) = self.engines.iter().find(|engine| **engine != Engine::Overlane) {
-            return Err(usage(IMPACT, format!("what {tool} sends is not bounded: built in only")));
+            return Err(usage(
+                IMPACT,
+                format!("the load of {tool} cannot be limited: only the built-in engine"),
+            ));
         }
         Ok(())
     }
 
-    /// Whether all of it is requests one at a time, which rest under `--impact`.
+    /// Returns whether all loads send one request at a time, with pauses under `--impact`.
     fn rests(&self) -> bool {
         self.outstanding == [1] && self.tasks.iter().all(|task| task.workload().is_rr())
     }
@@ -122,10 +126,10 @@ impl Asked {
     fn contradictions(&self) -> anyhow::Result<()> {
         let rr = |task: &Task| task.workload().is_rr();
         if self.gso && !self.tasks.contains(&Task::Steady(Workload::UdpStream)) {
-            let problem = "goes with the workload udp_stream, which is not asked for";
+            let problem = "requires the workload udp_stream";
             return Err(usage("--gso", problem));
         }
-        let transactions = "goes with the workloads tcp_rr and udp_rr, none of which is asked for";
+        let transactions = "requires the workload tcp_rr or udp_rr";
         if self.outstanding != [1] && !self.tasks.iter().any(rr) {
             return Err(usage("--outstanding", transactions));
         }
@@ -135,13 +139,13 @@ impl Asked {
         if !self.load_percent.is_empty() && self.outstanding != [1] {
             return Err(usage(
                 "--load",
-                "a schedule sends requests when they are due: not with --outstanding",
+                "not with --outstanding: the schedule determines when requests are sent",
             ));
         }
         Ok(())
     }
 
-    /// Every combination; what a workload does not know is left out of its own.
+    /// Builds every combination. A workload ignores options that it does not support.
     fn combinations(&self) -> Vec<Ask> {
         let mut asks = Vec::new();
         for &task in &self.tasks {
@@ -149,6 +153,7 @@ impl Asked {
             let rr = workload.is_rr();
             let own = [workload.default_message_bytes()];
             let sizes = if self.sizes.is_empty() { &own[..] } else { &self.sizes };
+            // Streams have no requests.
             let outstanding = if rr { &self.outstanding[..] } else { &[1] };
             let loads = options(if rr { &self.load_percent } else { &[] });
             for &engine in &self.engines {
@@ -177,7 +182,7 @@ impl Asked {
         asks
     }
 
-    /// Joins another part of a plan to this one; the same ask twice is one.
+    /// Adds another part of a plan, without duplicates.
     pub fn join(&mut self, other: Asked) {
         fn union<T: PartialEq>(into: &mut Vec<T>, from: Vec<T>) {
             for item in from {
@@ -198,22 +203,22 @@ impl Asked {
     }
 }
 
-/// How to measure: blocks, times, places, limits.
+/// The checked sampling options.
 #[derive(Debug, Clone)]
 pub struct Manner {
     /// Number of blocks, or the interval width that ends the run.
     pub stopping: Stopping,
     /// Measured interval of each sample.
     pub duration: Duration,
-    /// Traffic before each measured interval, discarded.
+    /// Discarded traffic before each measured interval.
     pub warmup: Duration,
     /// CPUs of the clients' and the servers' threads.
     pub placement: Placed,
     /// Seed of the random order.
     pub seed: u64,
-    /// What a sample's disturbance is judged by.
+    /// Rule that decides whether a sample is void.
     pub rule: Rule,
-    /// Bound on the test's own load.
+    /// Limit on the test's own load.
     pub impact: Option<Impact>,
 }
 
@@ -221,13 +226,13 @@ impl Manner {
     /// Checks the arguments.
     ///
     /// # Errors
-    /// Usage, naming the argument and what is allowed.
+    /// A usage error that names the argument and the allowed values.
     pub fn check(arguments: &Measuring) -> anyhow::Result<Manner> {
         let (blocks, duration, warmup) =
             if arguments.quick { (9, 0.15, 0.05) } else { (20, 0.5, 0.1) };
         let impact = arguments.impact.as_deref().map(impact).transpose()?;
         let (duration, warmup) = match impact {
-            // Short pulses.
+            // Under --impact, samples are short pulses.
             Some(_) => (Impact::PULSE.as_secs_f64(), Impact::WARMUP.as_secs_f64()),
             None => (duration, warmup),
         };
@@ -243,8 +248,8 @@ impl Manner {
         })
     }
 
-    /// Shortens pulses, where it was not asked how long they are, if some of what is asked for
-    /// has no rest between two requests.
+    /// Shortens pulses, unless their duration was given, if a workload does not pause between two
+    /// requests.
     pub fn shorten_bursts(&mut self, arguments: &Measuring, asked: &Asked) {
         if self.impact.is_none() || asked.rests() {
             return;
@@ -257,9 +262,9 @@ impl Manner {
         }
     }
 
-    /// Shortens the samples of a trial, where it was not asked how long they are and others'
-    /// load does not come and go: longer ones would even out little then, and the more pairs of
-    /// samples there are, the sooner a change is told apart.
+    /// Shortens the samples of a trial, unless their duration was given, if other load is steady.
+    /// Longer samples would then average out little, while more pairs of samples make a difference
+    /// significant sooner.
     pub fn shorten_pairs(&mut self, arguments: &Measuring, survey: &Survey) {
         let is_given = arguments.duration.is_some() || arguments.quick || self.impact.is_some();
         if !is_given && !survey.comes_and_goes() {
@@ -267,7 +272,7 @@ impl Manner {
         }
     }
 
-    /// The plan of these cells, which vary these settings.
+    /// Builds the plan for these cells and varied settings.
     pub fn plan(&self, cells: Vec<PlannedCell>, settings: Vec<String>, survey: &Survey) -> Plan {
         Plan {
             seed: self.seed,
@@ -287,8 +292,8 @@ impl Manner {
     }
 }
 
-/// The plan as the results file has it, but for what the path's builder knows:
-/// baseline, modes, offload, MTU and steering.
+/// Builds the plan record for the results, except for fields that depend on the paths: baseline,
+/// modes, offload, MTU and steering.
 pub fn record(asked: &Asked, manner: &Manner, outcome: &Outcome) -> PlanRecord {
     PlanRecord {
         name: None,
@@ -321,12 +326,12 @@ pub fn record(asked: &Asked, manner: &Manner, outcome: &Outcome) -> PlanRecord {
     }
 }
 
-/// Each value as an option, or the one option of having none.
+/// Returns each value as `Some`, or a single `None` if there are no values.
 fn options<T: Copy>(values: &[T]) -> Vec<Option<T>> {
     if values.is_empty() { vec![None] } else { values.iter().copied().map(Some).collect() }
 }
 
-/// A comma-separated list without repetitions, at least one long.
+/// Parses a comma-separated list of at least one value. Refuses duplicates.
 pub fn list<T>(
     argument: &str,
     text: &str,
@@ -335,7 +340,7 @@ pub fn list<T>(
     let mut seen: Vec<&str> = Vec::new();
     for word in text.split(',').map(str::trim) {
         if seen.contains(&word) {
-            return Err(usage(argument, format!("{word:?} is named twice")));
+            return Err(usage(argument, format!("{word:?} is listed twice")));
         }
         seen.push(word);
     }
@@ -349,7 +354,7 @@ fn whole(argument: &str, text: &str, least: u32, most: u32, unit: &str) -> anyho
 
 fn percent(text: &str) -> anyhow::Result<f64> {
     text.parse().ok().filter(|percent| (0.0..=100.0).contains(percent)).ok_or_else(|| {
-        usage("--load", format!("{text:?}: allowed are 0 to 100 percent, as in 0,10,50,90"))
+        usage("--load", format!("{text:?}: expected 0 to 100 percent, such as 0,10,50,90"))
     })
 }
 
@@ -358,7 +363,7 @@ fn seconds(argument: &str, value: f64, least: f64) -> anyhow::Result<Duration> {
     if value >= least && value <= MOST {
         Ok(Duration::from_secs_f64(value))
     } else {
-        Err(usage(argument, format!("{value}: allowed are {least} to {MOST} seconds")))
+        Err(usage(argument, format!("{value}: expected {least} to {MOST} seconds")))
     }
 }
 
@@ -372,13 +377,10 @@ fn stopping(arguments: &Measuring, default_blocks: u32) -> anyhow::Result<Stoppi
         max_blocks: arguments.max_blocks,
     };
     if !(1..=10_000).contains(&stopping.blocks) {
-        return Err(usage("--blocks", format!("{}: allowed are 1 to 10000", stopping.blocks)));
+        return Err(usage("--blocks", format!("{}: expected 1 to 10000", stopping.blocks)));
     }
     if !(2..=10_000).contains(&stopping.max_blocks) {
-        return Err(usage(
-            "--max-blocks",
-            format!("{}: allowed are 2 to 10000", stopping.max_blocks),
-        ));
+        return Err(usage("--max-blocks", format!("{}: expected 2 to 10000", stopping.max_blocks)));
     }
     let Some(text) = &arguments.confidence else { return Ok(stopping) };
     let (level, goal) = match text.split_once(',') {
@@ -389,7 +391,7 @@ fn stopping(arguments: &Measuring, default_blocks: u32) -> anyhow::Result<Stoppi
         text.trim().parse::<f64>().ok().filter(|p| *p >= low && *p <= high).ok_or_else(|| {
             usage(
                 ARGUMENT,
-                format!("{text:?}: LEVEL is 50 to 99.9, PERCENT 0.1 to 100, as in 95,5"),
+                format!("{text:?}: expected LEVEL 50 to 99.9, PERCENT 0.1 to 100, such as 95,5"),
             )
         })
     };
@@ -400,21 +402,20 @@ fn stopping(arguments: &Measuring, default_blocks: u32) -> anyhow::Result<Stoppi
 }
 
 const IMPACT: &str = "--impact";
-/// Bounds of `--impact`, percent.
+/// Smallest and largest value of `--impact`, in percent.
 const IMPACTS: [f64; 2] = [0.1, 50.0];
 
-/// `5%` or `5`.
+/// Parses `5%` or `5`.
 pub fn impact(text: &str) -> anyhow::Result<Impact> {
     let number = text.trim().strip_suffix('%').unwrap_or(text.trim()).parse::<f64>().ok();
     let [least, most] = IMPACTS;
     match number.filter(|percent| (least..=most).contains(percent)) {
         Some(percent) => Ok(Impact { share: percent / 100.0 }),
-        None => Err(usage(IMPACT, format!("{text:?}: allowed are {least}% to {most}%, as in 5%"))),
+        None => Err(usage(IMPACT, format!("{text:?}: expected {least}% to {most}%, such as 5%"))),
     }
 }
 
-/// Workloads and load under `--impact`: transactions one at a time, where nothing else is
-/// asked for.
+/// Returns workloads and load under `--impact`. The default is one transaction at a time.
 fn gentle(arguments: &Asking) -> (&str, Option<&str>) {
     let workloads = match arguments.workloads.as_str() {
         WORKLOADS => "tcp_rr,udp_rr",
@@ -426,17 +427,20 @@ fn gentle(arguments: &Asking) -> (&str, Option<&str>) {
     (workloads, load)
 }
 
-/// What a sample is judged by: the run's own background, or what other programs may take
-/// before a sample is void. The limits on steal and throttling move in step then, and 100%
-/// lifts all of them.
+/// Returns the rule for void samples: the run's own background, or with `--disturbance` a limit on
+/// the CPU time of other programs. The limits on steal and throttling scale with it; 100% removes
+/// all limits.
 fn rule(percent: Option<f64>) -> anyhow::Result<Rule> {
     let Some(percent) = percent else { return Ok(Rule::Background) };
     if !(percent > 0.0 && percent <= 100.0) {
-        return Err(usage("--disturbance", format!("{percent}: allowed are more than 0 to 100")));
+        return Err(usage(
+            "--disturbance",
+            format!("{percent}: expected more than 0, at most 100"),
+        ));
     }
     if percent >= 100.0 {
-        // None, not 100%: over a short sample the clocks of what was measured
-        // and of all CPUs are read apart, and a share can come out above one.
+        // No limit instead of 100%: the CPU clocks of the test and of all CPUs are not read at the
+        // same time, so the share of a short sample can exceed 1.
         return Ok(Rule::Strict(Limits::LIFTED));
     }
     let share = percent / 100.0;
@@ -445,15 +449,15 @@ fn rule(percent: Option<f64>) -> anyhow::Result<Rule> {
         other_share: share,
         steal_share: in_step(Limits::DEFAULT.steal_share),
         throttled_share: in_step(Limits::DEFAULT.throttled_share),
-        // One CPU of many is judged against the background only.
+        // The busiest CPU is only compared with the background.
         busiest_share: f64::INFINITY,
     }))
 }
 
-/// A seed that differs between runs; it is printed and kept in the results.
+/// Returns a different seed for each run. It is printed and stored in the results.
 fn fresh_seed() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    // Short enough to be typed again.
+    // Short enough to type.
     (now.as_nanos() as u64 ^ u64::from(std::process::id()) << 20) % 1_000_000_000
 }
 
@@ -500,7 +504,7 @@ mod tests {
         }
     }
 
-    /// Milliseconds of a pulse, and of what it discards before.
+    /// Milliseconds of a pulse, and of its warm-up.
     fn pulse(words: &[&str]) -> [u128; 2] {
         let words = Words::parse_from([&["x"], words].concat());
         let mut manner = Manner::check(&words.measuring).unwrap();

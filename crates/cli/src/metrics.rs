@@ -1,9 +1,9 @@
-//! Counters for Prometheus, by HTTP on a Unix socket or an address.
+//! Prometheus metrics over HTTP, on a Unix socket or an address.
 //!
-//! One request a connection; who is slow is hung up on ([`crate::serving`]).
-//! There is no authentication: listen where only those can connect who may know.
-//! The file of a Unix socket stays when the program ends, which may not remove files by
-//! then; the next one replaces it.
+//! One request per connection; slow clients are disconnected ([`crate::serving`]). There is no
+//! authentication, so listen only where all clients may read the metrics. The file of a Unix socket
+//! stays when the program exits, because confinement forbids removing it; the next process replaces
+//! it.
 
 use std::fmt::{self, Display};
 use std::net::{SocketAddr, TcpListener};
@@ -22,10 +22,10 @@ use nix::sys::socket::{
 
 use crate::serving::{Door, Listener, Reply, Serving};
 
-/// Longest request in bytes.
+/// Maximum length of a request, in bytes.
 const REQUEST: usize = 4096;
 
-/// Where to listen: `unix:PATH` or `ADDRESS:PORT`.
+/// Listen address: `unix:PATH` or `ADDRESS:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListenAddress {
     /// `unix:PATH`.
@@ -40,8 +40,9 @@ impl FromStr for ListenAddress {
     fn from_str(text: &str) -> Result<ListenAddress, String> {
         match text.strip_prefix("unix:") {
             Some(path) if !path.is_empty() => Ok(ListenAddress::Unix(path.into())),
+            // clients.
             _ => text.parse().map(ListenAddress::Tcp).map_err(|_| {
-                format!("{text:?}: wanted unix:PATH or ADDRESS:PORT, as 127.0.0.1:9472")
+                format!("{text:?}: expected unix:PATH or ADDRESS:PORT, such as 127.0.0.1:9472")
             }),
         }
     }
@@ -56,13 +57,15 @@ impl Display for ListenAddress {
     }
 }
 
-/// Listens. The file of a Unix socket on which nobody listens is replaced.
+/// Listens on an address. Replaces the file of a Unix socket without a listener.
 ///
 /// # Errors
-/// When the place is taken or cannot be had.
+/// If the address is in use or cannot be bound.
 pub fn listen(place: &ListenAddress) -> anyhow::Result<Listener> {
     match place {
         ListenAddress::Unix(path) => {
+            // A confined process cannot remove its socket file at exit, so the next one replaces
+            // it.
             if is_left_behind(path) {
                 let _ = std::fs::remove_file(path);
             }
@@ -78,7 +81,7 @@ pub fn listen(place: &ListenAddress) -> anyhow::Result<Listener> {
     }
 }
 
-/// Whether a socket is there that nobody listens at. Does not wait for one who does.
+/// Returns whether the path is a socket without a listener. Does not block.
 fn is_left_behind(path: &Path) -> bool {
     let is_socket = std::fs::symlink_metadata(path)
         .is_ok_and(|meta| std::os::unix::fs::FileTypeExt::is_socket(&meta.file_type()));
@@ -87,85 +90,89 @@ fn is_left_behind(path: &Path) -> bool {
         let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
         connect(socket.as_raw_fd(), &UnixAddr::new(path)?)
     };
+    // Any other error, such as EACCES, may hide a running listener: keep the file.
     is_socket && refused() == Err(Errno::ECONNREFUSED)
 }
 
-/// Binds an address that another process of this user may have, too; nobody connects to it
-/// before [`Bound::listen`]. For one that takes over from another, before it may not.
+/// Binds an address that another process of this user may also use. Clients cannot connect before
+/// [`Bound::listen`]. A successor calls it before confinement, which forbids new sockets.
 ///
 /// # Errors
-/// When the address is taken by one that does not share it, or cannot be had.
+/// If the address is in use by a process that does not share it, or cannot be bound.
 pub fn bind_beside(address: &SocketAddr) -> anyhow::Result<Bound> {
     let bind = || {
         let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
         let socket = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+        // REUSEADDR allows connections in TIME_WAIT, REUSEPORT the running predecessor.
         setsockopt(&socket, ReuseAddr, &true)?;
         setsockopt(&socket, ReusePort, &true)?;
         nix::sys::socket::bind(socket.as_raw_fd(), &SockaddrStorage::from(*address))?;
         nix::Result::Ok(socket)
     };
     let socket = bind().with_context(|| {
-        format!("listen at {address} (what runs there shares it only when started so, too)")
+        format!(
+            "listen at {address} (the process there must have been started with --takeover, too)"
+        )
     })?;
     Ok(Bound(socket))
 }
 
-/// An address that is bound, but not listened at.
+/// An address that is bound, but not yet listening.
 #[derive(Debug)]
 pub struct Bound(OwnedFd);
 
 impl Bound {
-    /// Listens at it.
+    /// Starts to listen.
     ///
     /// # Errors
-    /// When another process listens at it that does not share it.
+    /// If another process listens there that does not share the address.
     pub fn listen(self) -> anyhow::Result<Listener> {
         nix::sys::socket::listen(&self.0, Backlog::new(128)?).context("listen for metrics")?;
         Ok(Listener::Tcp(self.0.into()))
     }
 }
 
-/// What is at a path.
+/// The HTTP response for a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     /// Status line, such as `200 OK`.
     pub status: &'static str,
-    /// Answer without its headers.
+    /// Body of the response.
     pub body: String,
 }
 
 impl Page {
-    /// One that is there.
+    /// Returns a page with status 200.
     pub fn ok(body: impl Into<String>) -> Page {
         Page { status: "200 OK", body: body.into() }
     }
 
-    /// One that says that something is not as it should be.
+    /// Returns a page with status 503.
     pub fn unavailable(body: impl Into<String>) -> Page {
         Page { status: "503 Service Unavailable", body: body.into() }
     }
 }
 
-/// Answers `/metrics` with what `text` gives.
+/// Returns a door that answers `/metrics` with the result of `text`.
 pub fn door(listener: Listener, text: impl Fn() -> String + Send + 'static) -> Door {
     pages(listener, "/metrics", move |path| (path == "/metrics").then(|| Page::ok(text())))
 }
 
-/// A program that runs for long, as those see it who look after it.
+/// Monitoring interface of a long-running program.
 pub trait Service {
-    /// Its counters; nothing to tell while it starts.
+    /// The metrics; unavailable during startup.
     fn metrics(&self) -> Page;
-    /// Whether it goes on; while it starts, it does.
+    /// Liveness; healthy during startup.
     fn healthz(&self) -> Page;
-    /// Whether it does its work.
+    /// Readiness.
     fn readyz(&self) -> Page;
 }
 
-/// Answers `/metrics`, `/healthz` and `/readyz`, by a thread of its own: nothing that a scraper
-/// does holds up anything else.
+/// Serves `/metrics`, `/healthz` and `/readyz` in a separate thread, so that a scraper cannot delay
+/// anything else.
 ///
 /// # Errors
-/// When descriptors or threads have run out.
+/// If no descriptors or threads are left.
 pub fn look_after(
     listener: Listener,
     service: impl Service + Send + 'static,
@@ -175,13 +182,14 @@ pub fn look_after(
             "/metrics" => service.metrics(),
             "/healthz" => service.healthz(),
             "/readyz" => service.readyz(),
+            // Unknown paths get 404.
             _ => return None,
         })
     };
     Serving::start(vec![pages(listener, "/metrics, /healthz, /readyz", page)])
 }
 
-/// Answers a GET for a path, without what follows `?`; `there` names what there is.
+/// Answers GET requests by path, without the query. `there` lists the known paths.
 fn pages(
     listener: Listener,
     there: &'static str,
@@ -189,8 +197,7 @@ fn pages(
 ) -> Door {
     let is_whole = |bytes: &[u8]| bytes.windows(4).any(|end| end == b"\r\n\r\n");
     Door::open_to_all(listener, REQUEST, is_whole, move |request| {
-        let missing =
-            || Page { status: "404 Not Found", body: format!("{there} is what there is\n") };
+        let missing = || Page { status: "404 Not Found", body: format!("known paths: {there}\n") };
         let Page { status, body } = path_of(request).and_then(&mut page).unwrap_or_else(missing);
         let head = format!(
             "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\n\
@@ -201,8 +208,9 @@ fn pages(
     })
 }
 
-/// The path of a GET (RFC 9112, 3).
+/// Returns the path of a GET request without its query (RFC 9112, section 3).
 fn path_of(request: &[u8]) -> Option<&str> {
+    // Other methods get 404 as well.
     let line = request.strip_prefix(b"GET ")?.split(|byte| *byte == b' ').next()?;
     std::str::from_utf8(line).ok()?.split('?').next()
 }
@@ -230,7 +238,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("metrics");
         let place = ListenAddress::Unix(path.clone());
-        // A file of a socket that nobody has any more.
+        // A leftover socket file without a listener.
         drop(UnixListener::bind(&path).unwrap());
         let listener = listen(&place).unwrap();
         assert!(listen(&place).is_err(), "the place is taken");
@@ -250,7 +258,7 @@ mod tests {
             client.shutdown(std::net::Shutdown::Write).unwrap();
             let mut answer = Vec::new();
             match client.read_to_end(&mut answer) {
-                // Hung up on with some of the request unread.
+                // The server closed the connection with unread data.
                 Err(e) if e.kind() != ErrorKind::ConnectionReset => panic!("{e}"),
                 _ => {}
             }

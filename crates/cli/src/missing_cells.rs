@@ -1,5 +1,4 @@
-//! Cells without a figure, so that a reader of the cells alone sees what was asked
-//! for.
+//! Cells without values, so that the cells alone show every requested combination.
 
 use crate::testbeds::profile;
 use lab::Params;
@@ -9,13 +8,14 @@ use results::{Cell, ModeRecord, Offered, Role, Status};
 use crate::testbeds::{BuildOptions, Refused};
 use crate::variation::Varied;
 
-/// Cells of the modes that could not be built, so that a reader of the cells
-/// alone sees that they were asked for.
+/// Returns the cells of modes that could not be built.
 pub fn of_modes(wanted: &BuildOptions<'_>, asks: &[Ask], records: &[ModeRecord]) -> Vec<Cell> {
     let mut cells = Vec::new();
+    // Cells of modes that were built come from the run itself.
     for record in records.iter().filter(|record| record.status != Status::Ok) {
         for &mtu in wanted.mtus {
             for &offload in wanted.offloads {
+                // The mode's reason applies to each of its cells.
                 let reason = record.reason.clone().unwrap_or_default();
                 let params = Params::new(mtu, offload);
                 cells.extend(asks.iter().map(|ask| {
@@ -27,7 +27,7 @@ pub fn of_modes(wanted: &BuildOptions<'_>, asks: &[Ask], records: &[ModeRecord])
     cells
 }
 
-/// Cells of the settings that a mode does not take.
+/// Returns the cells of settings that a mode does not support.
 pub fn of_settings(settings: &[Varied], asks: &[Ask], refused: &[Refused]) -> Vec<Cell> {
     let mut cells = Vec::new();
     for Refused { mode, params, setting, status, reason } in refused {
@@ -40,7 +40,7 @@ pub fn of_settings(settings: &[Varied], asks: &[Ask], refused: &[Refused]) -> Ve
     cells
 }
 
-/// A cell without a figure.
+/// Builds a cell without values.
 fn unmeasured(
     mode: &str,
     params: Params,

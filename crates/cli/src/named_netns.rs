@@ -1,4 +1,4 @@
-//! Network namespaces as the command line names them.
+//! Network namespaces on the command line.
 
 use std::path::PathBuf;
 
@@ -6,10 +6,10 @@ use sys::netns::NetNs;
 
 use crate::exit::usage;
 
-/// A namespace by name, process id or path; the caller's without one.
+/// Opens a namespace by name, process ID or path. `None` is the caller's namespace.
 ///
 /// # Errors
-/// Usage, naming `argument`, where nothing there is a network namespace.
+/// A usage error that names `argument` if there is no such network namespace.
 pub fn netns(argument: &str, text: Option<&str>) -> anyhow::Result<NetNs> {
     let Some(text) = text else { return Ok(NetNs::current()?) };
     let path = if text.contains('/') {

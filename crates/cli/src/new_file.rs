@@ -1,4 +1,5 @@
-//! Files that verbs write while they run: new ones, an earlier one is nobody's to lose.
+//! Files that verbs write while they run. They are always new: existing files are never
+//! overwritten.
 
 use std::fs::File;
 use std::io::Write;
@@ -8,38 +9,37 @@ use anyhow::Context;
 
 use crate::exit::usage;
 
-/// A new file. It goes again if nothing is written to it: what could not begin leaves nothing in
-/// the way of the next attempt.
+/// A new file. Dropping it removes the file if nothing was written, so that a failed start does not
+/// block the next attempt.
 #[derive(Debug)]
 pub struct NewFile {
     file: File,
     path: PathBuf,
-    /// Bytes that were written whole.
+    /// Number of bytes from completed writes.
     whole: u64,
     is_begun: bool,
 }
 
 impl NewFile {
-    /// Makes it; `option` names it on the command line.
+    /// Creates the file. `option` is its command-line option.
     ///
     /// # Errors
-    /// Usage, when it is there already or cannot be made.
+    /// A usage error if it exists or cannot be created.
     pub fn create(option: &str, path: &Path) -> anyhow::Result<NewFile> {
-        let file = File::create_new(path).map_err(|error| {
-            usage(option, format!("{} cannot be made: {error}", path.display()))
-        })?;
+        let file = File::create_new(path)
+            .map_err(|error| usage(option, format!("cannot create {}: {error}", path.display())))?;
         Ok(NewFile { file, path: path.to_owned(), whole: 0, is_begun: false })
     }
 
     /// Appends bytes, all of them or none.
     ///
     /// # Errors
-    /// When they cannot be written; what was written before stays.
+    /// If they cannot be written. Earlier writes stay.
     pub fn append(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         self.is_begun = true;
         if let Err(error) = self.file.write_all(bytes) {
-            // Half a line or block would be an error to whoever reads it. Where that cannot be
-            // taken back either, the error of writing is the one to tell.
+            // A partial line or block would be a parse error for readers, so truncate it. If that
+            // fails, too, report the write error.
             let _ = self.file.set_len(self.whole);
             return Err(error).with_context(|| format!("write {}", self.path.display()));
         }
@@ -51,7 +51,7 @@ impl NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if !self.is_begun {
-            // Nobody is left to be told.
+            // Drop cannot report errors.
             let _ = std::fs::remove_file(&self.path);
         }
     }

@@ -1,4 +1,4 @@
-//! Telling the service manager, where there is one: sd_notify(3).
+//! Notifications to the service manager: sd_notify(3).
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -10,10 +10,10 @@ use anyhow::Context;
 /// The connected socket; `None` without a service manager.
 static SOCKET: OnceLock<Option<UnixDatagram>> = OnceLock::new();
 
-/// Connects to `NOTIFY_SOCKET`, if it is set: a confined program opens no sockets.
+/// Connects to `NOTIFY_SOCKET`, if it is set. Call it before confinement, which forbids sockets.
 ///
 /// # Errors
-/// When it is set and cannot be connected to.
+/// If it is set and the connection fails.
 pub fn connect() -> anyhow::Result<()> {
     if SOCKET.get().is_some() {
         return Ok(());
@@ -41,9 +41,10 @@ pub fn connect() -> anyhow::Result<()> {
 /// Sends a state (`READY=1`, `STOPPING=1`) to `NOTIFY_SOCKET`, if it is set.
 ///
 /// # Errors
-/// When it is set and cannot be sent to.
+/// If it is set and sending fails.
 pub fn notify(state: &str) -> anyhow::Result<()> {
     connect()?;
+    // Not started by a service manager.
     let Some(Some(socket)) = SOCKET.get() else { return Ok(()) };
     socket.send(state.as_bytes()).with_context(|| format!("send {state} to NOTIFY_SOCKET"))?;
     Ok(())

@@ -1,4 +1,4 @@
-//! Writing: to the terminal, and whole files or none.
+//! Output to the terminal, and to files that are written completely or not at all.
 
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsRawFd;
@@ -16,12 +16,10 @@ use results::{Results, Status};
 use crate::args::{Format, Output};
 use crate::exit::{Exit, usage};
 
-/// Prints to standard output; a reader that went away is an error that ends
-/// the program quietly. Characters that drive a terminal are shown as escapes, but for
-/// the program's own colours.
+/// Prints to standard output. Control characters are escaped, except for the program's own colours.
 ///
 /// # Errors
-/// When standard output cannot be written.
+/// If standard output cannot be written. For a closed pipe, `main` exits quietly.
 pub fn print(text: &str) -> anyhow::Result<()> {
     put(&foreign::lines(text, style().colour))
 }
@@ -35,26 +33,27 @@ fn put(text: &str) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// Prints a line to standard error, likewise; nothing can be done where that is closed.
+/// Prints a line to standard error, with control characters escaped. Ignores errors.
 pub fn complain(text: &str) {
     let _ = writeln!(std::io::stderr(), "{}", foreign::lines(text, false));
 }
 
-/// Where log lines go: standard error, with what they quote shown as escapes.
+/// Writer of log lines to standard error, with control characters escaped.
 #[derive(Debug)]
 pub struct Log {
-    /// The formatter's own colours stay.
+    /// Keep the formatter's own colours.
     pub colour: bool,
 }
 
 impl Write for Log {
     fn write(&mut self, entry: &[u8]) -> std::io::Result<usize> {
-        // The formatter hands over each entry as a whole.
+        // The formatter writes each entry in one call.
         let text = String::from_utf8_lossy(entry);
         let text = foreign::log(&text, self.colour);
         match &mut *held() {
+            // The interface fills the screen: log lines would destroy it.
             Some(held) if held.len() < HELD => held.push_str(&text),
-            // What more there is would only be more of the same.
+            // Drop lines beyond the limit: they are likely repetitions.
             Some(_) => {}
             None => std::io::stderr().write_all(text.as_bytes())?,
         }
@@ -66,7 +65,7 @@ impl Write for Log {
     }
 }
 
-/// Bytes of log lines that are held back, at most.
+/// Maximum size of deferred log lines, in bytes.
 const HELD: usize = 1 << 20;
 
 fn held() -> MutexGuard<'static, Option<String>> {
@@ -74,17 +73,17 @@ fn held() -> MutexGuard<'static, Option<String>> {
     LOG.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Holds log lines back while something else fills the screen, where they would go there.
+/// Defers log lines while the interface fills the screen, if standard error is a terminal.
 pub fn hold_log() {
     if std::io::stderr().is_terminal() {
         held().get_or_insert_default();
     }
 }
 
-/// Writes the log lines that were held back, and no longer holds any.
+/// Writes the deferred log lines, and stops deferring.
 pub fn release_log() {
     let log = held().take().unwrap_or_default();
-    // Nothing can be done where standard error is closed.
+    // Ignore errors: there is no other place to report that standard error is closed.
     let _ = std::io::stderr().write_all(log.as_bytes());
 }
 
@@ -112,16 +111,16 @@ pub fn print_results(results: &Results, format: Format) -> anyhow::Result<()> {
     match format {
         Format::Text => print(&report::text(results, style())),
         Format::Markdown => print(&report::markdown(results)),
-        // Its lines end in a carriage return, too; its cells are harmless.
+        // Not escaped: lines end in \r\n, and the cells are already sanitised.
         Format::Csv => put(&report::csv(results)),
         Format::Json => print_json(results),
     }
 }
 
-/// Writes and prints the results of a run; gives the exit code that they mean.
+/// Writes and prints the results of a run. Returns the exit code.
 ///
 /// # Errors
-/// When they cannot be written or printed.
+/// If they cannot be written or printed.
 pub fn deliver(
     results: &Results,
     ended: Ended,
@@ -132,7 +131,7 @@ pub fn deliver(
         Some(destination) => destination.write(&(serde_json::to_string_pretty(results)? + "\n")),
         None => Ok(()),
     };
-    // Shown even when the disk is full: measuring took time.
+    // Print the results even if the disk is full, so that the measurement is not lost.
     print_results(results, if arguments.json { Format::Json } else { arguments.format })?;
     written?;
     let mut trials = results.faults.iter().flat_map(|fault| &fault.trials);
@@ -147,39 +146,40 @@ pub fn deliver(
     })
 }
 
-/// Colour on a terminal only.
+/// Returns the style of standard output. Colour is used only on a terminal.
 pub fn style() -> report::Style {
     let colour = std::io::stdout().is_terminal() && colour_is_wanted();
+    // Tables need at least 80 columns.
     let width = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     report::Style { colour, width: width.unwrap_or(80).max(80) }
 }
 
-/// Not where `NO_COLOR` is set (no-color.org).
+/// Returns false if `NO_COLOR` is set (no-color.org).
 pub fn colour_is_wanted() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Where results will go, known to be writable before anything is measured.
+/// An output file that was checked to be writable before the work starts.
 #[derive(Debug)]
 pub struct Destination {
     path: PathBuf,
-    /// Written in place: a device or a pipe cannot be replaced.
+    /// Write in place, because a device or a pipe cannot be replaced.
     special: bool,
 }
 
 impl Destination {
-    /// Checks that `--out` can be written, without leaving anything.
+    /// Checks that `--out` can be written, without leaving a file.
     ///
     /// # Errors
-    /// A usage error naming the path and the reason.
+    /// A usage error that names the path and the reason.
     pub fn check(path: &Path) -> anyhow::Result<Destination> {
         Destination::check_for("--out", path)
     }
 
-    /// The same for another argument.
+    /// Like [`Destination::check`], for another argument.
     ///
     /// # Errors
-    /// A usage error naming the argument, the path and the reason.
+    /// A usage error that names the argument, the path and the reason.
     pub fn check_for(argument: &str, path: &Path) -> anyhow::Result<Destination> {
         let problem = |error: &dyn std::fmt::Display| {
             usage(argument, format!("{} cannot be written: {error}", path.display()))
@@ -195,16 +195,16 @@ impl Destination {
             Err(error) => return Err(problem(&error)),
         };
         if !special {
-            // Unnamed where the file system allows it: gone even after kill -9.
+            // An unnamed file, if the file system supports it, disappears even after kill -9.
             tempfile::tempfile_in(directory(path)).map_err(|e| problem(&e))?;
         }
         Ok(Destination { path: path.to_owned(), special })
     }
 
-    /// Writes the whole content, or nothing: a full disk does not cost an earlier file.
+    /// Writes the whole content or nothing, so that a full disk does not destroy an existing file.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If the file cannot be written.
     pub fn write(&self, content: impl AsRef<[u8]>) -> anyhow::Result<()> {
         let content = content.as_ref();
         let context = || format!("write {}", self.path.display());
@@ -212,21 +212,21 @@ impl Destination {
             return std::fs::write(&self.path, content).with_context(context);
         }
         let directory = directory(&self.path);
-        // Without a name until it is whole, so that a killed process leaves no
-        // half file beside the results.
+        // The file has no name until it is complete, so that a killed process leaves no partial
+        // file behind.
         let mut file = tempfile::tempfile_in(directory).with_context(context)?;
         file.write_all(content).with_context(context)?;
         file.set_permissions(PermissionsExt::from_mode(0o644)).with_context(context)?;
         file.sync_all().with_context(context)?;
         match name(&file, &self.path) {
             Ok(()) => return Ok(()),
+            // An existing file needs the rename below.
             Err(Errno::EEXIST) => {}
-            // The file system has no unnamed files: tempfile removed its name.
+            // The file system does not support O_TMPFILE, so tempfile has unlinked a named file.
             Err(Errno::ENOENT) => return self.replace(content).with_context(context),
             Err(error) => return Err(error).with_context(context),
         }
-        // A name can be taken over by a rename only, which needs a first name:
-        // it exists from one system call to the next.
+        // Only rename(2) can replace an existing file, and it needs a temporary name.
         let first = directory.join(format!(".overlane-{}", std::process::id()));
         name(&file, &first).with_context(context)?;
         std::fs::rename(&first, &self.path)
@@ -247,17 +247,17 @@ impl Destination {
     }
 }
 
-/// A directory for several files, known to be writable before anything is done.
+/// An output directory that was checked to be writable before the work starts.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
 }
 
 impl Directory {
-    /// Checks that files can be written to `path`, or that it can be made.
+    /// Checks that files can be written to `path`, or that it can be created.
     ///
     /// # Errors
-    /// A usage error naming the argument, the path and the reason.
+    /// A usage error that names the argument, the path and the reason.
     pub fn check(argument: &str, path: &Path) -> anyhow::Result<Directory> {
         let problem = |error: &dyn std::fmt::Display| {
             usage(argument, format!("{} cannot be written: {error}", path.display()))
@@ -272,10 +272,10 @@ impl Directory {
         Ok(Directory { path: path.to_owned() })
     }
 
-    /// Writes a file of it.
+    /// Writes a file into the directory, which it creates if needed.
     ///
     /// # Errors
-    /// When the directory cannot be made or the file cannot be written.
+    /// If the directory cannot be created or the file cannot be written.
     pub fn write(&self, name: &str, text: &str) -> anyhow::Result<()> {
         std::fs::create_dir_all(&self.path)
             .with_context(|| format!("create {}", self.path.display()))?;

@@ -1,4 +1,4 @@
-//! Which packets `trace` and `watch` look at.
+//! Packet selection for `trace` and `watch`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,40 +12,40 @@ use crate::exit::usage;
 use crate::lab_socket;
 use crate::named_netns::netns;
 
-/// Bytes of a device's name, at most (`IFNAMSIZ`, less its zero).
+/// Maximum length of a device name in bytes: `IFNAMSIZ` without the final NUL.
 const DEVICE_BYTES: usize = 15;
 
-/// Which packets.
+/// The options that select packets. A packet must match all of them.
 #[derive(Debug, Args)]
 pub struct PacketFilter {
-    /// Only packets of this flow, both directions, by inner or outer addresses; again for more
+    /// Only packets of this flow, in both directions; may be repeated
     ///
-    /// `FROM -> TO`, or one end: `ADDRESS[/PREFIX][:PORT]`, `[IPV6]:PORT`, or `*`; with `/tcp`,
-    /// `/udp`, `/icmp` or `/icmpv6` at the end.
+    /// FLOW is `FROM -> TO` or one endpoint: `ADDRESS[/PREFIX][:PORT]`, `[IPV6]:PORT` or `*`,
+    /// optionally followed by `/tcp`, `/udp`, `/icmp` or `/icmpv6`. Inner or outer addresses match.
     #[arg(long, value_name = "FLOW")]
     pub flow: Vec<String>,
-    /// Only packets that this expression means, in tcpdump's syntax, by inner or outer headers
+    /// Only packets that match a tcpdump expression, by inner or outer headers
     ///
-    /// As in pcap-filter(7), for Ethernet. It is compiled by libpcap and runs in the kernel. With
-    /// `--flow` both must hold.
+    /// See pcap-filter(7). libpcap compiles the expression for Ethernet, and it runs in the kernel.
+    /// With `--flow`, packets must match both.
     #[arg(long = "filter", value_name = "EXPRESSION")]
     pub expression: Option<String>,
-    /// Only in these network namespaces: names, process ids or paths
+    /// Only in these namespaces: names, process IDs or paths
     #[arg(long, default_value = "all", value_name = "all|NETNS,…")]
     pub netns: String,
-    /// Only at devices of this name
+    /// Only at devices with this name
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
-    /// Only in tunnels of this network identifier, of VXLAN, Geneve or as the key of GRE
+    /// Only in tunnels with this identifier: VXLAN or Geneve VNI, GRE key
     #[arg(long, value_name = "VNI")]
     pub vni: Option<u32>,
 }
 
 impl PacketFilter {
-    /// The namespaces that were named; none: all.
+    /// Returns the namespaces of `--netns`. An empty list means all.
     ///
     /// # Errors
-    /// Usage, for what is no namespace.
+    /// A usage error if a name is not a namespace.
     pub fn namespaces(&self) -> anyhow::Result<Vec<NetNs>> {
         match self.netns.as_str() {
             "all" => Ok(Vec::new()),
@@ -53,16 +53,16 @@ impl PacketFilter {
         }
     }
 
-    /// As the programs take it.
+    /// Builds the filter for the BPF programs.
     ///
     /// # Errors
-    /// Usage, naming the argument.
+    /// A usage error that names the argument.
     pub fn parse(&self) -> anyhow::Result<Filter> {
         let flows = self.flow.iter().map(|text| text.parse::<FlowPattern>());
         let flows = flows.collect::<Result<Vec<_>, _>>().map_err(|e| usage("--flow", e))?;
         if flows.len() > Filter::MOST_FLOWS {
             let most = Filter::MOST_FLOWS;
-            return Err(usage("--flow", format!("{} flows, expected {most} at most", flows.len())));
+            return Err(usage("--flow", format!("{} flows, expected at most {most}", flows.len())));
         }
         let inode = |netns: NetNs| {
             u32::try_from(netns.inode()).context("an inode number of a namespace has 32 bits")
@@ -81,9 +81,9 @@ impl PacketFilter {
     }
 }
 
-/// Hosts of the standing testbeds, by the inode of their namespace.
+/// Returns the hosts of the running testbeds, by the inode of their namespace.
 pub fn hosts() -> BTreeMap<u32, String> {
-    // Where sockets of testbeds cannot be asked, their hosts have other names.
+    // Names only make output readable: if no testbed answers, devices and inodes stand for hosts.
     let standing = lab_socket::all().unwrap_or_default();
     let named = standing.iter().flat_map(|testbed| &testbed.hosts).filter_map(|host| {
         let netns = NetNs::open(Path::new(&host.netns)).ok()?;

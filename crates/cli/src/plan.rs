@@ -1,7 +1,6 @@
-//! Plans: what to run as a file (TOML) that users copy and change. A plan's keys
-//! are the long options of `lab run`, so it can say whatever they can; `[[part]]`
-//! tables ask different things of the same paths, `[quick]` is what `--quick`
-//! changes. Arguments given besides the plan go before it.
+//! Plans: TOML files that describe a run, which users can copy and edit. The keys are the long
+//! options of `lab run`. `[[part]]` tables set different workloads for the same paths, `[quick]`
+//! has the values to use with `--quick`. Arguments on the command line override the plan.
 
 mod schema;
 
@@ -17,7 +16,7 @@ use crate::exit::usage;
 
 pub use schema::schema;
 
-/// Name and text of each plan that comes with the program.
+/// Name and text of each built-in plan.
 const BUILT_IN: [(&str, &str); 9] = [
     ("qperf-sweep", include_str!("../plans/qperf-sweep.toml")),
     ("netperf-offload", include_str!("../plans/netperf-offload.toml")),
@@ -30,34 +29,34 @@ const BUILT_IN: [(&str, &str); 9] = [
     ("calico-bgp", include_str!("../plans/calico-bgp.toml")),
 ];
 
-/// Options of `lab run` that say where results go or which plan: no part of one.
+/// Options of `lab run` that no plan may contain: they select the plan, its repetition or output.
 const NOT_IN_A_PLAN: [&str; 7] = ["plan", "quick", "seed", "out", "json", "format", "help"];
 
-/// Option name → values as they would be typed.
+/// Option name → values in command-line form.
 type Options = BTreeMap<String, Vec<String>>;
 
-/// A plan, read and checked as far as its own text goes.
+/// A parsed plan. Keys are checked; values are checked by [`Plan::with`].
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Its name, or the file it came from.
+    /// Name of the plan, or its file.
     pub name: String,
-    /// What it is for, in a line.
+    /// Purpose, in one line.
     pub description: String,
     whole: Options,
     quick: Options,
     parts: Vec<Options>,
 }
 
-/// A plan and the arguments given besides it, as one set of arguments.
+/// A plan merged with the arguments of the command line.
 pub struct Planned {
-    /// Everything but what is asked.
+    /// All options; `parts` replaces its workload options.
     pub run: Run,
-    /// What is asked, a part each.
+    /// The workload options of each part.
     pub parts: Vec<Asking>,
 }
 
 impl Plan {
-    /// Every plan that comes with the program.
+    /// Returns name and text of every built-in plan.
     pub fn built_in() -> Vec<(&'static str, &'static str)> {
         BUILT_IN.to_vec()
     }
@@ -65,19 +64,18 @@ impl Plan {
     /// Finds a plan by name, or reads it from a file (a name with `/` or `.`).
     ///
     /// # Errors
-    /// Usage: no such plan or file, or the line that is wrong.
+    /// A usage error: no such plan or file, or the wrong line.
     pub fn find(name: &str) -> anyhow::Result<Plan> {
         if let Some((name, text)) = BUILT_IN.iter().find(|(known, _)| *known == name) {
             return Plan::parse(name, text);
         }
+        // Any other name is a misspelled plan, not a file.
         if !name.contains(['/', '.']) {
             let known: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
             let known = known.join(", ");
             return Err(usage(
                 "--plan",
-                format!(
-                    "unknown plan {name:?}; known: {known}, or a file (with . or / in its name)"
-                ),
+                format!("unknown plan {name:?}; known: {known}; a file name must contain . or /"),
             ));
         }
         let text = std::fs::read_to_string(Path::new(name))
@@ -126,24 +124,25 @@ impl Plan {
                 }
             }
         }
+        // Without [[part]], the plan's own options are the only part.
         if plan.parts.is_empty() {
             plan.parts.push(Options::new());
         }
         Ok(plan)
     }
 
-    /// Joins the plan and the arguments given besides it: those go before the
-    /// plan's, and before every part's.
+    /// Merges the plan with the arguments of the command line, which override the plan and all
+    /// of its parts.
     ///
     /// # Errors
-    /// Usage, naming the plan and the key whose value is not allowed.
+    /// A usage error that names the plan and the key with the invalid value.
     pub fn with(&self, given: &[OsString], quick: bool) -> anyhow::Result<Planned> {
         let mut whole = self.whole.clone();
         if quick {
             whole.extend(self.quick.clone());
         }
-        // Given together they contradict each other; here the one is given and
-        // the other only planned.
+        // clap rejects --confidence with --blocks. Here only --confidence was given, so it
+        // overrides the planned blocks.
         if given.iter().any(|word| word.to_string_lossy().starts_with("--confidence")) {
             whole.remove("blocks");
         }
@@ -152,7 +151,7 @@ impl Plan {
             let mut options = whole.clone();
             options.extend(part.clone());
             if quick {
-                // What is asked may be cut down as well.
+                // Second time: [quick] may also reduce the workloads, and it overrides the part.
                 options.extend(self.quick.clone());
             }
             for (key, values) in options {
@@ -176,10 +175,10 @@ impl Plan {
     }
 }
 
-/// Words after `lab run`, as they would be typed.
+/// Parses the words after `lab run`.
 ///
 /// # Errors
-/// Usage.
+/// A usage error with the first line of clap's message.
 pub fn arguments(words: &[OsString]) -> anyhow::Result<Run> {
     parsed(words.to_vec()).map_err(|error| {
         let text = error.to_string();
@@ -190,18 +189,19 @@ pub fn arguments(words: &[OsString]) -> anyhow::Result<Run> {
 fn parsed(words: Vec<OsString>) -> Result<Run, clap::Error> {
     let command = Run::augment_args(clap::Command::new("overlane"));
     let words = std::iter::once("overlane".into()).chain(words);
+    // An argument of the command line follows the plan's and overrides it.
     let matches = command.args_override_self(true).try_get_matches_from(words)?;
     Run::from_arg_matches(&matches)
 }
 
-/// The long options of `lab run` that a plan may hold.
+/// Returns the long options of `lab run` that a plan may contain.
 fn known_keys() -> Vec<String> {
     let command = Run::augment_args(clap::Command::new("run"));
     let names = command.get_arguments().filter_map(|argument| argument.get_long());
     names.filter(|name| !NOT_IN_A_PLAN.contains(name)).map(str::to_owned).collect()
 }
 
-/// The long options that a part may hold.
+/// Returns the long options that a part may contain.
 fn asking_keys() -> Vec<String> {
     let command = Asking::augment_args(clap::Command::new("part"));
     command.get_arguments().filter_map(|a| a.get_long()).map(str::to_owned).collect()
@@ -223,7 +223,7 @@ impl Reader<'_> {
         Ok(options)
     }
 
-    /// Checks that a key is known.
+    /// Checks that a key is known. The error suggests the most similar key.
     fn option(
         &self,
         table: &dyn TableLike,
@@ -239,11 +239,11 @@ impl Reader<'_> {
             .max_by(|a, b| strsim::jaro_winkler(key, a).total_cmp(&strsim::jaro_winkler(key, b)));
         let span = table.get_key_value(key).and_then(|(key, _)| key.span());
         let nearest = nearest.unwrap_or_default();
-        Err(self.wrong(span, format!("unknown key {key:?}; the nearest known is {nearest:?}")))
+        Err(self.wrong(span, format!("unknown key {key:?}; did you mean {nearest:?}?")))
     }
 
-    /// A value as it would be typed: a list is joined with commas, but for
-    /// options that are given once a value.
+    /// Returns a value in command-line form. A list is joined with commas, except for options
+    /// that are repeated per value.
     fn values(&self, key: &str, item: &Item) -> anyhow::Result<Vec<String>> {
         let word = |value: &Value| match value {
             Value::String(text) => Some(text.value().clone()),
@@ -255,6 +255,7 @@ impl Reader<'_> {
             self.wrong(item.span(), format!("{key} must be a number, a string or a list of them"))
         };
         match item {
+            // `false` means that the flag is absent.
             Item::Value(Value::Boolean(on)) if !on.value() => Ok(Vec::new()),
             Item::Value(Value::Boolean(_)) => Ok(vec![String::new()]),
             Item::Value(Value::Array(list)) => {
@@ -305,7 +306,7 @@ mod tests {
         assert!(problem.contains("\"ofload\"") && problem.contains("\"offload\""), "{problem}");
         let problem = error("[[part]]\nworkloads = \"tcp_rr\"\nsize = 4\n");
         assert!(problem.contains("line 3") && problem.contains("\"sizes\""), "{problem}");
-        // What is asked belongs to parts, how to measure it does not.
+        // A part contains workload options only.
         let problem = error("[[part]]\nblocks = 4\n");
         assert!(problem.contains("line 2"), "{problem}");
         assert!(error("modes = \n").contains("not TOML"), "{}", error("modes = \n"));
@@ -331,7 +332,7 @@ mod tests {
         assert_eq!(plan.with(&given, false).unwrap().run.measuring.blocks, None);
     }
 
-    /// Trials of faults are an option as any other.
+    /// Fault trials are an option like any other.
     #[test]
     fn a_plan_may_have_faults() {
         let plan = Plan::parse("x.toml", "faults = 3\n[quick]\nfaults = 1\n").unwrap();
@@ -346,8 +347,7 @@ mod tests {
         assert!(problem.contains("x.toml") && problem.contains("1001"), "{problem}");
     }
 
-    /// `make bench-datapath` and `make bench-accel` ask for things that there are, and for
-    /// every plan.
+    /// `make bench-datapath` and `make bench-accel` use existing modes, and run every plan.
     #[test]
     fn plans_of_the_makefile_can_be_carried_out() {
         let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/plans");

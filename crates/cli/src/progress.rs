@@ -1,5 +1,6 @@
-//! Progress on standard error: a bar with the time left on a terminal, nothing
-//! elsewhere.
+//! Progress on standard error: on a terminal, a bar with the remaining time; otherwise nothing.
+//! The log at debug level has the same steps. `scripts/busy` parses "setting", "sampling",
+//! "resting".
 
 use std::time::{Duration, Instant};
 
@@ -9,21 +10,21 @@ use measure::path_under_test::PathUnderTest;
 use measure::plan::PlannedCell;
 use results::stats::Outlook;
 
-/// Half-width from which on an interval says nothing (±100%).
+/// Largest half-width to show (±100%). Wider intervals carry no information.
 const WIDEST_SAID: f64 = 1.0;
 
-/// A bar over the samples of a run.
+/// A progress bar for the samples of a run.
 pub struct Progress {
     bar: ProgressBar,
     started: Instant,
-    /// How wide the intervals are.
+    /// Text about the width of the intervals.
     width: String,
-    /// About how long what comes after the samples takes.
+    /// Estimated duration of the work after the samples.
     after: Duration,
 }
 
 impl Progress {
-    /// A bar that says what is being prepared.
+    /// Creates a bar with a message about the preparation.
     pub fn new(message: &str) -> Progress {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         bar.set_style(style("{spinner} {msg} {elapsed}"));
@@ -31,7 +32,7 @@ impl Progress {
         Progress { bar, started: Instant::now(), width: String::new(), after: Duration::ZERO }
     }
 
-    /// Says what is being prepared now.
+    /// Shows the current step of the preparation.
     pub fn prepare(&self, message: impl Into<String>) {
         let message = plain(&message.into()).into_owned();
         tracing::debug!("{message}");
@@ -39,16 +40,16 @@ impl Progress {
         self.bar.tick();
     }
 
-    /// Says what is being built, which takes about so long, and lets the time be seen that
-    /// it has taken so far, until [`built`](Progress::built).
+    /// Shows the mode being built, the expected duration and the elapsed time, until
+    /// [`built`](Progress::built).
     pub fn build(&self, what: &str, seconds: Option<u32>) {
         let Some(seconds) = seconds else { return self.prepare(format!("building {what}")) };
-        self.prepare(format!("building {what}, which takes about {seconds} s:"));
+        self.prepare(format!("building {what} (about {seconds} s):"));
         self.bar.reset_elapsed();
         self.bar.enable_steady_tick(Duration::from_secs(1));
     }
 
-    /// Building has ended: what is measured next is not disturbed.
+    /// Stops the ticks of [`build`](Progress::build), which would disturb measurements.
     pub fn built(&self) {
         self.bar.disable_steady_tick();
     }
@@ -58,12 +59,12 @@ impl Progress {
         self.bar.suspend(print);
     }
 
-    /// From now on the time left has so much in it that comes after what is measured.
+    /// Adds the duration of the work after the samples to the remaining time.
     pub fn followed_by(&mut self, after: Duration) {
         self.after = after;
     }
 
-    /// From preparing to measuring.
+    /// Switches from preparation to measurement.
     pub fn measure(&mut self, expected: Duration) {
         let expected = expected + self.after;
         tracing::debug!("measuring, for about {}", clock(expected));
@@ -73,17 +74,17 @@ impl Progress {
         self.bar.set_prefix(clock(expected));
     }
 
-    /// The maximum that a cell's load is taken of is about to be measured.
+    /// Shows that the maximum rate of a cell is about to be measured.
     pub fn calibrating(&mut self, subject: &PathUnderTest, cell: &PlannedCell) {
         self.prepare(format!(
-            "{} {} {}: its maximum",
+            "{} {} {}: finding its maximum",
             subject.mode, subject.offload, cell.ask.task
         ));
-        // Measuring begins after the last one.
+        // Restart the clock: the measurement begins after the last calibration.
         self.started = Instant::now();
     }
 
-    /// A cell is about to be measured.
+    /// Shows the cell that is about to be measured.
     pub fn sampling(&self, subject: &PathUnderTest, cell: &PlannedCell) {
         let message = format!("{} {} {}", subject.mode, subject.offload, cell.ask.task);
         tracing::debug!("sampling {message}");
@@ -92,12 +93,12 @@ impl Progress {
         self.bar.tick();
     }
 
-    /// The next cell's setting is about to be put in effect.
+    /// Logs that the next cell's setting is about to be applied.
     pub fn setting(&self) {
         tracing::debug!("setting");
     }
 
-    /// How many samples are done, of how many.
+    /// Shows the number of completed samples.
     pub fn sampled(&self, done: u64, total: u64) {
         let left = self.started.elapsed().mul_f64((total - done) as f64 / done.max(1) as f64);
         self.bar.set_length(total);
@@ -105,9 +106,9 @@ impl Progress {
         self.bar.set_prefix(clock(left + self.after));
     }
 
-    /// How wide the widest interval is, and where that is going.
+    /// Shows the width of the widest interval, and its expected development.
     pub fn outlook(&mut self, outlook: Option<Outlook>) {
-        // Two or three blocks say nothing yet.
+        // After only a few blocks, the width means nothing yet.
         let outlook = outlook.filter(|outlook| outlook.widest <= WIDEST_SAID);
         let Some(Outlook { widest, at_end, needed }) = outlook else {
             return self.width.clear();
@@ -116,13 +117,13 @@ impl Progress {
             Some(needed) if needed < 10_000.0 => {
                 format!("±{:.1}%, needs about {needed:.0} blocks: ", widest * 100.0)
             }
-            // Without a goal, and where nothing points to a difference that could be proven.
+            // No goal, or no sign of a provable difference.
             _ => format!("±{:.1}%, at the end ±{:.1}%: ", widest * 100.0, at_end * 100.0),
         };
         tracing::debug!("intervals {}", self.width.trim_end_matches(": "));
     }
 
-    /// Nothing is sent for so long.
+    /// Shows a pause without traffic.
     pub fn resting(&self, rest: Duration) {
         let message = format!("{}resting {:.1} s (--impact)", self.width, rest.as_secs_f64());
         tracing::debug!("{message}");
@@ -136,7 +137,7 @@ impl Progress {
     }
 }
 
-/// A template known at compile time is either right always or never.
+/// Parses a constant template. An invalid one would show in every run.
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }

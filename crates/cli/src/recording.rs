@@ -1,4 +1,4 @@
-//! Recordings of `overlane watch`: a line of JSON an interval.
+//! Recordings of `overlane watch`: one JSON object per line and interval.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -11,7 +11,7 @@ use observe::Snapshot;
 use crate::exit::usage;
 use crate::new_file::NewFile;
 
-/// A line of a recording: an interval of 64 ways of 64 hops has less.
+/// Limits of a line. An interval of 64 routes with 64 hops stays below.
 const LIMITS: Limits = Limits {
     bytes: 16 << 20,
     string: 4096,
@@ -28,24 +28,24 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A new file.
+    /// Creates the file.
     ///
     /// # Errors
-    /// Usage, when it is there already or cannot be made.
+    /// A usage error if it exists or cannot be created.
     pub fn new(path: &Path) -> anyhow::Result<Recorder> {
         Ok(Recorder { file: NewFile::create("--record", path)? })
     }
 
-    /// Adds an interval.
+    /// Appends an interval.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub fn add(&mut self, snapshot: &Snapshot) -> anyhow::Result<()> {
         self.file.append((serde_json::to_string(snapshot)? + "\n").as_bytes())
     }
 }
 
-/// A recording being read, from its beginning to its end.
+/// A recording being read sequentially.
 #[derive(Debug)]
 pub struct Recording<R = BufReader<File>> {
     reader: R,
@@ -54,10 +54,10 @@ pub struct Recording<R = BufReader<File>> {
 }
 
 impl Recording {
-    /// Of a file, a pipe, or a device.
+    /// Opens a file, a pipe, or a device.
     ///
     /// # Errors
-    /// Usage, when it cannot be opened.
+    /// A usage error if it cannot be opened.
     pub fn open(path: &Path) -> anyhow::Result<Recording> {
         let file =
             File::open(path).map_err(|e| usage("FILE", format!("{}: {e}", path.display())))?;
@@ -66,15 +66,15 @@ impl Recording {
 }
 
 impl<R: BufRead> Recording<R> {
-    /// Of what was opened at `path`, from where it stands.
+    /// Reads from an open file. `path` is only for errors.
     pub fn of(reader: R, path: &Path) -> Recording<R> {
         Recording { reader, path: path.to_owned(), line: 0 }
     }
 
-    /// The next interval; `None` at the end.
+    /// Reads the next interval. Returns `None` at the end.
     ///
     /// # Errors
-    /// Usage, naming the line that is none, is too long, or is of another version.
+    /// A usage error that names the line, if it is invalid, too long, or of another version.
     pub fn next(&mut self) -> anyhow::Result<Option<Snapshot>> {
         match self.next_line()? {
             line if line.is_empty() => Ok(None),
@@ -85,6 +85,7 @@ impl<R: BufRead> Recording<R> {
     fn next_line(&mut self) -> anyhow::Result<Vec<u8>> {
         self.line += 1;
         let mut line = Vec::new();
+        // One byte more than allowed, so that `parse` sees that the line is too long.
         let mut limited = self.reader.by_ref().take(LIMITS.bytes + 1);
         limited.read_until(b'\n', &mut line).map_err(|error| self.problem(&error))?;
         Ok(line)
@@ -92,7 +93,7 @@ impl<R: BufRead> Recording<R> {
 
     fn parse(&self, line: &[u8]) -> anyhow::Result<Snapshot> {
         LIMITS.check(line).map_err(|error| self.problem(&error))?;
-        // Only the format: what else a line of another version has is not known.
+        // Check the format first, because other versions may have other fields.
         #[derive(serde::Deserialize)]
         struct Version {
             format: u32,
@@ -111,23 +112,23 @@ impl<R: BufRead> Recording<R> {
     }
 }
 
-/// A recording of which each interval can be read, again and in any order.
+/// A recording with random access to its intervals.
 #[derive(Debug)]
 pub struct Indexed {
     recording: Recording,
-    /// Where lines begin.
+    /// Offsets of the lines.
     lines: Vec<u64>,
 }
 
 impl Indexed {
-    /// Looks where its lines are. The first one is read, so that another file is refused at once.
+    /// Indexes the lines. Parses the first one, to refuse other files at once.
     ///
     /// # Errors
-    /// Usage, for what is no file, or no recording.
+    /// A usage error if it is not a regular file or not a recording.
     pub fn open(path: &Path) -> anyhow::Result<Indexed> {
         let mut recording = Recording::open(path)?;
         if !recording.reader.get_ref().metadata().is_ok_and(|meta| meta.is_file()) {
-            let problem = "no file that can be stepped through; --text plays it";
+            let problem = "not a regular file, so it cannot be browsed; use --text";
             return Err(usage("FILE", format!("{}: {problem}", path.display())));
         }
         let (mut lines, mut at) = (Vec::new(), 0);
@@ -136,6 +137,7 @@ impl Indexed {
             if line.is_empty() {
                 return Ok(Indexed { recording, lines });
             }
+            // Parse only the first line here, and too long lines for their error message.
             if line.len() as u64 > LIMITS.bytes || lines.is_empty() {
                 recording.parse(&line)?;
             }
@@ -144,12 +146,12 @@ impl Indexed {
         }
     }
 
-    /// Its intervals.
+    /// Returns the number of intervals.
     pub fn len(&self) -> usize {
         self.lines.len()
     }
 
-    /// An interval, from 0; `None` behind the end.
+    /// Reads an interval, counted from 0. Returns `None` beyond the end.
     ///
     /// # Errors
     /// As [`Recording::next`].

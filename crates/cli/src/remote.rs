@@ -1,4 +1,4 @@
-//! Addresses and tokens of `measure serve` and `measure run`.
+//! Addresses and tokens of the verbs that use two machines.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
@@ -11,46 +11,46 @@ use results::Privileges;
 use crate::exit::usage;
 use crate::output::complain;
 
-/// Who runs this, as the results file has it. Neither verb enters a user
-/// namespace: the path is this machine's own.
+/// Returns the privileges of this process, for the results. These verbs never enter a user
+/// namespace, because they measure the machine's own path.
 pub fn privileges() -> Privileges {
     if nix::unistd::geteuid().is_root() { Privileges::Root } else { Privileges::User }
 }
 
-/// The token of `--token`.
+/// Reads the file of `--token`.
 ///
 /// # Errors
-/// A usage error naming the file and what is wrong with it.
+/// A usage error that names the file and the problem.
 pub fn token(file: Option<&Path>) -> anyhow::Result<Option<Token>> {
     file.map(Token::read).transpose().map_err(|error| usage("--token", error))
 }
 
-/// A line a session on standard error; when that is closed, nobody reads it.
+/// Logs a session event as a line on standard error.
 pub fn tell(event: Event) {
     complain(&match event {
         Event::Opened(client) => format!("{client}: session opened"),
-        Event::Closed(client, why) => format!("{client}: session over: {why}"),
-        Event::TurnedAway(client, why) => format!("{client}: turned away: {why}"),
+        Event::Closed(client, why) => format!("{client}: session closed: {why}"),
+        Event::TurnedAway(client, why) => format!("{client}: refused: {why}"),
         Event::MoreTurnedAway { count, over, most } => {
             let most = most.map_or_else(String::new, |most| format!(", most from {most}"));
             let seconds = over.as_secs_f64();
-            format!("{count} more connections turned away in the last {seconds:.0} s{most}")
+            format!("{count} more connections refused in the last {seconds:.0} s{most}")
         }
     });
 }
 
-/// `HOST[:PORT]`: a name, an IPv4 address, an IPv6 address in brackets where a
-/// port follows.
+/// An address `HOST[:PORT]`. HOST is a name, an IPv4 address, or an IPv6 address, which needs
+/// brackets if a port follows.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Target<'a> {
     /// Host name or IP address, without brackets.
     pub host: &'a str,
-    /// TCP port of the control connection; the data port is the next.
+    /// TCP port of the control connection. The data port is the next one.
     pub port: u16,
 }
 
 impl<'a> Target<'a> {
-    /// Reads it; the data port is the next one, so the last port is none.
+    /// Parses an address. Port 65535 is invalid, because the data port would be beyond it.
     ///
     /// # Errors
     /// A usage error.
@@ -58,13 +58,15 @@ impl<'a> Target<'a> {
         Target::parse_with(argument, text, PORT)
     }
 
-    /// The same with another port where none is given.
+    /// Like [`Target::parse`], with another default port.
     ///
     /// # Errors
     /// A usage error.
     pub fn parse_with(argument: &str, text: &'a str, port: u16) -> anyhow::Result<Target<'a>> {
         let default = port;
-        let wanted = || usage(argument, format!("{text:?}: wanted HOST, HOST:PORT or [IPV6]:PORT"));
+        let wanted =
+            || usage(argument, format!("{text:?}: expected HOST, HOST:PORT or [IPV6]:PORT"));
+        // Check for a plain address first: an IPv6 address contains colons that are not a port.
         let (host, port) = if text.parse::<IpAddr>().is_ok() {
             (text, None)
         } else if let Some(rest) = text.strip_prefix('[') {
@@ -79,6 +81,7 @@ impl<'a> Target<'a> {
         } else {
             text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)))
         };
+        // A usage error (exit code 2) instead of the error of the resolver.
         if host.is_empty() || host.contains(char::is_whitespace) {
             return Err(wanted());
         }
@@ -93,10 +96,10 @@ impl<'a> Target<'a> {
         Ok(Target { host, port })
     }
 
-    /// Its first address that can be connected to.
+    /// Resolves the first address.
     ///
     /// # Errors
-    /// An unknown name; an address that is none of one machine.
+    /// An unknown name; an unspecified or multicast address.
     pub fn resolve(&self, argument: &str) -> anyhow::Result<SocketAddr> {
         let mut addresses = (self.host, self.port)
             .to_socket_addrs()
@@ -104,8 +107,9 @@ impl<'a> Target<'a> {
         let address = addresses
             .next()
             .with_context(|| format!("{argument}: {} has no address", self.host))?;
+        // Neither names a single machine to measure.
         if address.ip().is_unspecified() || address.ip().is_multicast() {
-            return Err(usage(argument, format!("{}: wanted one machine's address", address.ip())));
+            return Err(usage(argument, format!("{}: expected a unicast address", address.ip())));
         }
         Ok(address)
     }

@@ -1,5 +1,5 @@
-//! Paths to another machine, on which `measure serve` runs: as subjects of a run,
-//! and as the results have them.
+//! Paths to a machine that runs `measure serve`: as subjects of a run, and as records in the
+//! results.
 
 use std::sync::Arc;
 
@@ -19,26 +19,27 @@ use crate::exit::usage;
 use crate::measure_options::{Asked, Manner};
 use crate::survey;
 
-/// Offloads of a real NIC are as they are; each testbed's entry lists them.
+/// Offloads of a real NIC stay unchanged; the testbed records list them.
 const OFFLOAD: Profile = Profile::AsFound;
 /// A path that is measured.
 pub struct Path {
-    /// What it is called.
+    /// Name of the path.
     pub name: String,
-    /// The server at its other end.
+    /// The server at the remote end.
     pub remote: Arc<Remote>,
 }
 
 impl Path {
-    /// The smaller MTU of its ends, bytes.
+    /// Returns the smaller MTU of both endpoints, in bytes.
     pub fn mtu(&self) -> u32 {
         self.remote.devices().map(|device| device.mtu).into_iter().min().unwrap_or(0)
     }
 
-    /// What is measured, from this namespace; `mtu` is that of its cells.
+    /// Returns the path under test from this namespace. `mtu` is the MTU key of its cells.
     pub fn subject(&self, here: &Arc<NetNs>, mtu: u32) -> PathUnderTest {
         let [client, server] = self.remote.devices();
         PathUnderTest {
+            // Only lab modes need an extra warm-up for datagrams.
             datagram_warmup: std::time::Duration::ZERO,
             mode: self.name.clone(),
             offload: OFFLOAD,
@@ -54,8 +55,9 @@ impl Path {
     }
 }
 
-/// Paths as the results have them, the baseline first. `vary` is what was varied.
+/// Builds the records of the paths, the baseline first. `vary` are the varied settings.
 pub fn record(paths: &[Path], vary: Vec<String>) -> Paths {
+    // All cells share the MTU of the baseline.
     let mtu = paths[0].mtu();
     Paths {
         plan: None,
@@ -70,25 +72,25 @@ pub fn record(paths: &[Path], vary: Vec<String>) -> Paths {
     }
 }
 
-/// Checks that the built-in engine alone is asked for: no other has a server at the far
+/// Checks that only the built-in engine is requested: other engines have no server at the remote
 /// end.
 ///
 /// # Errors
-/// Usage, naming the engine.
+/// A usage error that names the engine.
 pub fn check_engines(asked: &Asked) -> anyhow::Result<()> {
     match asked.asks.iter().find(|ask| ask.engine != Engine::Overlane) {
         None => Ok(()),
         Some(tool) => {
-            let problem = format!("{} is driven in the lab only (overlane lab run)", tool.engine);
+            let problem = format!("{} is only supported by overlane lab run", tool.engine);
             Err(usage("--engine", problem))
         }
     }
 }
 
-/// Checks every load against the server's limits, before anything is measured.
+/// Checks every load against the server's limits, before the measurement starts.
 ///
 /// # Errors
-/// Usage, naming the server and the limit.
+/// A usage error that names the server and the limit.
 pub fn check_limits(asked: &Asked, manner: &Manner, paths: &[Path]) -> anyhow::Result<()> {
     for path in paths {
         for ask in &asked.asks {
@@ -107,22 +109,24 @@ pub fn check_limits(asked: &Asked, manner: &Manner, paths: &[Path]) -> anyhow::R
     Ok(())
 }
 
-/// Whether a server runs on this machine, too.
+/// Returns whether a server runs on this machine.
 pub fn on_one_machine(paths: &[Path]) -> bool {
     paths.iter().any(|path| path.remote.is_same_machine())
 }
 
-/// Where threads run: two machines share no CPU, so each end has all of its own.
+/// Returns the CPUs for the threads. Two machines share no CPU, so each end uses all of its own.
 ///
 /// # Errors
-/// When this thread's CPUs cannot be read.
+/// If the CPUs of this thread cannot be read.
 pub fn placement(asked: Placement, paths: &[Path]) -> anyhow::Result<Placed> {
     let policy = PlacementPolicy::from(asked);
     let here = sys::affinity::of_this_thread()?;
+    // Use only CPUs that the servers of all paths can use.
     let at_every = |cpu: &usize| paths.iter().all(|path| path.remote.cpus().contains(cpu));
     let there: Vec<usize> =
         paths[0].remote.cpus().iter().copied().filter(|cpu| at_every(cpu)).collect();
     let placed = policy.place(&here);
+    // Without pinning, no CPU list is needed.
     if policy == PlacementPolicy::None {
         return Ok(placed);
     }
@@ -130,7 +134,7 @@ pub fn placement(asked: Placement, paths: &[Path]) -> anyhow::Result<Placed> {
     let same_machine = on_one_machine(paths);
     let usable = |cpu: &usize| there.contains(cpu);
     Ok(match policy {
-        // Both ends on one machine: as in the lab, where both may run there.
+        // Both ends on one machine: split its CPUs as in the lab, if the server may use its share.
         _ if same_machine && placed.server_cpus.iter().all(usable) => placed,
         PlacementPolicy::Same => {
             Placed { client_cpus: first(&here), server_cpus: first(&there), ..placed }
@@ -146,6 +150,7 @@ fn mode_record(path: &Path) -> ModeRecord {
         "control connection: round trip {:.0} us",
         path.remote.round_trip().as_secs_f64() * 1e6
     )];
+    // A different version may measure differently, so note it.
     if version != env!("CARGO_PKG_VERSION") {
         notes.push(format!("the server is overlane {version}"));
     }
@@ -173,40 +178,41 @@ fn testbed_record(path: &Path, mtu: u32) -> TestbedRecord {
     }
 }
 
-/// What is said of the server's machine before the first block. Nothing where it is this one.
+/// Returns notes about the server's machine, for before the first block. Empty if it is this one.
 pub fn first_lines(paths: &[Path], manner: &Manner) -> Vec<String> {
+    // If the server runs here, the survey of this machine already covers it.
     let elsewhere = paths.last().filter(|_| !on_one_machine(paths));
     let packets_per_s = elsewhere.map_or(0.0, |path| path.remote.packets_per_s());
     let traffic = survey::traffic(packets_per_s, "the server's machine", manner);
     busy_server(paths).into_iter().chain(traffic).collect()
 }
 
-/// That other programs use the server's machine; this one is looked at more closely.
+/// Warns if other programs use the server's machine. This machine has its own survey.
 fn busy_server(paths: &[Path]) -> Option<String> {
     let load = paths.last()?.remote.idle_load();
     (!on_one_machine(paths) && load > Limits::DEFAULT.other_share).then(|| {
         format!(
-            "{}: {:.0}% of all CPUs were busy before the run: something else is running",
+            "{}: {:.0}% of all CPUs were busy before the run: other programs are running",
             Remote::HOST,
             load * 100.0
         )
     })
 }
 
-/// What a reader of the results should know of these paths.
+/// Returns warnings about these paths, for the results.
 pub fn warnings(paths: &[Path]) -> Vec<String> {
     let mut warnings = Vec::new();
     let same = on_one_machine(paths);
     if same {
         warnings.push(
-            "both ends run on one machine: its CPU time is counted once, for both".to_owned(),
+            "both endpoints run on one machine: its CPU time is counted once, for both".to_owned(),
         );
     }
     if let [baseline, path] = paths
         && !baseline.remote.shares_machine_with(&path.remote)
     {
         warnings.push(format!(
-            "{} and {} lead to two different machines: their ratio compares machines, too",
+            "{} and {} lead to different machines: their ratio also compares the machines",
             baseline.name, path.name
         ));
     }

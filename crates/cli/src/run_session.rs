@@ -1,5 +1,4 @@
-//! A run, and what goes on beside its samples: the progress bar, the time
-//! line, and the setting that is varied.
+//! Executes a run together with its progress bar, its timeline, and the varied settings.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -18,21 +17,21 @@ use testbed::{Held, Host};
 use crate::progress::Progress;
 use crate::variation::Varied;
 
-/// What puts the settings of a plan in effect.
+/// Applies the settings of a plan.
 pub trait Vary {
-    /// Puts the cell's setting in effect, and takes back the last one's.
+    /// Restores the previous setting and applies the cell's.
     ///
     /// # Errors
-    /// Why it cannot be had: the sample is void.
+    /// The reason why it cannot be applied. The sample is then void.
     fn set(&mut self, cell: &PlannedCell) -> Result<(), String>;
 
-    /// A sample was taken.
+    /// Called after each sample.
     fn sampled(&mut self, _sample: &Sample) {}
 
-    /// Takes back what is in effect, at the end of the run.
+    /// Restores the applied setting at the end of the run.
     ///
     /// # Errors
-    /// What could not be given back.
+    /// The setting that could not be restored.
     fn finish(&mut self) -> anyhow::Result<()>;
 }
 
@@ -49,18 +48,18 @@ impl Vary for Nothing {
     }
 }
 
-/// Applies a cell's setting to the hosts of its testbed, and restores it before another. What
-/// guests were started with is in effect for as long as their testbed stands.
+/// Applies a cell's setting to the hosts of its testbed, and restores it before the next. Settings
+/// of guests are part of their testbed, and need no change between samples.
 pub struct InTestbeds<'a> {
     settings: &'a [Varied],
     /// The hosts of each subject.
     hosts: Vec<&'a [Arc<Host>]>,
-    /// PathUnderTest and setting in effect.
+    /// The applied setting, with the indices of its subject and setting.
     applied: Option<((usize, usize), Held)>,
 }
 
 impl<'a> InTestbeds<'a> {
-    /// `hosts` are those of each subject.
+    /// `hosts` has the hosts of each subject.
     pub fn new(settings: &'a [Varied], hosts: Vec<&'a [Arc<Host>]>) -> InTestbeds<'a> {
         InTestbeds { settings, hosts, applied: None }
     }
@@ -68,15 +67,16 @@ impl<'a> InTestbeds<'a> {
 
 impl Vary for InTestbeds<'_> {
     fn set(&mut self, cell: &PlannedCell) -> Result<(), String> {
+        // Guest settings are part of their own testbed, so only host settings need a change.
         let of_hosts = |setting: &usize| matches!(self.settings[*setting], Varied::Hosts(_));
         let wanted = cell.setting.filter(of_hosts).map(|setting| (cell.subject, setting));
+        // Consecutive samples of the same setting need no change.
         if self.applied.as_ref().map(|(which, _)| *which) == wanted {
             return Ok(());
         }
+        // Restore first, because both settings may affect the same device.
         if let Some((_, applied)) = self.applied.take() {
-            applied
-                .restore()
-                .map_err(|error| format!("the setting was not given back: {error}"))?;
+            applied.restore().map_err(|error| format!("the setting was not restored: {error}"))?;
         }
         if let Some((subject, at)) = wanted
             && let Varied::Hosts(setting) = &self.settings[at]
@@ -90,16 +90,16 @@ impl Vary for InTestbeds<'_> {
 
     fn finish(&mut self) -> anyhow::Result<()> {
         match self.applied.take() {
-            Some((_, applied)) => applied.restore().context("a varied setting was not given back"),
+            Some((_, applied)) => applied.restore().context("a varied setting was not restored"),
             None => Ok(()),
         }
     }
 }
 
-/// Carries out a plan. A time line that cannot be kept is left out, with a word in the log.
+/// Executes a plan. If no timeline can be recorded, logs a warning and goes on without.
 ///
 /// # Errors
-/// A plan that cannot be begun; a setting that could not be given back.
+/// A plan that cannot be started; a setting that could not be restored.
 pub fn run(
     progress: &mut Progress,
     plan: &Plan,
@@ -110,15 +110,17 @@ pub fn run(
 ) -> anyhow::Result<(Outcome, Option<Timeline>)> {
     let blocks =
         plan.stopping.half_width.map_or(plan.stopping.blocks, |_| plan.stopping.max_blocks);
+    // The extra 100 ms are an estimate of the time between two samples, for the progress bar only.
     let sample = plan.duration + plan.warmup + Duration::from_millis(100);
     progress.measure(sample * plan.cells.len() as u32 * blocks);
     let recorder = Recorder::start(plan.impact.is_some())
-        .inspect_err(|error| tracing::warn!("no time line is kept: {error}"))
+        .inspect_err(|error| tracing::warn!("no timeline is recorded: {error}"))
         .ok();
     let mut watching = Watching { progress, recorder, vary };
     let outcome = measure::run::run(plan, subjects, machine, &mut watching, stop);
     let Watching { recorder, vary, .. } = watching;
     let timeline = recorder.and_then(Recorder::finish);
+    // Restore settings even if the run has failed, and report both errors only afterwards.
     let given_back = vary.finish();
     progress.finish();
     given_back?;
@@ -149,6 +151,7 @@ impl Observer for Watching<'_> {
     }
 
     fn sampled(&mut self, cell: CellRef<'_>, progress: observer::Progress, sample: &Sample) {
+        // Only a log line: the results also contain void samples.
         if let Some(reason) = &sample.invalid_reason {
             let (mode, workload) = (&cell.subject.mode, cell.planned.ask.task);
             tracing::info!(mode, %workload, reason, "void sample");

@@ -1,10 +1,9 @@
-//! A thread that answers short requests: `status` and the like, Prometheus.
+//! A thread that answers short requests: control requests such as `status`, and Prometheus.
 //!
-//! Whoever asks is a stranger until the kernel has said which user it is, and is asked
-//! that before a byte is read. A request is short, one deadline is for all of an exchange,
-//! and of those who wait at a door the oldest makes room. Nothing here waits for a single
-//! client, so one that is silent or slow holds up nobody; signals and packets have threads
-//! of their own.
+//! Clients are untrusted: on control sockets, the kernel reports their user ID before a byte is
+//! read. Requests are short, each exchange has one deadline, and when a door has too many clients,
+//! the oldest is disconnected. The thread never waits for a single client, so a slow one delays
+//! nobody. Signals and packets have separate threads.
 
 use std::io::{ErrorKind, Write};
 use std::net::TcpListener;
@@ -23,46 +22,46 @@ use serde::Serialize;
 
 use crate::control::Claim;
 
-/// How long an exchange may take, from the connection to its end.
+/// Time limit of an exchange, from the connection to its end.
 const LIMIT: Duration = Duration::from_secs(2);
-/// Clients at a door at a time.
+/// Maximum number of concurrent clients per door.
 const MOST: usize = 16;
-/// Longest line that asks something, bytes.
+/// Maximum length of a request line, in bytes.
 const LINE: usize = 512;
-/// After an error that a door cannot help (no descriptor is left), bounded work.
+/// Pause after a temporary error such as EMFILE, so that retries do not use all CPU time.
 const REST: Duration = Duration::from_millis(100);
 
 /// Answer to one request.
 pub struct Reply {
     bytes: Vec<u8>,
-    /// The process is to end; the connection stays until it has.
+    /// The process must exit. The connection stays open until then.
     ends: bool,
 }
 
 impl Reply {
-    /// A line of JSON. With `ends` the process is to end after it.
+    /// Returns a line of JSON. With `ends`, the process must exit after sending it.
     ///
     /// # Errors
-    /// What cannot be serialised.
+    /// If the answer cannot be serialised.
     pub fn line(answer: &impl Serialize, ends: bool) -> anyhow::Result<Reply> {
         Ok(Reply { bytes: (serde_json::to_string(answer)? + "\n").into_bytes(), ends })
     }
 
-    /// Bytes as they are.
+    /// Returns an answer of raw bytes.
     pub fn bytes(bytes: Vec<u8>) -> Reply {
         Reply { bytes, ends: false }
     }
 }
 
-/// Answers a request, or hangs up.
+/// Answers a request. `None` closes the connection.
 type Answer = Box<dyn FnMut(&[u8]) -> Option<Reply> + Send>;
 
-/// Socket whose connections are accepted by the thread of [`Serving`].
+/// A socket whose connections the thread of [`Serving`] accepts.
 #[derive(Debug)]
 pub enum Listener {
-    /// A Unix stream socket, whose peers' user IDs the kernel tells.
+    /// A Unix stream socket. The kernel reports the user IDs of its peers.
     Unix(UnixListener),
-    /// At an address and port; anyone on the network may connect.
+    /// A TCP socket. Anyone on the network may connect.
     Tcp(TcpListener),
 }
 
@@ -89,10 +88,10 @@ impl Listener {
     }
 }
 
-/// A listening socket, and who is answered what.
+/// A listening socket with its allowed users and its answers.
 pub struct Door {
     listener: Listener,
-    /// Users who may ask; `None`: anyone who can connect.
+    /// Allowed users. `None`: everyone who can connect.
     users: Option<Vec<u32>>,
     longest: usize,
     is_whole: fn(&[u8]) -> bool,
@@ -100,10 +99,10 @@ pub struct Door {
 }
 
 impl Door {
-    /// A socket at which root and `users` ask by a line.
+    /// Creates a door for request lines of root and `users`.
     ///
     /// # Errors
-    /// When descriptors have run out.
+    /// If no descriptors are left.
     pub fn of_lines(
         claim: &Claim,
         users: &[u32],
@@ -117,12 +116,12 @@ impl Door {
             users: Some(users),
             longest: LINE,
             is_whole: |bytes| bytes.ends_with(b"\n"),
-            // Who asks for what there is not is hung up on.
+            // Close the connection on an unknown request.
             answer: Box::new(move |line| answer(std::str::from_utf8(line).ok()?.trim()).ok()),
         })
     }
 
-    /// A socket at which anyone asks who can connect.
+    /// Creates a door for everyone who can connect.
     pub fn open_to_all(
         listener: Listener,
         longest: usize,
@@ -133,7 +132,7 @@ impl Door {
     }
 }
 
-/// The thread. Dropping it ends it.
+/// The serving thread. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct Serving {
     stop: Option<UnixStream>,
@@ -143,10 +142,10 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Starts it.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// When descriptors or threads have run out.
+    /// If no descriptors or threads are left.
     pub fn start(doors: Vec<Door>) -> anyhow::Result<Serving> {
         for door in &doors {
             door.listener.set_nonblocking().context("listening socket")?;
@@ -161,7 +160,7 @@ impl Serving {
             .spawn(move || {
                 if let Some(last) = room.serve(&stopped) {
                     *theirs.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
-                    // Who waits for this sees the end of the socket anyway.
+                    // Ignore errors: closing the socket also makes `ended` readable.
                     let _ = (&tell).write_all(&[1]);
                 }
             })
@@ -169,13 +168,13 @@ impl Serving {
         Ok(Serving { stop: Some(stop), ended, asker, thread: Some(thread) })
     }
 
-    /// Becomes readable when somebody has asked for the end.
+    /// Returns a descriptor that becomes readable when a client has requested the exit.
     pub fn ended(&self) -> BorrowedFd<'_> {
         self.ended.as_fd()
     }
 
-    /// Ends the thread; gives the connection of who asked for the end of the process, and
-    /// waits for it.
+    /// Stops the thread. Returns the connection of the client that requested the exit and waits
+    /// for it.
     pub fn stop(mut self) -> Option<OwnedFd> {
         self.finish();
         self.asker.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -204,24 +203,24 @@ struct Client {
     sent: usize,
 }
 
-/// What became of a client.
+/// State of a client after an event.
 enum ClientState {
     Waits,
     Gone,
-    /// The process is to end.
+    /// The client has requested the exit of the process.
     Last,
 }
 
 struct Room {
     doors: Vec<Door>,
-    /// In the order of their arrival: the first is dropped when a door has too many.
+    /// In order of arrival. If a door has too many clients, its first one is dropped.
     clients: Vec<Client>,
-    /// No door is opened before.
+    /// Accept no connections before this time.
     rest: Option<Instant>,
 }
 
 impl Room {
-    /// Until told to stop, or until a client asks for the end of the process: its connection.
+    /// Serves until `stopped` or a request to exit. Returns the connection of that request.
     fn serve(&mut self, stopped: &UnixStream) -> Option<OwnedFd> {
         loop {
             let (ready, doors) = self.wait(stopped)?;
@@ -230,6 +229,8 @@ impl Room {
             for ready in ready {
                 let outcome = match ready {
                     true => self.go_on(at),
+                    // The deadline covers the whole exchange, so trickling bytes does not extend
+                    // it.
                     false if now >= self.clients[at].end => ClientState::Gone,
                     false => ClientState::Waits,
                 };
@@ -245,7 +246,7 @@ impl Room {
         }
     }
 
-    /// Which clients and which doors are ready; `None`: the end.
+    /// Waits, and returns which clients and doors are ready. `None` means stop.
     fn wait(&mut self, stopped: &UnixStream) -> Option<(Vec<bool>, Vec<bool>)> {
         self.rest = self.rest.filter(|rest| Instant::now() < *rest);
         let mut fds = vec![PollFd::new(stopped.as_fd(), PollFlags::POLLIN)];
@@ -264,7 +265,7 @@ impl Room {
         if let Err(error) = poll(&mut fds, timeout)
             && error != Errno::EINTR
         {
-            // No memory is left, for the moment.
+            // poll(2) failed, for example with ENOMEM: retry later.
             std::thread::sleep(REST);
         }
         let mut ready = fds.iter().map(|fd| fd.any().unwrap_or(false));
@@ -275,26 +276,27 @@ impl Room {
         Some((clients, ready.collect()))
     }
 
-    /// Lets one in who may ask.
+    /// Accepts a client if its user is allowed.
     fn admit(&mut self, at: usize) {
         let door = &self.doors[at];
         let stream = match door.listener.accept() {
             Ok(stream) => stream,
             Err(error)
+                // The client has gone between poll and accept.
                 if [ErrorKind::WouldBlock, ErrorKind::ConnectionAborted]
                     .contains(&error.kind()) =>
             {
                 return;
             }
             Err(_) => {
-                // No descriptor is left: asking at once again would not help.
+                // No descriptor is left: an immediate retry would fail, too.
                 self.rest = Some(Instant::now() + REST);
                 return;
             }
         };
         if let Some(users) = &door.users {
             let user = getsockopt(&stream, PeerCredentials).map(|peer| peer.uid());
-            // Before a byte is read of whoever may not ask.
+            // Drop other users' connections before reading a byte from them.
             if !user.is_ok_and(|user| users.contains(&user)) {
                 return;
             }
@@ -303,7 +305,7 @@ impl Room {
         if here >= MOST
             && let Some(oldest) = self.clients.iter().position(|client| client.door == at)
         {
-            // An honest exchange takes milliseconds: the oldest is the least likely to be one.
+            // Normal exchanges take milliseconds, so the oldest client is the most suspicious one.
             self.clients.remove(oldest);
         }
         let end = Instant::now() + LIMIT;
@@ -311,7 +313,7 @@ impl Room {
         self.clients.push(Client { stream, door: at, end, asked, answer, sent: 0 });
     }
 
-    /// Reads or writes what goes without waiting.
+    /// Reads or writes without waiting.
     fn go_on(&mut self, at: usize) -> ClientState {
         let client = &mut self.clients[at];
         let door = &mut self.doors[client.door];
@@ -326,21 +328,24 @@ impl Room {
             }
             if (door.is_whole)(&client.asked) {
                 client.answer = (door.answer)(&client.asked);
-                // What is not understood is not answered.
+                // No answer means an invalid request.
                 if client.answer.is_none() {
                     return ClientState::Gone;
                 }
+            // A request of this length is still incomplete, so it is too long.
             } else if client.asked.len() >= door.longest {
                 return ClientState::Gone;
             }
         }
         let Some(answer) = &client.answer else { return ClientState::Waits };
         let rest = &answer.bytes[client.sent..];
+        // No SIGPIPE if the client has closed its end.
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         match send(client.stream.as_raw_fd(), rest, flags) {
             Ok(length) => client.sent += length,
             Err(Errno::EAGAIN | Errno::EINTR) => {}
-            // Who asked for the end and went away has told its user that there was none.
+            // The client has gone. If it requested the exit, it has reported a failure: do not
+            // exit.
             Err(_) => return ClientState::Gone,
         }
         match (client.sent == answer.bytes.len(), answer.ends) {

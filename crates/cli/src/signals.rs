@@ -1,4 +1,4 @@
-//! Signals as sockets: what a verb that runs until it is told to end waits for.
+//! Signals as sockets, for verbs that run until a signal.
 
 use std::io::Read;
 use std::os::fd::BorrowedFd;
@@ -9,28 +9,28 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 
-/// Sockets that become readable when a signal came.
+/// Sockets that become readable on signals.
 pub struct Signals {
-    /// Readable after SIGINT or SIGTERM: the verb is to end.
+    /// Readable after SIGINT or SIGTERM: exit.
     pub end: UnixStream,
-    /// Readable after SIGUSR1: the verb is to print its counters.
+    /// Readable after SIGUSR1: print the counters.
     pub show: UnixStream,
 }
 
 impl Signals {
-    /// From here on these signals no longer end the process.
+    /// Installs the handlers. From then on, these signals no longer kill the process.
     ///
     /// # Errors
-    /// When descriptors have run out.
+    /// If no descriptors are left.
     pub fn new() -> anyhow::Result<Signals> {
         Ok(Signals { end: on_signals(&[SIGINT, SIGTERM])?, show: on_signals(&[SIGUSR1])? })
     }
 }
 
-/// A socket that becomes readable when one of these signals came.
+/// Returns a socket that becomes readable on any of these signals.
 ///
 /// # Errors
-/// When descriptors have run out.
+/// If no descriptors are left.
 pub fn on_signals(signals: &[i32]) -> anyhow::Result<UnixStream> {
     let pair = || {
         let (receiver, sender) = UnixStream::pair()?;
@@ -42,15 +42,15 @@ pub fn on_signals(signals: &[i32]) -> anyhow::Result<UnixStream> {
     pair().context("install signal handlers")
 }
 
-/// Waits until one can be read, or its other end is gone; says which.
+/// Waits until a descriptor is readable or closed by its peer. Returns which ones are.
 ///
 /// # Errors
-/// What poll(2) answers but `EINTR`.
+/// Errors of poll(2) other than `EINTR`.
 pub fn wait<const N: usize>(fds: [BorrowedFd<'_>; N]) -> anyhow::Result<[bool; N]> {
     wait_beside(fds, &[])
 }
 
-/// [`wait`], also for any of those beside.
+/// Like [`wait`], but the descriptors in `beside` also end the wait.
 ///
 /// # Errors
 /// As [`wait`].
@@ -69,8 +69,7 @@ pub fn wait_beside<const N: usize>(
     }
 }
 
-/// Takes what a signal has left in its socket: one byte a signal; several at once
-/// are answered once.
+/// Clears a signal socket. It has one byte per signal; several signals count as one.
 pub fn take(mut socket: &UnixStream) {
     let _ = socket.read(&mut [0; 64]);
 }

@@ -2,13 +2,13 @@
 
 use load::MAX_MESSAGE_BYTES;
 
-/// Most sizes of one run: a range with a small step is a mistake.
+/// Maximum number of sizes. More are likely a mistake in a range.
 const MOST: usize = 256;
 
-/// Parses a list of sizes and ranges, bytes.
+/// Parses a list of sizes and ranges, in bytes.
 ///
 /// # Errors
-/// Says what is wrong and what is allowed.
+/// A description of the problem and of the allowed values.
 pub fn parse(text: &str) -> Result<Vec<u32>, String> {
     let mut sizes = Vec::new();
     for part in text.split(',') {
@@ -26,12 +26,13 @@ pub fn parse(text: &str) -> Result<Vec<u32>, String> {
         }
     }
     sizes.sort_unstable();
+    // Ranges and single sizes may overlap.
     sizes.dedup();
     Ok(sizes)
 }
 
 fn size(text: &str) -> Result<u32, String> {
-    let allowed = || format!("size {text:?}: allowed are 1 to {MAX_MESSAGE_BYTES} bytes");
+    let allowed = || format!("size {text:?}: expected 1 to {MAX_MESSAGE_BYTES} bytes");
     let size: u32 = text.trim().parse().map_err(|_| allowed())?;
     if (1..=MAX_MESSAGE_BYTES).contains(&size) { Ok(size) } else { Err(allowed()) }
 }

@@ -1,12 +1,12 @@
-//! Taking over from the process that serves a namespace.
+//! Takeover from the process that serves a namespace.
 //!
-//! The successor attaches its programs behind those of its predecessor and publishes its own
-//! plan. From then on every packet finds one of both. Only then it takes the name of the
-//! control socket and has the predecessor end. Where it fails before, the predecessor goes on
-//! as if nothing had been.
+//! The successor attaches its programs behind those of its predecessor and publishes its own plan.
+//! From then on, every packet passes one of the two fast paths. Only then, the successor takes over
+//! the name of the control socket and tells the predecessor to exit. If it fails earlier, the
+//! predecessor continues unchanged.
 //!
-//! A confined process renames no files. A process that is forked before does that, once, has
-//! the predecessor end, and ends.
+//! A confined process cannot rename files. A helper process, forked before confinement, renames the
+//! socket, tells the predecessor to exit, and exits.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd};
@@ -21,27 +21,28 @@ use crate::accelerator::{self, Predecessor};
 use crate::confinement::Rights;
 use crate::control::{self, Claim};
 
-/// The name of the process that renames.
+/// Name of the helper process.
 const HEIR: &CStr = c"accel-heir";
-/// What renaming may take.
+/// Time limit of the helper.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Request to the forked process: rename the socket and end the predecessor.
+/// Request to the helper: rename the socket and stop the predecessor.
 const TAKE: &[u8] = b"t";
 
-/// What a successor has before it takes over.
+/// A takeover in preparation.
 pub struct Succession {
     predecessor: Predecessor,
-    /// Of the predecessor's socket.
+    /// Name of the predecessor's socket.
     name: String,
     heir: Option<Monitor>,
 }
 
-/// Claims a namespace, or a place beside the process that serves it.
+/// Claims a namespace, or the place of its successor if a process serves it.
 ///
 /// # Errors
-/// When another process is about to take over; when the one that serves it does not answer.
+/// If another process is taking over, or the serving process does not answer.
 pub fn claim(netns: &NetNs) -> anyhow::Result<(Claim, Option<Succession>)> {
     let name = accelerator::name(netns)?;
+    // Without a running process, --takeover is a normal start.
     let Some(predecessor) = accelerator::predecessor(netns)? else {
         return Ok((accelerator::claim(netns)?, None));
     };
@@ -51,16 +52,16 @@ pub fn claim(netns: &NetNs) -> anyhow::Result<(Claim, Option<Succession>)> {
 }
 
 impl Succession {
-    /// Who serves the namespace.
+    /// Returns the process that serves the namespace.
     pub fn predecessor(&self) -> &Predecessor {
         &self.predecessor
     }
 
-    /// Forks the process that renames the socket of `claim`, and `also` a file, once the
-    /// time has come, and has the predecessor end. To be called before there are threads.
+    /// Forks the helper, which will rename the socket of `claim` and the file `also`, and stop the
+    /// predecessor. Must be called before any thread starts.
     ///
     /// # Errors
-    /// When there can be no other process.
+    /// If no process can be forked.
     pub fn prepare(
         &mut self,
         claim: &Claim,
@@ -68,6 +69,7 @@ impl Succession {
     ) -> anyhow::Result<()> {
         let (directory, from) = (claim.directory()?, claim.file().to_owned());
         let name = self.name.clone();
+        // The helper closes all other descriptors.
         let kept = [directory.as_fd().as_raw_fd()];
         let prepare = || Rights::only(&[], None).map(drop);
         let heir = Monitor::start(HEIR, &kept, prepare, |_, request| {
@@ -80,11 +82,12 @@ impl Succession {
             }
             let predecessor =
                 control::take_name(&directory, &from, &name).map_err(|e| format!("{e:#}"))?;
-            // Here, not in the successor: where that is killed now, nobody is left behind
-            // whom no name leads to. The predecessor may have ended meanwhile, or hang: its
-            // programs are before the successor's and do the same, until it ends.
+            // The helper does this, not the successor: if the successor is killed now, the
+            // predecessor still exits, although its name is gone. Only warn on errors: the
+            // predecessor may have exited or may hang. Until it exits, its programs run before the
+            // successor's and do the same.
             if let Some(Err(error)) = predecessor.map(|stream| accelerator::hand_over(&stream)) {
-                tracing::warn!("the process that this one takes over from: {error:#}");
+                tracing::warn!("takeover: the old process: {error:#}");
             }
             Ok(Vec::new())
         })?;
@@ -92,11 +95,11 @@ impl Succession {
         Ok(())
     }
 
-    /// Takes the name and has the predecessor end. The fast path of this process is in
-    /// force.
+    /// Takes over the name and stops the predecessor. Call it once the fast path of this process is
+    /// in force.
     ///
     /// # Errors
-    /// When the name cannot be had: then the predecessor goes on.
+    /// If the name cannot be taken over. The predecessor then continues.
     pub fn take_over(self) -> anyhow::Result<u32> {
         let pid = self.predecessor.pid;
         if let Some(heir) = &self.heir

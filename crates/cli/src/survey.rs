@@ -1,5 +1,5 @@
-//! What else runs on this machine, said before the first block: who, what that does to
-//! the intervals, and what would help.
+//! Survey of other load on this machine before the first block. Reports its source, its effect on
+//! the intervals, and a remedy.
 
 use std::time::Duration;
 
@@ -11,42 +11,42 @@ use crate::measure_options::Manner;
 use crate::output::complain;
 use crate::progress::Progress;
 
-/// How long a machine is watched doing nothing before a run, and in how many steps.
+/// Duration of the survey before a run, and its number of steps.
 const WATCH: Duration = Duration::from_millis(500);
 const STEPS: u32 = 5;
-/// Below this share of all CPUs others are not worth a word.
+/// Share of all CPUs from which on other load is reported.
 const WORTH_SAYING: f64 = 0.05;
-/// The same of softirqs, and packets a second, which are somebody's traffic.
+/// Share of softirq time and packets per second from which on they are reported.
 const SOFTIRQ: f64 = 0.03;
 const TRAFFIC: f64 = 1000.0;
-/// Consumers named, at most, and the share of a CPU from which on they are.
+/// Maximum number of programs to name, and their minimum share of one CPU.
 const NAMED: usize = 3;
 const NAMED_FROM: f64 = 0.05;
-/// A CPU is idle that is busy for less than this share.
+/// Busy share below which a CPU counts as idle.
 const IDLE: f64 = 0.1;
-/// A CPU is taken of which others use more than this share.
+/// Busy share above which a CPU counts as taken by other programs.
 const TAKEN: f64 = 0.5;
-/// Half-width of an interval from which on something should be done about it.
+/// Half-width of an interval from which on a remedy is recommended.
 const WIDE: f64 = 0.10;
-/// Noise of a sample's value on an idle machine (standard deviation).
+/// Noise of a sample on an idle machine (standard deviation).
 const NOISE: f64 = 0.04;
 
-/// Watches the machine, and says what else runs.
+/// Surveys the machine and reports other load.
 ///
 /// # Errors
-/// When the machine cannot be sampled.
+/// If the machine cannot be sampled.
 pub fn look(machine: &mut Machine, manner: &Manner, progress: &Progress) -> anyhow::Result<Survey> {
     let survey = watch(machine, manner)?;
     say(&lines(&survey, manner), progress);
     Ok(survey)
 }
 
-/// Watches the machine, and says what else runs, here and on the server's machine. Threads are
-/// not pinned to CPUs that others have, where `may_unpin`: both ends are here, and it was not
-/// asked where they run. A thread that is pinned there waits for a CPU while another may be free.
+/// Surveys the machine and reports other load, here and on the server's machine. With `may_unpin`
+/// (both endpoints here, no placement requested), does not pin threads to CPUs that other programs
+/// use: a pinned thread would wait there while another CPU may be free.
 ///
 /// # Errors
-/// When the machine cannot be sampled.
+/// If the machine cannot be sampled.
 pub fn look_and_place(
     machine: &mut Machine,
     manner: &mut Manner,
@@ -55,15 +55,17 @@ pub fn look_and_place(
     progress: &Progress,
 ) -> anyhow::Result<Survey> {
     let survey = watch(machine, manner)?;
+    // An explicit --placement stays as given.
     let crowded = crowded(&survey, &manner.placement).filter(|_| may_unpin);
     if crowded.is_some() {
         manner.placement = PlacementPolicy::None.place(&[]);
+        // Without pinning, no CPU is more important than others.
         machine.focus_on([]);
     }
     let mut said = lines(&survey, manner);
     said.extend(crowded.map(|cpus| {
         format!(
-            "placement: other programs have CPU {cpus}: threads are not pinned (--placement split \
+            "placement: other programs use CPU {cpus}, so threads are not pinned (--placement split \
              pins them)"
         )
     }));
@@ -72,11 +74,12 @@ pub fn look_and_place(
     Ok(survey)
 }
 
-/// CPUs of the end that has none which others leave half of; `None`: there is no such end.
-/// An end that may use every CPU finds what is free by itself.
+/// Returns the CPUs of an endpoint if other programs take more than half of each. Ignores an
+/// endpoint that may use every CPU, because the scheduler then finds a free one.
 fn crowded(survey: &Survey, placement: &Placement) -> Option<String> {
     let is_taken = |cpu: &usize| survey.cpus.iter().any(|one| one.cpu == *cpu && one.busy > TAKEN);
     let ends = [&placement.client_cpus, &placement.server_cpus];
+    // An endpoint without pinning, or pinned to all CPUs, is not restricted.
     let pinned = ends.into_iter().filter(|cpus| (1..survey.cpus.len()).contains(&cpus.len()));
     let end = pinned.into_iter().find(|cpus| cpus.iter().all(is_taken))?;
     Some(end.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
@@ -88,26 +91,26 @@ fn watch(machine: &mut Machine, manner: &Manner) -> anyhow::Result<Survey> {
     Ok(machine.survey(WATCH, STEPS)?)
 }
 
-/// The bar is drawn again below them.
+/// Prints lines above the progress bar.
 fn say(lines: &[String], progress: &Progress) {
     progress.aside(|| lines.iter().for_each(|line| complain(line)));
 }
 
-/// What the results file says of it.
+/// Returns the warnings for the results file.
 pub fn warnings(survey: &Survey, manner: &Manner) -> Vec<String> {
     let mut warnings: Vec<String> = who(survey).into_iter().collect();
     warnings.extend(quota(survey));
     if let Some(impact) = manner.impact {
         warnings.push(format!(
-            "measured under --impact {:.3}%: what is proven holds for a small load, one request at \
-             a time, and says nothing of a full one",
+            "measured under --impact {:.3}%: the results hold for a small load, one request at a \
+             time, not for a full load",
             impact.share * 100.0
         ));
     }
     warnings
 }
 
-/// Everything that there is to say; nothing on an idle machine.
+/// Returns all lines of the report. Empty on an idle machine.
 fn lines(survey: &Survey, manner: &Manner) -> Vec<String> {
     let mut lines: Vec<String> = who(survey).into_iter().collect();
     if !lines.is_empty() {
@@ -119,7 +122,7 @@ fn lines(survey: &Survey, manner: &Manner) -> Vec<String> {
     lines
 }
 
-/// The line about others' traffic on a machine, where a test should be bounded and is not.
+/// Returns a line about production traffic on a machine, unless --impact already limits the test.
 pub fn traffic(packets_per_s: f64, machine: &str, manner: &Manner) -> Option<String> {
     (packets_per_s > TRAFFIC && manner.impact.is_none()).then(|| {
         format!(
@@ -129,15 +132,16 @@ pub fn traffic(packets_per_s: f64, machine: &str, manner: &Manner) -> Option<Str
     })
 }
 
-/// The line about other load on the CPUs; `None` below what is worth a line.
+/// Returns a line about other load on the CPUs, or `None` if it is small.
 fn who(survey: &Survey) -> Option<String> {
     let Survey { whole, softirq, .. } = survey;
     let taken = survey.taken();
+    // Small loads are normal and do not affect the intervals.
     if taken < WORTH_SAYING && *softirq < SOFTIRQ {
         return None;
     }
     let mut said = format!(
-        "busy: others use {:.0}% of {} CPUs",
+        "busy: other programs use {:.0}% of {} CPUs",
         whole.other_share.min(1.0) * 100.0,
         survey.cpus.len()
     );
@@ -152,38 +156,39 @@ fn who(survey: &Survey) -> Option<String> {
         .map(|one| format!("{} (pid {}) {:.0}%", one.command, one.pid, one.share * 100.0))
         .collect();
     if !named.is_empty() {
-        said += &format!("; most by {} of a CPU", named.join(", "));
+        said += &format!("; most by {} of one CPU", named.join(", "));
     }
     Some(said)
 }
 
-/// What that does to the intervals.
+/// Returns a line about the effect on the intervals.
 fn effect(survey: &Survey, manner: &Manner) -> String {
+    // With --disturbance, samples are not compared with the background.
     if let Rule::Strict(limits) = manner.rule {
         let past = survey.whole.other_share > limits.other_share;
         return match past {
             true => format!(
-                "effect: past --disturbance {:.0}, most samples will be void: without that option \
-                 they are judged against this background",
+                "effect: above --disturbance {:.0}, most samples will be void; without this option \
+                 samples are compared with this background",
                 limits.other_share * 100.0
             ),
-            false => "effect: none on samples that stay within --disturbance".to_owned(),
+            false => "effect: none on samples within --disturbance".to_owned(),
         };
     }
     let wide = expected(survey, blocks(manner)) * 100.0;
     match !survey.comes_and_goes() {
         true => format!(
-            "effect: steady, so both sides of a ratio share it: intervals of up to about ±{wide:.0}%"
+            "effect: steady load affects both sides of a ratio: intervals of up to about ±{wide:.0}%"
         ),
         false => format!(
-            "effect: it comes and goes (±{:.0}%): intervals of up to about ±{wide:.0}% after {} blocks",
+            "effect: varying load (±{:.0}%): intervals of up to about ±{wide:.0}% after {} blocks",
             survey.swing() * 100.0,
             blocks(manner)
         ),
     }
 }
 
-/// The line of advice: idle CPUs, longer samples, more blocks, or nothing.
+/// Returns a line with a remedy: idle CPUs, longer samples, more blocks, or nothing.
 fn help(survey: &Survey, manner: &Manner) -> String {
     let Placement { client_cpus, server_cpus, .. } = &manner.placement;
     let used = |cpu: &usize| client_cpus.contains(cpu) || server_cpus.contains(cpu);
@@ -191,39 +196,43 @@ fn help(survey: &Survey, manner: &Manner) -> String {
     let idle: Vec<usize> =
         survey.cpus.iter().filter(|one| one.busy < IDLE).map(|one| one.cpu).collect();
     let crowded = survey.cpus.iter().map(|one| one.cpu).any(|cpu| used(&cpu) && busy(&cpu));
+    // Client and server need one idle CPU each.
     if crowded && idle.len() >= 2 {
         let idle: Vec<String> = idle.iter().map(ToString::to_string).collect();
-        return format!("help: idle CPUs for the pair: taskset -c {} overlane …", idle.join(","));
+        return format!("help: use the idle CPUs: taskset -c {} overlane …", idle.join(","));
     }
     if survey.comes_and_goes() || expected(survey, blocks(manner)) > WIDE {
         let longer = manner.duration.as_secs_f64() * 4.0;
         return match manner.impact {
-            Some(_) => "help: more blocks (--blocks)".to_owned(),
-            None => format!("help: longer samples even it out (--duration {longer})"),
+            // Pulses must stay short under --impact.
+            Some(_) => "help: use more blocks (--blocks)".to_owned(),
+            None => format!("help: use longer samples (--duration {longer})"),
         };
     }
-    "help: nothing to be done".to_owned()
+    "help: nothing to do".to_owned()
 }
 
-/// A limit on overlane itself.
+/// Returns a line about a CPU limit on overlane itself.
 fn quota(survey: &Survey) -> Option<String> {
+    // A quota of all CPUs or more does not limit anything.
     let quota = survey.quota.filter(|quota| *quota < survey.cpus.len() as f64)?;
     Some(format!(
-        "limit: a control group lets overlane use {quota:.2} of {} CPUs (cpu.max): it holds samples \
-         back, which counts as background",
+        "limit: a control group limits overlane to {quota:.2} of {} CPUs (cpu.max): it throttles \
+         samples, which counts as background",
         survey.cpus.len()
     ))
 }
 
-/// Blocks of the run, at most.
+/// Returns the maximum number of blocks of the run.
 fn blocks(manner: &Manner) -> u32 {
     let stopping = &manner.stopping;
     stopping.half_width.map_or(stopping.blocks, |_| stopping.max_blocks)
 }
 
-/// Half-width to be expected of an interval of a ratio: of the median of so many ratios of
-/// two samples, each with the noise of an idle machine and that of what is left to it.
+/// Estimates the half-width of the interval of a ratio: the median over `blocks` ratios of two
+/// samples, each with the noise of an idle machine and of the varying CPU time left to it.
 fn expected(survey: &Survey, blocks: u32) -> f64 {
+    // At least 10%, because the noise would be infinite with no CPU time left.
     let left = (1.0 - survey.taken()).max(0.1);
     let noise = NOISE.hypot(survey.swing() / left);
     // √2 of a ratio, √(π/2) of a median, 2 standard deviations.
@@ -275,9 +284,9 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "busy: others use 50% of 2 CPUs; most by cc1 (pid 7) 97% of a CPU",
-                "effect: steady, so both sides of a ratio share it: intervals of up to about ±3%",
-                "help: nothing to be done",
+                "busy: other programs use 50% of 2 CPUs; most by cc1 (pid 7) 97% of one CPU",
+                "effect: steady load affects both sides of a ratio: intervals of up to about ±3%",
+                "help: nothing to do",
             ]
         );
     }
@@ -286,7 +295,7 @@ mod tests {
     fn what_comes_and_goes_is_said_to_and_longer_samples_named() {
         let busy = survey([0.0, 0.9, 0.1, 0.8, 0.0], &[0.6, 0.6]);
         let said = lines(&busy, &manner(&[])).join("\n");
-        assert!(said.contains("comes and goes") && said.contains("--duration 2"), "{said}");
+        assert!(said.contains("varying load") && said.contains("--duration 2"), "{said}");
         let said = lines(&busy, &manner(&["--impact", "5%"])).join("\n");
         assert!(said.contains("--blocks"), "{said}");
     }
@@ -309,10 +318,10 @@ mod tests {
             (vec![1.0, 0.0], vec![0], vec![1], Some("0")),
             (vec![0.1, 0.6], vec![0], vec![1], Some("1")),
             (vec![0.4, 0.4], vec![0], vec![1], None),
-            // One of its two is left.
+            // One of its two CPUs is free.
             (vec![1.0, 0.0, 0.0, 0.0], vec![0, 1], vec![2, 3], None),
             (vec![1.0, 1.0, 0.0, 0.0], vec![0, 1], vec![2, 3], Some("0,1")),
-            // Not pinned, or to all that there are.
+            // Not pinned, or pinned to all CPUs.
             (vec![1.0, 0.0], vec![], vec![], None),
             (vec![1.0, 1.0], vec![0, 1], vec![0, 1], None),
         ] {

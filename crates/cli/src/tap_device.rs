@@ -1,4 +1,4 @@
-//! TAP devices that verbs make, as the command line names them.
+//! TAP devices that verbs create.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -9,15 +9,15 @@ use netstate::Netlink;
 use nix::errno::Errno;
 use sys::netns::NetNs;
 
-/// Smallest MTU that IPv4 works with (RFC 791), and the largest of a TAP: with
-/// its Ethernet header 65,535 bytes (`drivers/net/tun.c`).
+/// Valid MTUs: from the minimum of IPv4 (RFC 791) to the maximum of a TAP, which with its Ethernet
+/// header is 65,535 bytes (`drivers/net/tun.c`).
 pub const MTU: std::ops::RangeInclusive<u32> = 68..=65_521;
 
-/// How long the kernel may take to make an IPv6 address of use: it has one queue for them,
-/// behind all changes of the network.
+/// Time limit for the kernel to make an IPv6 address usable: it processes them in one work queue,
+/// behind all other changes of the network.
 const IN_FORCE: Duration = Duration::from_secs(30);
 
-/// A TAP as asked for: `TAP[:ADDRESS/LENGTH,…]`.
+/// A TAP in command-line form: `TAP[:ADDRESS/LENGTH,…]`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct TapDevice {
     /// Name of the device, 1 to 15 bytes.
@@ -30,13 +30,13 @@ impl FromStr for TapDevice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<TapDevice, String> {
-        // A device name has no colon, an IPv6 address has many.
+        // Split at the first colon: a device name has none, an IPv6 address has several.
         let (device, list) = match text.split_once(':') {
             Some((device, list)) => (device, Some(list)),
             None => (text, None),
         };
         if device.is_empty() || device.len() > 15 || device.contains(['/', '%']) {
-            return Err(format!("device name {device:?}: wanted 1 to 15 bytes without / and %"));
+            return Err(format!("device name {device:?}: expected 1 to 15 bytes without / and %"));
         }
         let mut addresses = Vec::new();
         for address in list.into_iter().flat_map(|list| list.split(',')) {
@@ -46,26 +46,26 @@ impl FromStr for TapDevice {
     }
 }
 
-/// Reads `ADDRESS/LENGTH`, the length in bits.
+/// Parses `ADDRESS/LENGTH`, the length in bits.
 ///
 /// # Errors
-/// What was wanted instead.
+/// A description of the expected form.
 pub fn parse_address(text: &str) -> Result<(IpAddr, u8), String> {
-    let wanted = || format!("address {text:?}: wanted ADDRESS/LENGTH, as 192.168.64.64/24");
+    let wanted = || format!("address {text:?}: expected ADDRESS/LENGTH, such as 192.168.64.64/24");
     let (ip, length) = text.split_once('/').ok_or_else(wanted)?;
     let ip: IpAddr = ip.parse().map_err(|_| wanted())?;
     let length: u8 = length.parse().map_err(|_| wanted())?;
     let longest = if ip.is_ipv4() { 32 } else { 128 };
     if length > longest {
-        return Err(format!("address {text:?}: wanted a length of at most {longest}"));
+        return Err(format!("address {text:?}: expected a length of at most {longest}"));
     }
     Ok((ip, length))
 }
 
-/// Creates a device, gives it its addresses, sets it up; the addresses are in force then.
+/// Creates a device, adds its addresses, and sets it up. Returns once the addresses are usable.
 ///
 /// # Errors
-/// The kernel's answer, with what would help; an IPv6 address that is not in force in time.
+/// The kernel's error with a hint; an IPv6 address that is not usable in time.
 pub fn set_up(
     tap: &TapDevice,
     options: &PortOptions,
@@ -75,7 +75,7 @@ pub fn set_up(
     let port = Port::open(options, netns).map_err(|error| {
         let hint = match error.errno {
             Errno::EPERM | Errno::EACCES => "; TAP devices need CAP_NET_ADMIN (root)",
-            Errno::EBUSY => "; a device of that name is there already",
+            Errno::EBUSY => "; a device with this name exists",
             _ => "",
         };
         anyhow::anyhow!("{error}{hint}")

@@ -1,5 +1,5 @@
-//! Modes as a run stands on them: built with every offload profile and MTU,
-//! steered, described for the results.
+//! Testbeds of a run: builds the modes with every offload profile and MTU, steers flows, and
+//! describes them for the results.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -21,51 +21,51 @@ use testbed::{NIC, Offload, SECOND_NIC};
 use crate::progress::Progress;
 use crate::variation::Varied;
 
-/// What every mode is built with.
+/// Build options for all modes.
 pub struct BuildOptions<'a> {
-    /// Offload profiles of the wire; a testbed each.
+    /// Offload profiles of the wire, one testbed each.
     pub offloads: &'a [Offload],
-    /// MTUs of the underlay, bytes.
+    /// MTUs of the underlay, in bytes.
     pub mtus: &'a [u32],
-    /// Whose CPUs the wire's NICs steer flows to; `None` leaves it to veth.
+    /// CPUs to which the wire's NICs steer flows. `None` leaves it to veth.
     pub steered_to: Option<&'a Placement>,
 }
 
-/// A setting that a mode does not take.
+/// A setting that a mode does not support.
 pub struct Refused {
     /// Name of the mode.
     pub mode: &'static str,
-    /// What it was built with.
+    /// Build parameters.
     pub params: Params,
     /// Index of the setting.
     pub setting: usize,
-    /// Unsupported, or failed where it was not expected.
+    /// Unsupported, or failed unexpectedly.
     pub status: Status,
-    /// What the device or the kernel answered.
+    /// Error of the device or the kernel.
     pub reason: String,
 }
 
-/// A built mode and what it was built with.
+/// A built mode and its build parameters.
 pub struct Built {
-    /// Index of the setting that it was built for; `None`: as found.
+    /// Index of the guest setting that it was built with. `None`: defaults.
     pub setting: Option<usize>,
-    /// How the testbed is networked.
+    /// The mode.
     pub mode: &'static dyn Mode,
-    /// What it was built with.
+    /// Build parameters.
     pub params: Params,
     /// Its hosts, and the hops that prove the path.
     pub network: Network,
-    /// Its virtual machines, where client and server are in some.
+    /// Its virtual machines, if client and server run in some.
     pub guests: Option<Arc<Guests>>,
-    /// How long it took to build.
+    /// Build time.
     pub took: Duration,
 }
 
-/// What became of building a mode.
+/// Result of building a mode.
 pub struct Attempt {
-    /// Its entry in the results.
+    /// Record for the results.
     pub record: ModeRecord,
-    /// It was not built for want of root's rights.
+    /// It could not be built without root.
     pub needs_root: bool,
 }
 
@@ -96,6 +96,7 @@ fn try_to_build(
     built: &mut Vec<Built>,
 ) -> Attempt {
     let mut record = ModeRecord { status: Status::Ok, reason: None, ..failed(mode, "") };
+    // The probe knows the missing feature and its remedy; a failed build does not.
     if let Err(unsupported) = mode.probe(capabilities) {
         record.status = Status::Unsupported;
         record.reason = Some(unsupported.reason);
@@ -110,6 +111,7 @@ fn try_to_build(
                 Ok(one) => {
                     let network = &one.network;
                     for note in &network.notes {
+                        // Testbeds of one mode often have the same notes.
                         if !record.notes.contains(note) {
                             record.notes.push(note.clone());
                         }
@@ -126,7 +128,7 @@ fn try_to_build(
                 Err(error) => {
                     record.status = Status::Failed;
                     record.reason = Some(format!("offload {offload}, MTU {mtu}: {error}"));
-                    // A mode is measured with every profile or with none.
+                    // Drop all testbeds of the mode: it is measured with every profile or none.
                     built.truncate(before);
                     return record.into();
                 }
@@ -136,10 +138,10 @@ fn try_to_build(
     record.into()
 }
 
-/// A mode, built and steered, with its guests at work.
+/// Builds a mode, steers its flows, and starts its guests.
 ///
 /// # Errors
-/// Why it could not be built.
+/// The reason why it could not be built.
 pub fn stand(
     mode: &'static dyn Mode,
     params: Params,
@@ -158,8 +160,8 @@ pub fn stand(
     Ok(Built { setting, mode, params, network, guests, took: begun.elapsed() })
 }
 
-/// Builds what is in `built` once more for each setting of guests, behind it; what each of the
-/// first is then measured under besides.
+/// Builds each mode in `built` again with each guest setting, and appends the result to `built`.
+/// Returns the additional steps of each original entry.
 pub fn build_varied(
     settings: &[Varied],
     wanted: &BuildOptions<'_>,
@@ -177,6 +179,7 @@ pub fn build_varied(
             let mut refuse = |status, reason| {
                 refused.push(Refused { mode: mode.name(), params, setting, status, reason });
             };
+            // Other modes may still support the setting.
             if let Err(unsupported) = mode.takes(guest.options()) {
                 let reason = format!("{}; {}", unsupported.reason, unsupported.remedy);
                 refuse(Status::Unsupported, reason);
@@ -202,22 +205,25 @@ pub fn build_varied(
     steps
 }
 
-/// What a setting of guests came to, beside guests as found.
+/// Describes the effective values of a guest setting, compared with guests without it.
 fn in_force(setting: &GuestSetting, varied: &Network, found: &Network) -> String {
     let guests = |network: &Network| network.guests().map(|guests| guests.in_force.clone());
     let both = guests(varied).into_iter().flatten().zip(guests(found).into_iter().flatten());
     let mut said: Vec<String> = both
-        .map(|(varied, found)| varied.beside(&found).unwrap_or("nothing else than as found".into()))
+        .map(|(varied, found)| {
+            varied.beside(&found).unwrap_or("no difference from the default".into())
+        })
         .collect();
-    // Mostly client and server say the same.
+    // Client and server usually have the same values.
     said.dedup();
-    format!("{setting}: in force {}", said.join("; server "))
+    format!("{setting}: in effect {}", said.join("; server "))
 }
 
-/// Has the server's guest serve, where client and server are virtual machines.
+/// Starts the server in its guest, if client and server are virtual machines.
 fn guests(network: &Network) -> Result<Option<Arc<Guests>>, EngineError> {
     let Some(guests) = network.guests() else { return Ok(None) };
     let end = |(name, stream): &(String, UnixStream)| {
+        // The testbed keeps its own copy of the control channel.
         let stream = stream.try_clone().map_err(|error| EngineError::Guest {
             guest: name.clone(),
             message: format!("control channel: dup: {error}"),
@@ -230,11 +236,11 @@ fn guests(network: &Network) -> Result<Option<Arc<Guests>>, EngineError> {
         .map(|guests| Some(Arc::new(guests)))
 }
 
-/// Steers what the wire's NICs receive to the CPUs of their host's threads. A host between the
-/// two has no threads of ours: what its NICs receive goes to the CPUs of both.
+/// Steers packets that the wire's NICs receive to the CPUs of their host's threads. A host between
+/// the two runs no threads of the load, so its NICs use the CPUs of both.
 ///
 /// # Errors
-/// Where sysfs forbids it.
+/// If sysfs is not writable.
 pub fn steer(network: &Network, placement: &Placement) -> lab::Result<()> {
     let Placement { client_cpus, server_cpus, .. } = placement;
     let both = [client_cpus.as_slice(), server_cpus].concat();
@@ -243,11 +249,11 @@ pub fn steer(network: &Network, placement: &Placement) -> lab::Result<()> {
             "a" => client_cpus,
             "b" => server_cpus,
             name if name.starts_with("network") => &both,
-            // Tenants, routers and daemons' hosts have no NIC of the wire.
+            // Tenants, routers and hosts of daemons have no NIC on the wire.
             _ => continue,
         };
         for nic in [NIC, SECOND_NIC] {
-            // Modes that cross no wire have no NIC to steer.
+            // Modes without a wire have no NIC to steer.
             if host.netlink().link(nic).is_ok() {
                 host.steer(nic, cpus)?;
             }
@@ -256,7 +262,7 @@ pub fn steer(network: &Network, placement: &Placement) -> lab::Result<()> {
     Ok(())
 }
 
-/// The entry of a mode that was not measured.
+/// Builds the record of a mode that was not measured.
 pub fn failed(mode: &dyn Mode, reason: &str) -> ModeRecord {
     ModeRecord {
         mode: mode.name().to_owned(),
@@ -269,9 +275,8 @@ pub fn failed(mode: &dyn Mode, reason: &str) -> ModeRecord {
     }
 }
 
-/// A program of the mode ended during the run: whatever was measured, the mode
-/// did not work to the end, and that is why its cells failed. `setting` is what its guests
-/// were started with.
+/// Marks a mode as failed because one of its programs ended during the run, and adds this reason to
+/// its cells. `setting` is the setting of its guests.
 pub fn ended_early(
     built: &Built,
     setting: Option<&str>,
@@ -296,7 +301,7 @@ pub fn ended_early(
     }
 }
 
-/// A testbed's offload profile, as results have it.
+/// Converts the offload profile of a testbed for the results.
 pub fn profile(offload: Offload) -> Profile {
     match offload {
         Offload::Full => Profile::Full,
@@ -305,7 +310,7 @@ pub fn profile(offload: Offload) -> Profile {
     }
 }
 
-/// What is measured of a built mode.
+/// Returns the path under test of a built mode.
 pub fn subject(built: &Built) -> PathUnderTest {
     let hosts = built.network.hosts();
     let at = |host: &Arc<testbed::Host>| {
@@ -333,13 +338,14 @@ pub fn subject(built: &Built) -> PathUnderTest {
     }
 }
 
-/// What the devices of a built mode really have switched on.
+/// Reads the active features of the devices of a built mode.
 ///
 /// # Errors
-/// When a device cannot be asked.
+/// If a device cannot be read.
 pub fn testbed_record(built: &Built, settings: &[Varied]) -> anyhow::Result<TestbedRecord> {
     let mut devices = Vec::new();
     for hop in &built.network.hops {
+        // Other hops have no offload features.
         if hop.kind != netstate::HopKind::Device {
             continue;
         }
@@ -387,8 +393,8 @@ fn guest_record(guest: &InForce) -> GuestRecord {
     }
 }
 
-/// The settings of hosts that a built mode, by its index, takes; those it refuses, with the
-/// reason.
+/// Tries all host settings on a built mode, the subject with this index. Returns the steps of those
+/// that work, and adds the others to `refused` with the reason.
 pub fn settings(
     built: &Built,
     subject: usize,
@@ -398,6 +404,7 @@ pub fn settings(
     let mut taken = Vec::new();
     for (at, varied) in settings.iter().enumerate() {
         let Varied::Hosts(setting) = varied else { continue };
+        // Apply and restore the setting once, to find out whether the mode supports it.
         match setting.apply(built.network.hosts()).and_then(|held| Ok(held.restore()?)) {
             Ok(()) => taken.push(Step { setting: at, subject }),
             Err(error) => {

@@ -1,4 +1,4 @@
-//! A process of its own that takes back what a killed trial has left.
+//! A guard process that undoes the changes of a killed trial.
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -10,17 +10,17 @@ use anyhow::Context;
 
 use crate::background;
 
-/// Told by this that the trial has ended by itself.
+/// Message to the guard: the trial has ended normally.
 const DONE: &[u8] = b"d";
 
-/// Waits for this process's end; dropping it lets it go.
+/// A guard process that waits for the end of this process. Dropping it ends the guard.
 pub struct Guard(Child);
 
 impl Guard {
-    /// Starts it: from here on a kill is noticed at once.
+    /// Starts the guard. From then on, it notices a kill at once.
     ///
     /// # Errors
-    /// When this program cannot be started again.
+    /// If this program cannot be started again.
     pub fn start(directory: &Path) -> anyhow::Result<Guard> {
         let directory = std::path::absolute(directory).context("path of --journal")?;
         let watched = std::process::id().to_string();
@@ -36,21 +36,22 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(mut pipe) = self.0.stdin.take() {
-            // One that was killed needs no word.
+            // Ignore errors: the guard may have been killed.
             let _ = pipe.write_all(DONE);
         }
         let _ = self.0.wait();
     }
 }
 
-/// In that process: waits for the end of `watched`; whether it was a kill.
+/// Runs in the guard: waits for the end of `watched`. Returns whether it was killed.
 pub fn was_killed(watched: u32) -> bool {
     let mut byte = [0];
+    // A byte means a normal end; end of file without a byte means a kill.
     if std::io::stdin().read(&mut byte).is_ok_and(|length| length > 0) {
         return false;
     }
-    // Its descriptors are closed before its children are told of its end: a command
-    // that it was running must be gone, too, before the inverse is run.
+    // The kernel closes descriptors before it reparents children. Wait for the reparenting, so that
+    // a command of the killed process has ended, too, before its inverse runs.
     while std::os::unix::process::parent_id() == watched {
         std::thread::sleep(Duration::from_millis(1));
     }

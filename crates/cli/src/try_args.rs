@@ -1,4 +1,4 @@
-//! The command line of `overlane try`.
+//! The arguments of the verb `try`.
 
 use std::path::PathBuf;
 
@@ -9,48 +9,65 @@ use crate::doctor_args::Journal;
 
 /// `overlane try`
 #[derive(Debug, Args)]
-#[command(
-    after_help = "The inverse of ethtool -K, -G, -L and -C, sysctl -w, ip link set (mtu, txqueuelen, gso_max_size, gso_max_segs, up, down) and echo VALUE > /sys/…, and of settings by name as `lab run --vary` has them (ring@eth0=4096), is taken from the value before; any other command needs --undo-with, and both must take being run twice. Every making and taking back goes through the journal. The change is taken back on Ctrl-C, when the connection to the peer is lost, and when this process is killed (by a process that waits for that, or else by whichever command opens the journal next). The confidence is that of all workloads together. A trial ends early, at one of a few looks, once a workload is proven worse, or one is proven better and none of the others can lose more than a quarter of that gain, or every workload is proven better or known to change by less than 5%: --blocks is the most it takes. Exit codes: 0 proven better (and kept, unless --keep never), 10 not proven better, 1 failed, 2 wrong usage or a command whose inverse is not known, 130 ended by Ctrl-C; in all but the first it was taken back."
-)]
+#[command(after_help = "\
+Known commands need no --undo-with: ethtool -K, -G, -L and -C, sysctl -w, ip link set (mtu, \
+txqueuelen, gso_max_size, gso_max_segs, up, down), echo VALUE > /sys/…, and named settings as in \
+`lab run --vary` (ring@eth0=4096). Their inverse is derived from the current value. Any other \
+command needs --undo-with, and both commands must be safe to run twice.
+
+The journal records every change. The change is undone on Ctrl-C, when the connection to the peer \
+is lost, and when this process is killed. In the last case a guard process undoes it; if the guard \
+is gone too, the next command that opens the journal does.
+
+The confidence level covers all workloads together. An interim analysis ends the trial early in \
+three cases: a workload is proven worse; one is proven better, and no other can lose more than a \
+quarter of that gain; or every workload is proven better or known to change by less than 5%. \
+--blocks is the upper limit.
+
+Exit codes: 0 proven better (and kept, unless --keep never), 10 not proven better, 1 failed, 2 \
+wrong usage or a command whose inverse is unknown, 130 ended by Ctrl-C. With every code but 0, the \
+change was undone.
+
+EXAMPLES
+  overlane try 'ethtool -K eth0 gro off' --against 10.244.1.7 --token FILE
+  overlane try --finding OV013 --against 10.244.1.7 --token FILE --quick")]
 pub struct Try {
-    /// Command that makes the change, as typed to a shell
+    /// Command that makes the change, as a shell command line
     #[arg(required_unless_present = "finding", value_name = "COMMAND")]
     pub command: Option<String>,
-    /// Try what `doctor fix` would change for this check, as OV013
+    /// Try the change of `doctor fix` for this check, such as OV013
     #[arg(long, conflicts_with = "command", value_name = "CODE")]
     pub finding: Option<String>,
-    /// Command that takes COMMAND back
+    /// Command that undoes COMMAND
     #[arg(long, requires = "command", value_name = "COMMAND")]
     pub undo_with: Option<String>,
     /// Address of the path to measure, where `measure serve` listens
     #[arg(long, value_name = "ADDR[:PORT]")]
     pub against: String,
-    /// Secret shared with the server, in a file that others cannot read
+    /// File with the secret shared with the server
+    ///
+    /// Other users must not be able to read it.
     #[arg(long, value_name = "FILE")]
     pub token: Option<PathBuf>,
-    /// When the change stays; `overlane undo` takes it back later
+    /// When to keep the change; `overlane undo` undoes it later
     #[arg(long, value_enum, default_value_t = Keep::Proven)]
     pub keep: Keep,
-    /// With --finding: network namespaces to look at, `all` that can be found, or some by
-    /// name, process id or path, comma-separated
+    /// With --finding: network namespaces to read, as for `doctor`
     #[arg(long, default_value = "all", value_name = "NETNS")]
     pub netns: String,
-    /// With --finding: seconds between the two readings that show what moves
+    /// With --finding: seconds between the two readings
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
     pub watch: f64,
-    /// What is asked of the path.
     #[command(flatten)]
     pub asking: Asking,
-    /// How to measure it.
     #[command(flatten)]
     pub measuring: Measuring,
-    /// Write the samples here (JSON, see schema/results.schema.json)
+    /// Write the samples to a file (JSON, see schema/results.schema.json)
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// Print JSON (see schema/try.schema.json)
     #[arg(long)]
     pub json: bool,
-    /// Where changes are kept.
     #[command(flatten)]
     pub journal: Journal,
 }
@@ -58,9 +75,8 @@ pub struct Try {
 /// `--keep`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Keep {
-    /// Never: it is measured only
+    /// Measure only
     Never,
-    /// When a workload is proven better, by what is carried or else by its CPU time, and
-    /// none worse
+    /// If a workload is proven better, in throughput, latency or else CPU time, and none worse
     Proven,
 }

@@ -1,4 +1,4 @@
-//! What `--vary` and `--try` of `lab run` say.
+//! Parser for `--vary` and `--try` of `lab run`.
 
 use std::fmt;
 
@@ -10,9 +10,9 @@ use crate::exit::usage;
 /// A setting that is varied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Varied {
-    /// Put on the hosts of a testbed, and taken back.
+    /// A setting of test hosts, applied and restored between samples.
     Hosts(Setting),
-    /// What guests are started with: each value has a testbed of its own.
+    /// A start option of guests. Each value has its own testbed.
     Guests(GuestSetting),
 }
 
@@ -25,12 +25,12 @@ impl fmt::Display for Varied {
     }
 }
 
-/// What `--vary` says: a setting a value.
+/// Parses `--vary`. Returns one setting per value.
 ///
 /// # Errors
-/// Usage.
+/// Wrong usage.
 pub fn varied(text: &str) -> anyhow::Result<Vec<Varied>> {
-    // Wherever it is in a sum: that of guests says what goes together.
+    // If any part of a sum is a guest setting, the guest parser checks which parts can be combined.
     if text.split('+').any(GuestSetting::is_named) {
         let settings = GuestSetting::parse_list(text).map_err(|error| usage("--vary", error))?;
         return Ok(settings.into_iter().map(Varied::Guests).collect());
@@ -39,20 +39,21 @@ pub fn varied(text: &str) -> anyhow::Result<Vec<Varied>> {
     Ok(settings.into_iter().map(Varied::Hosts).collect())
 }
 
-/// What `--try` says: one setting, `offload:PROFILE`, or `HOST: COMMAND`.
+/// Parses `--try`: one setting, `offload:PROFILE`, or `HOST: COMMAND`.
 ///
 /// # Errors
-/// Usage.
+/// Wrong usage.
 pub fn tried(text: &str) -> anyhow::Result<Varied> {
     if GuestSetting::is_named(text) {
         let mut settings = GuestSetting::parse_list(text).map_err(|error| usage("--try", error))?;
         return match settings.len() {
             1 => Ok(Varied::Guests(settings.remove(0))),
-            _ => Err(usage("--try", format!("{text:?}: one value can be tried at a time"))),
+            _ => Err(usage("--try", format!("{text:?}: only one value can be tried at a time"))),
         };
     }
     let setting = match text.split_once(':') {
         Some(("offload", profile)) => one(&format!("offload={}", profile.trim())),
+        // A prefix with = or a space is not a host name.
         Some((host, command)) if !KINDS.contains(&host) && !host.contains(['=', ' ']) => {
             Setting::of_host(host, command).map_err(|error| usage("--try", error))
         }
@@ -61,15 +62,15 @@ pub fn tried(text: &str) -> anyhow::Result<Varied> {
     setting.map(Varied::Hosts)
 }
 
-/// What is before the colon of a named setting; no host is called so.
+/// Prefixes of named settings before the colon. No test host has such a name.
 const KINDS: [&str; 4] = ["sysctl", "feature", "coalesce", "sysfs"];
 
 fn one(text: &str) -> anyhow::Result<Setting> {
     match Setting::parse_list(text) {
         Ok(mut settings) if settings.len() == 1 => Ok(settings.remove(0)),
-        Ok(_) => Err(usage("--try", format!("{text:?}: one value can be tried at a time"))),
+        Ok(_) => Err(usage("--try", format!("{text:?}: only one value can be tried at a time"))),
         Err(error) => {
-            let command = "or HOST: COMMAND, as 'a: ethtool -K nic0 gro off'";
+            let command = "or HOST: COMMAND, such as 'a: ethtool -K nic0 gro off'";
             Err(usage("--try", format!("{error}; {command}")))
         }
     }
@@ -91,7 +92,7 @@ mod tests {
         assert_eq!(name("vm:queues=2+tap:sndbuf=4096").unwrap(), "vm:queues=2+tap:sndbuf=4096");
         for (wrong, named) in [
             ("vm:queues=1,2", "one value"),
-            ("tap:x=1", "allowed are vm:cpus"),
+            ("tap:x=1", "allowed: vm:cpus"),
             ("offload:some", "known: full"),
             ("ring=1,2", "one value"),
             ("ethtool -K nic0 gro off", "HOST: COMMAND"),

@@ -9,51 +9,68 @@ use crate::packet_filter::PacketFilter;
 
 /// `overlane watch`
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Devices and drops are counted exactly, by the kernel. Where packets are cut, merged and delayed is told by packets that are followed by chance, on a busy host in windows: as many as --budget allows. On a terminal they are shown as a list to look into (? shows the keys); elsewhere, and with --once, --count or --text, as text. Needs CAP_BPF and CAP_PERFMON (root), and a kernel with BTF.\n\nEXAMPLES\n  overlane watch\n  overlane watch --once --interval 5s\n  overlane watch --flow 10.1.0.0/24 --record night.jsonl\n  overlane watch night.jsonl\n  overlane watch --metrics 127.0.0.1:9474\n  overlane watch --serve 192.0.2.2 --token FILE\n  overlane watch --vni 42 --peer 192.0.2.2 --token FILE"
-)]
+#[command(after_help = "\
+The kernel counts devices and drops exactly. Segmentation, merging and delays come from sampled \
+packets; on a busy host, --budget limits how many. On a terminal, watch shows a list to browse (? \
+shows the keys). Elsewhere, and with --once, --count or --text, it prints text. Requires CAP_BPF \
+and CAP_PERFMON (root), and a kernel with BTF.
+
+EXAMPLES
+  overlane watch
+  overlane watch --once --interval 5s
+  overlane watch --flow 10.1.0.0/24 --record night.jsonl
+  overlane watch night.jsonl
+  overlane watch --metrics 127.0.0.1:9474
+  overlane watch --serve 192.0.2.2 --token FILE
+  overlane watch --vni 42 --peer 192.0.2.2 --token FILE")]
 pub struct Watch {
-    /// Play a recording back
+    /// Play back a recording
     #[arg(value_name = "FILE", conflicts_with_all = ["flow", "expression", "netns", "device", "vni", "budget", "record", "metrics", "serve", "peer", "token"])]
     pub from: Option<PathBuf>,
-    /// Which packets.
     #[command(flatten)]
     pub filter: PacketFilter,
-    /// How long an interval is
+    /// Length of an interval
     #[arg(long, value_name = "TIME", default_value = "1s")]
     pub interval: humantime::Duration,
-    /// One interval
+    /// Print one interval and exit
     #[arg(long, conflicts_with = "count")]
     pub once: bool,
-    /// End after so many intervals
+    /// Exit after N intervals
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
-    /// CPU time that watching may take, in the kernel too, of one CPU; above it packets are followed
-    /// in less of the time, and fewer
+    /// CPU time limit of watch, in percent of one CPU
+    ///
+    /// Includes time in the kernel. Above it, watch samples fewer packets, for less of the time.
     #[arg(long, value_name = "PERCENT", default_value = "2%")]
     pub budget: String,
-    /// Write every interval to this new file, a line of JSON each
+    /// Write every interval to a new file, one JSON object per line
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
-    /// Tell everything since the start to Prometheus at this Unix socket or address:
-    /// unix:/run/watch.metrics, 127.0.0.1:9474. Intervals are printed with --text or --json only
+    /// Serve Prometheus metrics at unix:PATH or ADDRESS:PORT
+    ///
+    /// Metrics are totals since the start. Intervals are printed only with --text or --json.
     #[arg(long, value_name = "PLACE")]
     pub metrics: Option<ListenAddress>,
-    /// Tell another host's `watch --peer` what leaves here and comes in, by flow, at this address,
-    /// port 5212 by default. Intervals are printed with --text or --json only
+    /// Serve flow counters to another host's `watch --peer` [default port: 5212]
+    ///
+    /// Intervals are printed only with --text or --json.
     #[arg(long, value_name = "IP[:PORT]", conflicts_with = "peer")]
     pub serve: Option<String>,
-    /// Ask another host's `watch --serve` for the far half of the flows of --flow or --vni,
-    /// port 5212 by default. Shows what was lost between the hosts, and how far its clock is ahead
+    /// Compare with another host's `watch --serve` [default port: 5212]
+    ///
+    /// For the flows of --flow or --vni, shows packets lost between the hosts, and the clock
+    /// offset.
     #[arg(long, value_name = "HOST[:PORT]")]
     pub peer: Option<String>,
-    /// File with the secret that --serve and --peer share: 16 bytes at least, mode 0640 at most
+    /// File with the secret for --serve and --peer
+    ///
+    /// At least 16 bytes, with mode 0640 or stricter.
     #[arg(long, value_name = "FILE")]
     pub token: Option<PathBuf>,
-    /// A line of JSON an interval
+    /// Print one JSON object per interval
     #[arg(long)]
     pub json: bool,
-    /// Text, on a terminal too
+    /// Print text, even on a terminal
     #[arg(long, conflicts_with = "json")]
     pub text: bool,
 }

@@ -1,4 +1,4 @@
-//! What `overlane watch --metrics` answers.
+//! The service of `overlane watch --metrics`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -9,11 +9,11 @@ use observe::{Totals, Watch};
 use crate::metrics::{self, ListenAddress, Page, Service};
 use crate::serving::Serving;
 
-/// Without a sign of life for so long the program hangs: it gives one ten times a second, and
-/// looks for new namespaces between intervals.
+/// Age of the last heartbeat from which on the program counts as hung. Heartbeats come ten times a
+/// second, except while it searches for new namespaces between intervals.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// The thread that answers, and what it is told. Dropping it ends it.
+/// The serving thread and its state. Dropping it ends the thread.
 pub struct Told {
     state: Arc<State>,
     _serving: Serving,
@@ -21,17 +21,17 @@ pub struct Told {
 
 struct State {
     start: Instant,
-    /// Of the last sign of life, ms after the start.
+    /// Time of the last heartbeat, in ms after the start.
     beat: AtomicU64,
-    /// Set when packets are under watch.
+    /// Set once the observation has started.
     totals: OnceLock<Arc<Mutex<Totals>>>,
 }
 
 impl Told {
-    /// Listens and answers there.
+    /// Starts to serve at an address.
     ///
     /// # Errors
-    /// When the place is taken or cannot be had.
+    /// If the address is in use or cannot be bound.
     pub fn at(place: &ListenAddress) -> anyhow::Result<Told> {
         let (start, beat) = (Instant::now(), AtomicU64::new(0));
         let state = Arc::new(State { start, beat, totals: OnceLock::new() });
@@ -39,14 +39,14 @@ impl Told {
         Ok(Told { state, _serving: serving })
     }
 
-    /// Packets are under watch from now on.
+    /// Serves the totals of the observation from now on.
     pub fn begin(&self, watch: &mut Watch) {
         self.beat();
-        // Set once, by this call.
+        // Cannot fail: only this call sets it.
         let _ = self.state.totals.set(watch.sum_up());
     }
 
-    /// A sign of life.
+    /// Records a heartbeat.
     pub fn beat(&self) {
         self.state.beat.store(self.state.now_ms(), Ordering::Release);
     }
@@ -80,9 +80,10 @@ impl Service for Watched {
 
     fn healthz(&self) -> Page {
         match self.0.silent_for() {
+            // Heartbeats start only after the programs are attached.
             _ if self.0.totals.get().is_none() => Page::ok("starting\n"),
             silent if silent < FRESH => Page::ok("ok\n"),
-            silent => Page::unavailable(format!("no sign of life for {silent:.1?}\n")),
+            silent => Page::unavailable(format!("no heartbeat for {silent:.1?}\n")),
         }
     }
 
@@ -90,7 +91,7 @@ impl Service for Watched {
         match self.totals(Totals::intervals) {
             None | Some(0) => Page::unavailable("no interval has ended yet\n"),
             Some(_) if self.0.silent_for() < FRESH => Page::ok("ok\n"),
-            Some(_) => Page::unavailable("no sign of life\n"),
+            Some(_) => Page::unavailable("no heartbeat\n"),
         }
     }
 }

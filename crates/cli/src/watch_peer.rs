@@ -1,4 +1,4 @@
-//! `watch --serve` and `watch --peer`: the far half of flows, told and asked for.
+//! `watch --serve` and `watch --peer`: exchange flow counters between two hosts.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -17,11 +17,11 @@ use crate::exit::usage;
 use crate::output::complain;
 use crate::remote::{Target, tell, token};
 
-/// How often flows are compared: several times in an interval, and no less than each second.
+/// Time between two comparisons of flows: several per interval, and at least one per second.
 const COMPARED: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(200)..=Duration::from_secs(1);
 
-/// The thread that tells of flows. Dropping it ends it.
+/// The thread that serves flow counters. Dropping it ends the thread.
 pub struct Serving {
     local: SocketAddr,
     is_guarded: bool,
@@ -29,11 +29,11 @@ pub struct Serving {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Listens at an address; nobody is answered before [`begin`].
+/// Listens at an address. Requests get no answer before [`begin`].
 ///
 /// # Errors
-/// Usage: no address, a token file that others can read, no token where others can connect; an
-/// address or port that cannot be had.
+/// A usage error for a wrong address, a token file that others can read, or a missing token on a
+/// non-loopback address; an address or port that cannot be bound.
 pub fn listen(address: &str, token_file: Option<&Path>) -> anyhow::Result<PeerServer> {
     let target = Target::parse_with("--serve", address, PORT)?;
     let ip: IpAddr = target.host.parse().map_err(|_| {
@@ -47,17 +47,17 @@ pub fn listen(address: &str, token_file: Option<&Path>) -> anyhow::Result<PeerSe
     })
 }
 
-/// Begins to count flows and to answer.
+/// Starts to count flows and to answer requests.
 ///
 /// # Errors
-/// A kernel that does not let this process; no thread.
+/// If the kernel refuses the programs, or no thread is left.
 pub fn begin(server: PeerServer, watch: &mut Watch) -> anyhow::Result<Serving> {
     let flows = watch.count_flows()?;
     let (local, is_guarded, stop) = (server.local(), server.is_guarded(), server.stop());
     let thread = std::thread::Builder::new().name("serve".to_owned());
     let thread = thread.spawn(move || {
         let tell: Arc<Tell> = Arc::new(tell);
-        // Watching goes on, for whoever else it is for.
+        // Only report the error: the screen, metrics or recording may still be in use.
         if let Err(error) = server.run(flows, &tell) {
             complain(&format!("--serve: {error}"));
         }
@@ -67,9 +67,9 @@ pub fn begin(server: PeerServer, watch: &mut Watch) -> anyhow::Result<Serving> {
 }
 
 impl Serving {
-    /// Where, and for whom, in words.
+    /// Describes the address, the authentication and the confinement.
     pub fn place(&self) -> String {
-        let whom = if self.is_guarded { "token needed" } else { "this machine only, no token" };
+        let whom = if self.is_guarded { "token required" } else { "this machine only, no token" };
         let confined = confinement::in_force();
         format!("flows at {}, {whom}; confined: {confined}", self.local)
     }
@@ -79,13 +79,13 @@ impl Drop for Serving {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic has been printed.
+            // Ignore a panic: it has already been printed.
             let _ = thread.join();
         }
     }
 }
 
-/// Another host that is to be asked.
+/// A connection to another host, before it starts.
 pub struct Wanted {
     address: SocketAddr,
     token: Option<channel::Token>,
@@ -93,10 +93,10 @@ pub struct Wanted {
     period: Duration,
 }
 
-/// Checks what is to be asked, and of whom.
+/// Checks the arguments of `--peer`.
 ///
 /// # Errors
-/// Usage: no flows named; an expression, which the other end is not asked for; no address.
+/// A usage error for a missing --flow and --vni, for --filter, or for a wrong address.
 pub fn wanted(
     address: &str,
     token_file: Option<&Path>,
@@ -104,14 +104,13 @@ pub fn wanted(
     interval: Duration,
 ) -> anyhow::Result<Wanted> {
     if filter.expression.is_some() {
-        // It would count other packets here than there.
+        // The expression would apply only here, so both hosts would count different packets.
         let problem =
-            "the other host counts by flow: name them by --flow or --vni, without --filter";
+            "the other host counts by flow: select packets with --flow or --vni, not --filter";
         return Err(usage("--peer", problem));
     }
     let asked = Asked::of(filter);
-    let asked =
-        asked.ok_or_else(|| usage("--peer", "of which flows? Name them by --flow or --vni"))?;
+    let asked = asked.ok_or_else(|| usage("--peer", "select flows with --flow or --vni"))?;
     let address = Target::parse_with("--peer", address, PORT)?.resolve("--peer")?;
     let token = token(token_file)?;
     let period = (interval / 4).clamp(*COMPARED.start(), *COMPARED.end());
@@ -119,10 +118,10 @@ pub fn wanted(
 }
 
 impl Wanted {
-    /// Begins to count flows here and to ask for them there.
+    /// Starts to count flows here and to request the counters of the other host.
     ///
     /// # Errors
-    /// A kernel that does not let this process; no thread.
+    /// If the kernel refuses the programs, or no thread is left.
     pub fn begin(self, watch: &mut Watch) -> anyhow::Result<Peer> {
         let flows = watch.count_flows()?;
         let peer = Peer::start(self.address, self.token, self.asked, flows, self.period);

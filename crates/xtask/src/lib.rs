@@ -1,4 +1,4 @@
-//! Chores of the tree that are neither product nor test: `cargo xtask` lists them.
+//! Maintenance tasks of the source tree. `cargo xtask` lists them.
 
 #![forbid(unsafe_code)]
 

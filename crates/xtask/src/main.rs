@@ -1,23 +1,23 @@
-//! `cargo xtask`: chores of the tree.
+//! `cargo xtask`: maintenance tasks of the source tree.
 
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
-/// Does a chore; takes what follows its name.
+/// Runs a task with the arguments after its name.
 type Chore = fn(&[String]) -> anyhow::Result<()>;
 
-/// Each chore: its name, what it does, and how.
+/// Name, description and function of each task.
 const CHORES: &[(&str, &str, Chore)] = &[
     ("schemas", "write schema/*.json from the types", schemas),
-    ("corpus", "write what fuzz targets begin with, fuzz/corpus/", corpus),
+    ("corpus", "write the seed inputs of the fuzz targets, fuzz/corpus/", corpus),
 ];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let chore = arguments.first().and_then(|name| CHORES.iter().find(|(own, ..)| own == name));
     let Some((name, _, run)) = chore else {
-        eprintln!("usage: cargo xtask CHORE");
+        eprintln!("usage: cargo xtask TASK");
         for (name, what, _) in CHORES {
             eprintln!("  {name:<10} {what}");
         }

@@ -1,5 +1,5 @@
-//! The schema of plan files. It comes from the program's own options, so the program tells
-//! it: `overlane lab plans --schema`.
+//! The schema of plan files. It derives from the options of `overlane`, so the program prints it:
+//! `overlane lab plans --schema`.
 
 use std::process::Command;
 
@@ -7,13 +7,14 @@ use anyhow::{Context, ensure};
 
 use crate::schema::directory;
 
-/// Writes `schema/plan.schema.json`; whether it changed.
+/// Writes `schema/plan.schema.json`. Returns whether it changed.
 ///
 /// # Errors
-/// When the program cannot be built or run, or the file cannot be written.
+/// If the program cannot be built or run, or the file cannot be written.
 pub fn write() -> anyhow::Result<bool> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let arguments = ["run", "--quiet", "--locked", "--package", "overlane", "--"];
+    // The options are private to the program's binary crate, so run it instead of linking it.
     let output = Command::new(cargo)
         .args(arguments)
         .args(["lab", "plans", "--schema"])

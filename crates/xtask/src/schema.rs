@@ -1,4 +1,4 @@
-//! JSON schemas of what the program prints and writes, derived from its types.
+//! JSON schemas of the program's output, derived from its types.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,37 +18,38 @@ use serde_json::{Value, json};
 pub struct SchemaFile {
     /// Name, without `.schema.json`.
     pub name: &'static str,
-    /// The JSON schema as it is written to the file.
+    /// The JSON schema in the form that the file has.
     pub schema: Value,
 }
 
 impl SchemaFile {
-    /// The bytes of the file.
+    /// Returns the content of the file.
     pub fn text(&self) -> String {
         let mut text = String::new();
         print(&self.schema, &[], 0, &mut text);
         text + "\n"
     }
 
-    /// Where it is kept.
+    /// Returns the path of the file.
     pub fn path(&self) -> PathBuf {
         directory().join(format!("{}.schema.json", self.name))
     }
 }
 
-/// `schema/` of this tree.
+/// Returns the path of `schema/`.
 pub fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../schema")
 }
 
-/// Writes every schema; the names of those that changed.
+/// Writes every schema. Returns the names of the changed ones.
 ///
 /// # Errors
-/// When a file cannot be written.
+/// If a file cannot be written.
 pub fn write() -> anyhow::Result<Vec<&'static str>> {
     let mut changed = Vec::new();
     for file in all() {
         let (path, text) = (file.path(), file.text());
+        // Do not touch unchanged files, so that builds do not consider them new.
         if std::fs::read_to_string(&path).is_ok_and(|kept| kept == text) {
             continue;
         }
@@ -58,7 +59,7 @@ pub fn write() -> anyhow::Result<Vec<&'static str>> {
     Ok(changed)
 }
 
-/// Every schema below `schema/`, derived anew.
+/// Derives all schemas below `schema/`.
 pub fn all() -> Vec<SchemaFile> {
     let results = derived::<Results>("results", 2, "overlane results");
     let testbed = derived::<StandingTestbed>("lab-testbed", 1, "overlane lab up --json");
@@ -85,7 +86,7 @@ pub fn all() -> Vec<SchemaFile> {
                 1,
                 "overlane accel explain --json",
             )
-            .with("description", "Every reason to stay slow, or the one that was asked for.")
+            .with("description", "All reasons for the slow path, or the requested one.")
             .with("minItems", 1),
         },
         SchemaFile {
@@ -97,7 +98,7 @@ pub fn all() -> Vec<SchemaFile> {
             )
             .with(
                 "description",
-                "The fast path of a network namespace; null: there is none, and nothing left by one.",
+                "The fast path of a network namespace; null if there is none and none was left behind.",
             ),
         },
         SchemaFile {
@@ -119,7 +120,7 @@ pub fn all() -> Vec<SchemaFile> {
             schema: listed(
                 "lab-down",
                 "overlane lab down --json",
-                "Names of the testbeds that were removed.",
+                "Names of the removed testbeds.",
                 name,
             ),
         },
@@ -128,8 +129,8 @@ pub fn all() -> Vec<SchemaFile> {
             schema: derived::<Vec<ListedMode>>("lab-list", 1, "overlane lab list --json")
                 .with(
                     "description",
-                    "Every network mode, in the order of the table, and whether this machine \
-                     can build it now for this user.",
+                    "Every network mode, in the order of the table, and whether this user can \
+                     build it on this machine.",
                 )
                 .with("minItems", 1),
         },
@@ -138,7 +139,7 @@ pub fn all() -> Vec<SchemaFile> {
             schema: listed(
                 "lab-status",
                 "overlane lab status --json",
-                "The standing testbeds of this user, by name.",
+                "The running testbeds of this user, by name.",
                 json!({ "$ref": id("lab-testbed", 1) }),
             ),
         },
@@ -161,7 +162,7 @@ pub fn all() -> Vec<SchemaFile> {
     ]
 }
 
-/// A schema with another field.
+/// Adds a field to a schema.
 trait With {
     fn with(self, name: &str, value: impl Into<Value>) -> Self;
 }
@@ -188,7 +189,7 @@ fn listed(name: &str, title: &str, description: &str, items: Value) -> Value {
     })
 }
 
-/// The schema of what `T` is written as: every field, and no other.
+/// Derives the schema of the serialized form of `T`, without additional fields.
 fn derived<T: JsonSchema>(name: &str, version: u32, title: &str) -> Value {
     let generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
     let mut schema = plain(generator.into_root_schema_for::<T>().to_value());
@@ -197,8 +198,8 @@ fn derived<T: JsonSchema>(name: &str, version: u32, title: &str) -> Value {
     schema
 }
 
-/// Without what only Rust knows: sizes of numbers, marks of its documentation; definitions
-/// by their names in files.
+/// Removes details that only matter in Rust: number sizes and documentation markup. Renames
+/// definitions to the names used in files.
 fn plain(schema: Value) -> Value {
     match schema {
         Value::Object(fields) => {
@@ -219,7 +220,7 @@ fn plain(schema: Value) -> Value {
                                     .collect(),
                             ),
                         ),
-                        // Something or null: never both.
+                        // Only `Option` makes `anyOf`: a value or null, never both.
                         ("anyOf", value) => ("oneOf".to_owned(), plain(value)),
                         (_, value) => (name, plain(value)),
                     })
@@ -238,7 +239,7 @@ fn renamed(reference: &str) -> String {
     }
 }
 
-/// `HopRecord`: `hop_record`.
+/// Converts `HopRecord` to `hop_record`.
 fn snake(name: &str) -> String {
     let mut snake = String::new();
     for (i, c) in name.chars().enumerate() {
@@ -250,18 +251,18 @@ fn snake(name: &str) -> String {
     snake
 }
 
-/// A documentation comment as one line, without links and code marks.
+/// Returns a doc comment as one line, without links and code marks.
 fn words(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     line.replace("[`", "").replace("`]", "").replace('`', "")
 }
 
-/// Replaces definitions that `other` has, too, by references to them there, and the whole
-/// of `other` by one to it.
+/// Replaces definitions that `other` also has, and `other` itself, by references into `other`.
 fn refer(schema: &mut Value, other: &Value) {
     let Some(id) = other["$id"].as_str() else { return };
     let mut elsewhere = BTreeMap::from([("#/$defs/results".to_owned(), id.to_owned())]);
     if let Some(defs) = schema["$defs"].as_object_mut() {
+        // The schema of results is a separate file.
         defs.remove("results");
         defs.retain(|name, value| {
             let same = other["$defs"].get(name) == Some(value);
@@ -289,8 +290,8 @@ fn follow(schema: &mut Value, elsewhere: &BTreeMap<String, String>) {
     }
 }
 
-/// As JSON, in the order that a reader wants: what it is about first, definitions last,
-/// properties in the order of their type.
+/// Appends JSON in reading order: title and description first, definitions last, properties in
+/// the order of the type's fields.
 fn print(value: &Value, order: &[&str], indent: usize, out: &mut String) {
     const FIRST: [&str; 10] = [
         "$schema",

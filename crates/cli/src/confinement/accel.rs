@@ -1,4 +1,4 @@
-//! `accel run`: the kernel's state of networks, maps and links of BPF, and nothing else.
+//! Confinement of `accel run` to network state, BPF maps and BPF links.
 
 use nix::libc;
 use sys::capability::Capability;
@@ -6,9 +6,9 @@ use sys::seccomp::{Argument, Filter, Otherwise};
 
 use super::Rights;
 
-/// What it keeps: to change maps and attach programs (BPF, NET_ADMIN), programs that read
-/// kernel memory (PERFMON), the heartbeat's thread in real time (SYS_NICE), to enter the
-/// namespaces that it serves and list the links of BPF (SYS_ADMIN).
+/// Remaining capabilities: change maps and attach programs (BPF, NET_ADMIN), run programs that
+/// read kernel memory (PERFMON), run the heartbeat thread in real time (SYS_NICE), enter the
+/// served namespaces and list BPF links (SYS_ADMIN).
 const CAPABILITIES: &[Capability] = &[
     Capability::NetAdmin,
     Capability::Bpf,
@@ -16,27 +16,27 @@ const CAPABILITIES: &[Capability] = &[
     Capability::SysNice,
     Capability::SysAdmin,
 ];
-/// What the process that looks for namespaces keeps: to look into others (SYS_PTRACE), to
-/// enter what it finds (SYS_ADMIN) and number it (NET_ADMIN). Root's files of `/proc` are
-/// its own where it is root.
+/// Remaining capabilities of the process that searches for namespaces: inspect other processes
+/// (SYS_PTRACE), enter the namespaces found (SYS_ADMIN) and assign them IDs (NET_ADMIN). It needs
+/// none for root's files in `/proc`, because it runs as root.
 const LOOKING: &[Capability] = &[Capability::NetAdmin, Capability::SysAdmin, Capability::SysPtrace];
 
-/// The kernel's state, as files.
+/// Files with kernel state.
 const READING: &[&str] = &["/proc", "/sys"];
 
-/// The first step, before the fast path is started.
+/// Executes the first step, before the fast path starts.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub fn give_up() -> sys::Result<Rights> {
     Rights::only(CAPABILITIES, Some(READING))
 }
 
-/// Both steps of the process that looks for namespaces. Landlock would hide other
-/// processes from it: it can read files, but takes no request that would tell of one.
+/// Executes both steps for the process that searches for namespaces. It cannot use Landlock, which
+/// would hide other processes. It can read files, but accepts no request that names one.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub fn give_up_but_looking() -> sys::Result<()> {
     Rights::only(LOOKING, None)?;
     let mut filter = reading();
@@ -44,8 +44,7 @@ pub fn give_up_but_looking() -> sys::Result<()> {
     filter.apply(Otherwise::Refuse)
 }
 
-/// What harms others whoever makes it, or is of use to nobody but who has taken the
-/// process over.
+/// System calls that kill the process: only an attacker in control of it would use them.
 const FATAL: &[libc::c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -63,7 +62,7 @@ const FATAL: &[libc::c_long] = &[
     libc::SYS_reboot,
 ];
 
-/// What it does: threads, netlink, files that are read.
+/// Allowed system calls: for threads, netlink, reading files.
 const CALLS: &[libc::c_long] = &[
     libc::SYS_read,
     libc::SYS_write,
@@ -94,7 +93,7 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_accept4,
     libc::SYS_shutdown,
     libc::SYS_bind,
-    // Of netlink; there are no Unix sockets, and none of TCP.
+    // For netlink only: the filter allows no Unix or TCP sockets.
     libc::SYS_connect,
     libc::SYS_getsockname,
     libc::SYS_getpeername,
@@ -121,9 +120,9 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_access,
 ];
 
-/// Commands of bpf(2) that it does once its programs are loaded: maps, links, what others
-/// have attached (`enum bpf_cmd` of `linux/bpf.h`). Not to load programs: those for sandboxes
-/// to come are loaded before.
+/// Allowed bpf(2) commands (`enum bpf_cmd` of `linux/bpf.h`): maps, links, and inspecting programs
+/// that others have attached. Loading is not among them: programs for future sandboxes are loaded
+/// before.
 const BPF: &[i64] = &[
     1,  // MAP_LOOKUP_ELEM
     2,  // MAP_UPDATE_ELEM
@@ -147,8 +146,8 @@ const BPF: &[i64] = &[
     34, // LINK_DETACH
 ];
 
-/// What is asked by netlink; besides there are sockets of the internet's families for the
-/// ioctls and options that ask devices and the older iptables.
+/// Allowed netlink protocols. Sockets of the internet families are also allowed, for ioctls on
+/// devices and the options of legacy iptables.
 const NETLINK: &[libc::c_int] = &[
     libc::NETLINK_ROUTE,
     libc::NETLINK_SOCK_DIAG,
@@ -157,8 +156,8 @@ const NETLINK: &[libc::c_int] = &[
     libc::NETLINK_GENERIC,
 ];
 
-/// Requests of devices (`linux/sockios.h`): ethtool's, indices, addresses; connections
-/// that are not waited for; whether the output is a terminal.
+/// Allowed ioctls: device queries (`linux/sockios.h`), non-blocking sockets, and the terminal check
+/// of the standard library.
 const REQUESTS: &[libc::Ioctl] = &[
     libc::FIONBIO,
     libc::FIOCLEX,
@@ -169,19 +168,19 @@ const REQUESTS: &[libc::Ioctl] = &[
 ];
 /// `SIOCETHTOOL` of `linux/sockios.h`.
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
-/// `NS_GET_USERNS` to `NS_GET_OWNER_UID` of `linux/nsfs.h`: what a namespace is.
+/// `NS_GET_USERNS` to `NS_GET_OWNER_UID` of `linux/nsfs.h`: queries about a namespace.
 const NAMESPACES: std::ops::RangeInclusive<i64> = 0xb701..=0xb704;
 
-/// The second step, for all threads: everything else is refused.
+/// Executes the second step for all threads. Refuses every other system call.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub fn confine(rights: &Rights) -> sys::Result<()> {
     let mut filter = reading();
     for command in BPF {
         filter.allow_if(libc::SYS_bpf, &[Argument::is(0, *command)]);
     }
-    // The heartbeat's thread, in real time.
+    // The heartbeat thread switches to real-time scheduling.
     filter.allow_if(libc::SYS_sched_getscheduler, &[Argument::is(0, 0)]);
     filter.allow_if(libc::SYS_sched_setscheduler, &[Argument::is(0, 0)]);
     filter.apply(Otherwise::Refuse)?;
@@ -189,7 +188,7 @@ pub fn confine(rights: &Rights) -> sys::Result<()> {
     Ok(())
 }
 
-/// To read the state of networks, in other namespaces as well.
+/// Returns a filter that allows reading network state, also in other namespaces.
 fn reading() -> Filter {
     let mut filter = Filter::default();
     filter.allow_basics().allow(CALLS).kill(FATAL);
@@ -214,10 +213,10 @@ fn reading() -> Filter {
     }
     filter.allow_if(libc::SYS_setns, &[Argument::is(1, libc::CLONE_NEWNET.into())]);
     filter.allow_if(libc::SYS_prctl, &[Argument::is(0, libc::PR_SET_NAME.into())]);
-    // Threads, but no processes.
+    // Allow new threads, but no new processes.
     let thread = i64::from(libc::CLONE_THREAD);
     filter.allow_if(libc::SYS_clone, &[Argument::has(0, thread, thread)]);
-    // glibc asks by clone3 first, whose flags no filter can see; told so, it takes clone.
+    // A filter cannot see the flags of clone3. With ENOSYS, glibc falls back to clone.
     filter.missing(&[libc::SYS_clone3]);
     filter
 }

@@ -1,4 +1,4 @@
-//! `vtep` and `tapbridge`: packets, and nothing else.
+//! Confinement of `vtep` and `tapbridge` to forwarding packets.
 
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
@@ -8,23 +8,23 @@ use sys::seccomp::{Argument, Filter, Otherwise};
 
 use super::Rights;
 
-/// Sockets that stay of more use than to read and write.
+/// Sockets that need more system calls than read and write.
 #[derive(Debug, Clone, Default)]
 pub struct Sockets {
-    /// What UDP passes through, first and last. `sendmmsg` carries addresses and
-    /// descriptors, so it is for these alone, and none of these numbers can become
-    /// another socket's.
+    /// First and last descriptor of the UDP sockets. `sendmmsg` can pass addresses and descriptors,
+    /// so it is allowed on these only, and they cannot be closed, so that no other socket can get
+    /// one of these numbers.
     pub datagrams: Option<RangeInclusive<RawFd>>,
-    /// A UDP socket that is connected anew to look up a path.
+    /// A UDP socket that is reconnected to look up a path.
     pub probe: Option<RawFd>,
-    /// Guests' clients come by sockets of vhost-user: their memory and events are taken.
+    /// Guests connect to vhost-user sockets and pass descriptors of their memory and events.
     pub guests: bool,
 }
 
-/// `F_GET_SEALS` of `linux/fcntl.h`: whether a guest's memory can be cut.
+/// `F_GET_SEALS` of `linux/fcntl.h`: checks whether a guest can shrink its memory.
 const F_GET_SEALS: i64 = 1034;
 
-/// Packets, waiting, time; clients that ask for the status, or come from Prometheus.
+/// Allowed system calls: for packets, waiting, time, status requests and metrics.
 const CALLS: &[libc::c_long] = &[
     libc::SYS_read,
     libc::SYS_write,
@@ -32,7 +32,7 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_writev,
     libc::SYS_recvfrom,
     libc::SYS_epoll_pwait,
-    // The rings are there and restricted by now; none can be made.
+    // The rings exist and are restricted by now; io_uring_setup is not allowed.
     libc::SYS_io_uring_enter,
     libc::SYS_ppoll,
     libc::SYS_close,
@@ -48,15 +48,15 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_sched_getaffinity,
     libc::SYS_set_robust_list,
     libc::SYS_rseq,
-    // Older kernels' and newer libraries' ways to look at an open file; paths: below.
+    // Variants that older libraries use. Calls with paths are below.
     #[cfg(target_arch = "x86_64")]
     libc::SYS_epoll_wait,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_poll,
 ];
 
-/// What a library or a path of ours may try without harm, and does without: files,
-/// sockets of its own.
+/// System calls that fail with an error instead of killing the process: libraries try to open files
+/// or sockets, and work without them.
 const REFUSED: &[libc::c_long] = &[
     libc::SYS_openat,
     libc::SYS_newfstatat,
@@ -81,8 +81,8 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_unlink,
 ];
 
-/// Options of sockets: how long a client is waited for, and groups of the underlay that
-/// follow the endpoint's address to another link (`linux/in.h`, `linux/in6.h`).
+/// Allowed socket options: client timeouts, and multicast groups, which follow the endpoint's
+/// address to another link (`linux/in.h`, `linux/in6.h`).
 const OPTIONS: &[(libc::c_int, libc::c_int)] = &[
     (libc::SOL_SOCKET, libc::SO_RCVTIMEO),
     (libc::SOL_SOCKET, libc::SO_SNDTIMEO),
@@ -102,11 +102,11 @@ const OPTIONS: &[(libc::c_int, libc::c_int)] = &[
 const BPF_MAP_LOOKUP_ELEM: i64 = 1;
 const BPF_LINK_DETACH: i64 = 34;
 
-/// Gives up everything else, for every thread. No program can be started, no file opened,
-/// no socket made, nothing made executable after this.
+/// Confines all threads. Afterwards they cannot start programs, open files, create sockets or make
+/// memory executable.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub fn confine(rights: &Rights, sockets: &Sockets) -> sys::Result<()> {
     filter(sockets).apply(Otherwise::Kill)?;
     rights.told("system calls to forward only");
@@ -116,20 +116,20 @@ pub fn confine(rights: &Rights, sockets: &Sockets) -> sys::Result<()> {
 fn filter(sockets: &Sockets) -> Filter {
     let mut filter = Filter::default();
     filter.allow_basics().allow(CALLS).refuse(REFUSED);
-    // Threads that were just started name themselves.
+    // New threads set their names.
     filter.allow_if(libc::SYS_prctl, &[Argument::is(0, libc::PR_SET_NAME.into())]);
-    // The bpf engine's counters, and the end of its programs.
+    // Read the counters of the bpf engine, and detach its programs at exit.
     filter.allow_if(libc::SYS_bpf, &[Argument::is(0, BPF_MAP_LOOKUP_ELEM)]);
     filter.allow_if(libc::SYS_bpf, &[Argument::is(0, BPF_LINK_DETACH)]);
-    // Connections that are waited for, or not; a TAP's address, which its owner may change;
-    // whether the output is a terminal.
+    // Blocking mode of connections; the hardware address of a TAP, which its owner may change;
+    // the terminal check of the standard library.
     for request in [libc::FIONBIO, libc::SIOCGIFHWADDR, libc::TCGETS] {
         filter.allow_if(libc::SYS_ioctl, &[Argument::is(1, request as i64)]);
     }
     for command in [libc::F_GETFD, libc::F_GETFL, libc::F_SETFL] {
         filter.allow_if(libc::SYS_fcntl, &[Argument::is(1, command.into())]);
     }
-    // To whom it is connected, or to the kernel: no address.
+    // Allow sendto only without an address: to the connected peer or the kernel.
     filter.allow_if(libc::SYS_sendto, &[Argument::null(4)]);
     for (level, name) in OPTIONS {
         let option = [Argument::is(1, (*level).into()), Argument::is(2, (*name).into())];
@@ -143,14 +143,14 @@ fn filter(sockets: &Sockets) -> Filter {
         filter.refuse_if(libc::SYS_close, &within);
     }
     if sockets.guests {
-        // Descriptors come from whoever may connect; none can be sent to anybody.
+        // recvmsg takes descriptors from guests. sendmsg stays forbidden: none can be sent.
         filter.allow(&[libc::SYS_recvmsg, libc::SYS_epoll_ctl]);
         filter.allow_if(libc::SYS_fcntl, &[Argument::is(1, F_GET_SEALS)]);
     }
     match sockets.probe {
         Some(probe) => {
             let probe = [Argument::is(0, probe.into())];
-            // The number stays that socket's.
+            // Refuse close, so that no other socket can get this number.
             filter.allow_if(libc::SYS_connect, &probe).refuse_if(libc::SYS_close, &probe);
         }
         None => drop(filter.refuse(&[libc::SYS_connect])),

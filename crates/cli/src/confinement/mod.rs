@@ -1,10 +1,9 @@
-//! What a verb that runs for long may still do once it is set up.
+//! Confinement of long-running verbs after their setup.
 //!
-//! Each program gives up in two steps. The first, before its threads are started, is for
-//! what a thread inherits: user, capabilities, Landlock. The second, when they run, is a
-//! filter of system calls for all of them. What is in force is told by the program's
-//! status, since an older kernel or a container may have less of it;
-//! `docs/src/design/confinement.md` lists it by verb.
+//! Each program gives up rights in two steps. The first, before its threads start, covers rights
+//! that threads inherit: user, capabilities, Landlock. The second, once they run, is a seccomp
+//! filter for all threads. An older kernel or a container may support less, so the program's
+//! status reports the confinement in force. `docs/src/design/confinement.md` lists it by verb.
 
 pub mod accel;
 pub mod forwarding;
@@ -19,15 +18,15 @@ use sys::landlock::{Level, Restrictions, Stays};
 
 use crate::notify;
 
-/// What is in force, in words.
+/// Description of the confinement in force.
 static IN_FORCE: Mutex<String> = Mutex::new(String::new());
 
-/// What is in force in this process, in words: user, capabilities, Landlock, filter.
+/// Describes the confinement of this process: user, capabilities, Landlock, seccomp filter.
 pub fn in_force() -> String {
     IN_FORCE.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// What was given up before the threads were started.
+/// The rights that are left after the first step.
 #[derive(Debug)]
 pub struct Rights {
     identity: Option<Identity>,
@@ -36,23 +35,23 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// Gives up every capability and every file, and becomes another user.
+    /// Gives up all capabilities and files, and switches to an unprivileged user.
     ///
     /// # Errors
-    /// When the kernel refuses what every kernel does.
+    /// If the kernel refuses an operation that every kernel supports.
     pub fn none() -> sys::Result<Rights> {
         let restrictions = Restrictions::but(&[])?;
         capability::bound(&[])?;
         let identity = identity::become_unprivileged()?;
         capability::drop_all()?;
-        // What is in memory is tenants': no core file, no debugger of the same user.
+        // Memory holds tenants' packets: no core file, no debugger of the same user.
         undumpable();
         let landlock = restrictions.apply()?;
         Ok(Rights { identity: Some(identity), capabilities: Vec::new(), landlock })
     }
 
-    /// Gives up every capability but these, and every file but those below `reading`, which
-    /// can be read; all files stay where that is `None`.
+    /// Gives up all capabilities but these, and all files but read access below `reading`. With
+    /// `None`, all files stay accessible.
     ///
     /// # Errors
     /// As [`Rights::none`].
@@ -69,13 +68,14 @@ impl Rights {
         undumpable();
         let landlock = match restrictions {
             Some(restrictions) => restrictions.apply()?,
+            // Landlock permits ptrace access only to processes in the same domain.
             None => Level::None("it would hide other processes' namespaces"),
         };
         Ok(Rights { identity: None, capabilities, landlock })
     }
 
-    /// Becomes another user, but keeps these capabilities, what is below `reading`, these
-    /// files, and TCP.
+    /// Switches to an unprivileged user, but keeps these capabilities, TCP, and read access to
+    /// `files` and everything below `reading`.
     ///
     /// # Errors
     /// As [`Rights::none`].
@@ -89,7 +89,7 @@ impl Rights {
         };
         let stays = [stay(reading, Stays::Reading), stay(files, Stays::ReadingFile)].concat();
         let restrictions = Restrictions::but_ports(&stays)?;
-        // Else they would go with the user.
+        // Otherwise the kernel drops all capabilities when the user changes.
         let _ = nix::sys::prctl::set_keepcaps(true);
         capability::bound(capabilities)?;
         let identity = identity::become_unprivileged()?;
@@ -99,7 +99,7 @@ impl Rights {
         Ok(Rights { identity: Some(identity), capabilities, landlock })
     }
 
-    /// Tells what is in force, with the filter.
+    /// Records the confinement in force, including the filter.
     fn told(&self, filter: &str) {
         let capabilities = match self.capabilities.as_slice() {
             [] => "no capabilities".to_owned(),
@@ -114,15 +114,15 @@ impl Rights {
     }
 }
 
-/// Best effort: where it cannot be said, there is no such thing.
+/// Makes the process undumpable. Ignores errors: prctl only fails where dumps do not exist.
 fn undumpable() {
     let _ = nix::sys::prctl::set_dumpable(false);
 }
 
-/// Opens what a confined program cannot open any more, but has a use for.
+/// Connects to the service manager, which a confined process can no longer do.
 ///
 /// # Errors
-/// When the service manager's socket cannot be connected to.
+/// If the connection fails.
 pub fn prepare() -> anyhow::Result<()> {
     notify::connect()
 }

@@ -1,4 +1,4 @@
-//! `measure serve` and `watch --serve`: sockets and threads that strangers have a say in.
+//! Confinement of `measure serve` and `watch --serve`, which untrusted parties can reach.
 
 use nix::libc;
 use sys::capability::Capability;
@@ -6,51 +6,52 @@ use sys::seccomp::{Argument, Filter, Otherwise};
 
 use super::Rights;
 
-/// The largest receive buffer that a load asks for by itself, bytes.
+/// The largest receive buffer that a load requests by default, in bytes.
 const RECEIVE_BUFFER: u64 = 16 << 20;
-/// Up to here a socket's receive buffer needs no right.
+/// The largest receive buffer that needs no capability.
 const MOST_RECEIVED: &str = "/proc/sys/net/core/rmem_max";
 
-/// What a measurement is the better for. Sessions open their samplers, since a server that
-/// only waits costs nothing: the exact CPU clock and the kernel's reasons for drops need BPF
-/// and PERFMON each time. Receive buffers beyond `net.core.rmem_max` need NET_ADMIN.
+/// Returns the capabilities that improve measurements. Sessions open their samplers themselves, so
+/// that an idle server costs nothing. The exact CPU clock and drop reasons need BPF and PERFMON
+/// each time; receive buffers beyond `net.core.rmem_max` need NET_ADMIN.
 fn needed(loads_programs: bool, most_received: Option<u64>) -> Vec<Capability> {
     let mut needed = Vec::new();
     if loads_programs {
         needed.extend([Capability::Bpf, Capability::Perfmon]);
     }
-    // Where the limit is not known, it may be in the way.
+    // If the limit is unknown, assume that it is too small.
     if most_received.is_none_or(|most| most < RECEIVE_BUFFER) {
         needed.push(Capability::NetAdmin);
     }
     needed
 }
 
-/// The first step of `watch --serve`, before it has threads: namespaces come and go, so that it
-/// enters them and reads `/proc` of any process all the time.
+/// Executes the first step of `watch --serve`, before its threads start. It must keep the rights to
+/// enter new namespaces and to read `/proc` of any process.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub fn give_up_but_watching() -> sys::Result<Rights> {
     use Capability::{Bpf, NetAdmin, Perfmon, SysAdmin, SysPtrace};
     Rights::only(&[Bpf, Perfmon, NetAdmin, SysAdmin, SysPtrace], None)
 }
 
-/// What the system calls itself, for the results (os-release(5)).
+/// Name of the distribution, for the results (os-release(5)).
 const FILES: &[&str] = &["/etc/os-release", "/usr/lib/os-release"];
 
-/// The first step, before sessions have threads; whether these load BPF programs.
+/// Executes the first step, before sessions start threads. `loads_programs`: sessions load BPF
+/// programs.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub fn give_up(loads_programs: bool) -> sys::Result<Rights> {
     let most = std::fs::read_to_string(MOST_RECEIVED).ok();
     let most = most.and_then(|text| text.trim().parse().ok());
     Rights::of_another(&needed(loads_programs, most), &["/proc", "/sys"], FILES)
 }
 
-/// What no measurement needs: programs, other processes, other namespaces' files, keys,
-/// rings, counters of hardware. The rest stays: sessions start threads and open sockets.
+/// System calls that no measurement needs, and that kill the process: programs, other processes,
+/// mounts, keys, io_uring. The rest stays allowed: sessions start threads and open sockets.
 const FATAL: &[libc::c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -87,14 +88,14 @@ const FATAL: &[libc::c_long] = &[
     libc::SYS_setgroups,
 ];
 
-/// The second step.
+/// Executes the second step.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub fn confine(rights: &Rights) -> sys::Result<()> {
     let mut filter = Filter::default();
     filter.kill(FATAL);
-    // Measurements go by TCP and UDP; netlink tells of devices.
+    // Measurements need TCP and UDP, device queries need netlink.
     let others = [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
     filter.refuse_if(libc::SYS_socket, &others.map(|family| Argument::is_not(0, family.into())));
     let audit = [libc::AF_NETLINK, libc::NETLINK_AUDIT].map(i64::from);
@@ -105,7 +106,7 @@ pub fn confine(rights: &Rights) -> sys::Result<()> {
     for option in [libc::PR_SET_DUMPABLE, libc::PR_SET_PTRACER] {
         filter.refuse_if(libc::SYS_prctl, &[Argument::is(0, option.into())]);
     }
-    // Signals by descriptors: F_SETOWN, F_SETOWN_EX of `linux/fcntl.h`.
+    // F_SETOWN and F_SETOWN_EX of `linux/fcntl.h` could send signals to other processes.
     for command in [8, 15] {
         filter.refuse_if(libc::SYS_fcntl, &[Argument::is(1, command)]);
     }

@@ -1,27 +1,27 @@
-//! Which columns of the list there is room for, and how wide they are.
+//! Selects the columns of the list that fit, and their widths.
 
-/// A column behind that of the place, in this order.
+/// The columns after the place, in display order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Column {
-    /// Packets a second, as the device counts them.
+    /// Packets per second, counted by the device.
     Packets,
-    /// Mbit/s, as the device counts them.
+    /// Mbit/s, counted by the device.
     Megabits,
-    /// Mean bytes.
+    /// Mean size in bytes.
     Bytes,
-    /// Mean packets of a GSO packet.
+    /// Mean number of packets per GSO packet.
     Gso,
-    /// Median since the hop before.
+    /// Median time since the previous hop.
     P50,
-    /// 99th percentile since the hop before.
+    /// 99th percentile of the time since the previous hop.
     P99,
-    /// Packets a second of the last intervals.
+    /// Packets per second in the last intervals.
     History,
-    /// What happens to packets there.
+    /// Notes about the packets at this hop.
     Notes,
 }
 
-/// Columns with their least widths, what is to go last first. The width has the space before it.
+/// Columns with their minimum widths, the most important first. Widths include a leading space.
 const WANTED: [(Column, usize); 8] = [
     (Column::P99, 7),
     (Column::Packets, 7),
@@ -35,25 +35,25 @@ const WANTED: [(Column, usize); 8] = [
 const LEAST_PLACE: usize = 18;
 const MOST_PLACE: usize = 40;
 const MOST_HISTORY: usize = super::history::KEPT + 1;
-/// From here on, notes are words; below, letters.
+/// Minimum width for notes in words. Narrower columns show letters.
 const WORDS: usize = 24;
 
 /// Columns of the list.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Columns {
-    /// Width of the place.
+    /// Width of the place column.
     pub place: usize,
-    /// The others, in their order.
+    /// The other columns, in display order.
     pub others: Vec<(Column, usize)>,
 }
 
 impl Columns {
-    /// What there is room for.
+    /// Selects the columns that fit.
     pub fn of(width: usize) -> Columns {
         let mut left = width.saturating_sub(LEAST_PLACE);
         let mut others = Vec::new();
         for (column, least) in WANTED {
-            // What comes later is worth less: it is not shown in its stead.
+            // Stop here: do not show a less important column instead.
             if least > left {
                 break;
             }
@@ -65,7 +65,9 @@ impl Columns {
         left -= place.saturating_sub(LEAST_PLACE);
         for (column, width) in &mut others {
             let more = match column {
+                // A chart wider than the history would be empty.
                 Column::History => left.min(MOST_HISTORY - *width),
+                // Notes come last and get all remaining space.
                 Column::Notes => left,
                 _ => 0,
             };
@@ -75,12 +77,12 @@ impl Columns {
         Columns { place, others }
     }
 
-    /// Width of a column; 0: it is not shown.
+    /// Returns the width of a column, 0 if it is hidden.
     pub fn width(&self, column: Column) -> usize {
         self.others.iter().find(|(other, _)| *other == column).map_or(0, |(_, width)| *width)
     }
 
-    /// Whether notes are words.
+    /// Returns whether notes are shown in words.
     pub fn has_words(&self) -> bool {
         self.width(Column::Notes) >= WORDS
     }

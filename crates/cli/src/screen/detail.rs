@@ -1,4 +1,4 @@
-//! All that is known of one way, hop or place of drops.
+//! The detail page of a route, a hop or a drop.
 
 use observe::{DropSeen, HopSeen, Latency, Rates, Snapshot, WaySeen};
 use ratatui::text::Line;
@@ -11,12 +11,12 @@ use super::number::{blocks, megabits, micros, percent, short};
 use super::rows::{Chosen, Row};
 use super::state::State;
 
-/// Width of what a value is called.
+/// Width of the name of a value.
 const NAME: usize = 22;
-/// Width of a column of a table, and of the figures behind a history.
+/// Width of a table column.
 const FIGURE: usize = 9;
 
-/// The page, in lines of so many columns.
+/// Returns the lines of the page, each at most `columns` wide.
 pub fn lines(state: &State, chosen: &Chosen, columns: usize, look: Look) -> Vec<Line<'static>> {
     let mut page = Page { state, columns, look, lines: Vec::new() };
     let shown = state.shown.as_ref();
@@ -24,6 +24,7 @@ pub fn lines(state: &State, chosen: &Chosen, columns: usize, look: Look) -> Vec<
         Some((snapshot, Row::Way(way))) => page.way(snapshot, &snapshot.ways[way]),
         Some((snapshot, Row::Hop(way, hop))) => page.hop(snapshot, &snapshot.ways[way], hop),
         Some((snapshot, Row::Drop(drop))) => page.drops(snapshot, &snapshot.drops[drop]),
+        // The selected route may be missing in a later interval; keep the page open.
         None => page.text("not seen in this interval"),
     }
     page.lines
@@ -41,7 +42,7 @@ impl Page<'_> {
         self.lines.push(Line::styled(fit(text, self.columns), self.look.title()));
     }
 
-    /// The name of what follows.
+    /// Adds a section heading.
     fn head(&mut self, text: &str) {
         self.lines.extend([Line::raw(""), Line::styled(text.to_owned(), faint())]);
     }
@@ -51,6 +52,7 @@ impl Page<'_> {
     }
 
     fn value(&mut self, name: &str, value: &str) {
+        // On very narrow screens, at least one column is left for the value.
         let room = self.columns.saturating_sub(NAME + 1).max(1);
         for (number, part) in wrap(value, room).into_iter().enumerate() {
             let name = if number == 0 { name } else { "" };
@@ -60,43 +62,44 @@ impl Page<'_> {
 
     fn way(&mut self, snapshot: &Snapshot, way: &WaySeen) {
         self.title(&flow(way));
-        self.text(&format!("one of {} packets that went this way", way.packets));
-        self.head("Followed packets");
+        self.text(&format!("one of {} sampled packets on this route", way.packets));
+        self.head("Sampled packets");
         let rate = way.packets as f64 / snapshot.seconds.max(f64::MIN_POSITIVE);
-        self.value("followed a second", &short(rate));
-        self.value("ended most often", &way.ending);
-        self.value("places", &way.hops.len().to_string());
-        self.times("Times, µs", &[("from first to last", &way.took)]);
-        self.history(&Subject::way(way), "followed/s");
+        self.value("sampled per second", &short(rate));
+        self.value("most frequent end", &way.ending);
+        self.value("hops", &way.hops.len().to_string());
+        self.times("Times, µs", &[("first to last hop", &way.took)]);
+        self.history(&Subject::way(way), "sampled/s");
         let times: Vec<_> = way.hops.iter().map(|hop| (name(hop), &hop.since_before)).collect();
         let times: Vec<_> = times.iter().map(|(name, times)| (name.as_str(), *times)).collect();
-        self.times("Where it goes, µs", &times);
+        self.times("Hops, µs", &times);
     }
 
     fn hop(&mut self, snapshot: &Snapshot, way: &WaySeen, number: usize) {
+        // The route may have fewer hops in this interval.
         let Some(hop) = way.hops.get(number) else { return };
         self.title(&name(hop));
         let of = way.hops.len();
-        self.text(&format!("place {} of {of} on the way of {}", number + 1, flow(way)));
+        self.text(&format!("hop {} of {of} on the route of {}", number + 1, flow(way)));
         self.head("All packets, counted by the device");
-        self.text(&hop.counted.as_ref().map_or("nothing is counted here".to_owned(), counted));
+        self.text(&hop.counted.as_ref().map_or("this hop has no counters".to_owned(), counted));
         if let Some(queued) = hop.queued {
-            self.value("packets in its queue", &queued.to_string());
+            self.value("packets in the queue", &queued.to_string());
         }
         let rate = way.packets as f64 / snapshot.seconds.max(f64::MIN_POSITIVE);
-        self.head("Followed packets of this way");
-        self.value("followed a second", &short(rate));
+        self.head("Sampled packets on this route");
+        self.value("sampled per second", &short(rate));
         self.value("mean bytes", &short(hop.bytes.round()));
         let gso = if hop.gso_packets > 1.0 { short(hop.gso_packets) } else { "none".into() };
-        self.value("packets in a GSO one", &gso);
-        self.value("cut by the CPU", &percent(hop.cut));
+        self.value("packets per GSO packet", &gso);
+        self.value("segmented by the CPU", &percent(hop.cut));
         self.value("merged", &percent(hop.merged));
         self.value("checksummed by the CPU", &percent(hop.checksummed));
         let tunnel = hop.encapsulation.map(|encapsulation| encapsulation.within(hop.vni));
         self.value("tunnel", tunnel.as_deref().unwrap_or("none"));
         self.times(
             "Times, µs",
-            &[("since the hop before", &hop.since_before), ("waited here", &hop.waited)],
+            &[("since previous hop", &hop.since_before), ("waited here", &hop.waited)],
         );
         self.history(&Subject::Place(PlaceKey::of(hop)), "packets/s");
     }
@@ -109,25 +112,26 @@ impl Page<'_> {
         self.head("All packets");
         self.value("namespace", &drop.namespace);
         self.value("device", drop.device.as_deref().unwrap_or("none"));
-        self.value("function", drop.function.as_deref().unwrap_or("not told by this kernel"));
+        self.value("function", drop.function.as_deref().unwrap_or("not reported by kernel"));
         self.value("packets", &drop.packets.to_string());
         let rate = drop.packets as f64 / snapshot.seconds.max(f64::MIN_POSITIVE);
-        self.value("packets a second", &short(rate));
+        self.value("packets per second", &short(rate));
         if let Some(check) = &drop.check {
             self.value("check for the cause", &format!("overlane doctor explain {check}"));
         }
         self.history(&Subject::drop(drop), "packets/s");
     }
 
-    /// Percentiles, a line each.
+    /// Adds a table of percentiles, one line per name.
     fn times(&mut self, title: &str, times: &[(&str, &Latency)]) {
         let names = times.iter().map(|(name, _)| width(name)).max().unwrap_or(0).max(NAME);
-        // Figures are worth more than the end of a name.
+        // Shorten names rather than numbers.
         let names = names.min(self.columns.saturating_sub(4 * FIGURE)).max(6);
         let head = ["p50", "p99", "p99.9", "packets"].map(|name| right(name, FIGURE)).concat();
         self.head(&format!("{}{head}", fit(title, names)));
         for (name, times) in times {
             let figures = match times.count {
+                // Without samples, percentiles would be meaningless.
                 0 => ["-", "-", "-", "0"].map(|none| right(none, FIGURE)).concat(),
                 count => {
                     [times.p50_ns, times.p99_ns, times.p999_ns]
@@ -140,16 +144,18 @@ impl Page<'_> {
         }
     }
 
-    /// The last intervals, drawn, with the least, the most and the last value.
+    /// Adds charts of the last intervals, with minimum, maximum and last value.
     fn history(&mut self, subject: &Subject, rate: &str) {
-        self.head(&format!("Last {KEPT} intervals: least, most, last"));
+        self.head(&format!("Last {KEPT} intervals: min, max, last"));
         let series =
             |value: &dyn Fn(&Point) -> Option<f64>| self.state.history.series(subject, value);
         let mut drawn = vec![(rate, series(&|point| Some(point.packets_per_s)))];
         let megabits = series(&|point| point.bytes_per_s.map(megabits));
+        // Routes and places without counters have no byte rate.
         if megabits.iter().any(Option::is_some) {
             drawn.push(("Mbit/s", megabits));
         }
+        // Drops have no duration.
         if !matches!(subject, Subject::Drop(..)) {
             drawn.push(("p99, µs", series(&|point| Some(point.p99_ns as f64 / 1000.0))));
         }

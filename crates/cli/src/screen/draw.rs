@@ -1,4 +1,4 @@
-//! A frame: what the state is, in so many columns and lines.
+//! Draws the state as a frame of the terminal.
 
 use observe::Snapshot;
 use ratatui::Frame;
@@ -16,10 +16,10 @@ use super::rows::Row;
 use super::state::{Page, State};
 use super::{detail, help, peer};
 
-/// Lines from which on there is room for more than the list.
+/// Minimum number of lines for additional parts besides the list.
 const ROOMY: u16 = 14;
 
-/// Draws the state; what it has too much of for the screen is cut off.
+/// Draws the state. Cuts off content that does not fit on the screen.
 pub fn draw(frame: &mut Frame<'_>, state: &mut State, look: Look) {
     let area = frame.area();
     match state.page.clone() {
@@ -37,6 +37,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &mut State, look: Look) {
             draw_page(frame, state, lines, look);
         }
     }
+    // Replace characters after drawing, so that all pages work on an ASCII terminal.
     if !look.unicode {
         for cell in &mut frame.buffer_mut().content {
             if let Some(ascii) = ascii(cell.symbol()) {
@@ -46,7 +47,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &mut State, look: Look) {
     }
 }
 
-/// What stands for a character on a terminal that has only ASCII.
+/// Returns the replacement of a character on an ASCII terminal.
 fn ascii(symbol: &str) -> Option<&'static str> {
     const HEIGHTS: [&str; 8] = ["_", ".", ":", "-", "=", "+", "*", "#"];
     let first = symbol.chars().next().filter(|first| !first.is_ascii())?;
@@ -58,11 +59,13 @@ fn ascii(symbol: &str) -> Option<&'static str> {
     })
 }
 
-/// Lines of a page of text, from `state.top` on, and the keys below it.
+/// Draws a page of text from line `state.top` on, and the keys below it.
 fn draw_page(frame: &mut Frame<'_>, state: &mut State, lines: Vec<Line<'_>>, look: Look) {
     let mut area = frame.area();
     let keys = bottom(&mut area, 1);
+    // Scrolling keys may have moved beyond the end, because only drawing knows the length.
     state.top = state.top.min(lines.len().saturating_sub(area.height.into()));
+    // PageUp and PageDown move by this number of lines.
     state.fits = area.height.into();
     let below = lines.len() - state.top > usize::from(area.height);
     let top = state.top;
@@ -89,7 +92,7 @@ fn bottom(area: &mut Rect, lines: u16) -> Rect {
     Rect { y: area.y + area.height, height: lines, ..*area }
 }
 
-/// Parts of the list's page, from above.
+/// Areas of the list page, from top to bottom.
 struct Parts {
     head: Rect,
     names: Rect,
@@ -101,9 +104,10 @@ struct Parts {
 }
 
 impl Parts {
-    /// What there is room for: in the end, the ways alone.
+    /// Computes the areas that fit. The smallest screen shows only routes.
     fn of(mut area: Rect, dropped: usize, has_peer: bool, has_cpus: bool) -> Parts {
         let is_roomy = area.height >= ROOMY;
+        // Below 4 lines, only the list itself is useful.
         let lines = if area.height < 4 { 0 } else { 1 + u16::from(is_roomy) };
         let head = top(&mut area, lines + u16::from(is_roomy && has_cpus));
         let names = top(&mut area, lines.min(1));
@@ -114,7 +118,9 @@ impl Parts {
         let peer = bottom(&mut area, lines);
         let lines = match (u16::try_from(dropped).unwrap_or(u16::MAX), area.height) {
             (0, _) => u16::from(is_roomy),
+            // Routes have priority over drops.
             (_, height) if height < 4 => 0,
+            // Drops get at most a quarter of the remaining lines, and at least one.
             (some, height) => 1 + some.min((height / 4).max(1)),
         };
         let drops = bottom(&mut area, lines);
@@ -133,6 +139,7 @@ fn draw_list(frame: &mut Frame<'_>, state: &mut State, look: Look) {
     state.fits = parts.ways.height.into();
     render(frame, parts.head, head_lines(state, parts.head, look));
     render(frame, parts.names, vec![Line::styled(column_names(&columns), faint())]);
+    // Before the first interval there is nothing to list.
     let Some(snapshot) = &state.shown else {
         render(frame, parts.ways, vec![Line::raw(nothing_yet(state))]);
         return render(frame, parts.keys, vec![key_line(state, "? help  q quit", look)]);
@@ -157,26 +164,27 @@ fn render(frame: &mut Frame<'_>, area: Rect, lines: Vec<Line<'_>>) {
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-/// The part of `rows` that fits, with the selected one in its middle where it is among them.
+/// Returns the part of `rows` that fits, centred on the selected row if it is among them.
 fn part(rows: std::ops::Range<usize>, selected: usize, height: u16) -> std::ops::Range<usize> {
     let height = usize::from(height);
     let most = rows.end.saturating_sub(height).max(rows.start);
+    // A selected row outside of the range shows the nearest end of it.
     let from = selected.min(rows.end).saturating_sub(height / 2).clamp(rows.start, most);
     from..(from + height).min(rows.end)
 }
 
 fn nothing_yet(state: &State) -> &'static str {
     match state.position {
-        Some(_) => "the recording has no interval",
-        None => "the first interval is being measured",
+        Some(_) => "the recording is empty",
+        None => "measuring the first interval",
     }
 }
 
 fn no_ways(state: &State, snapshot: &Snapshot) -> &'static str {
     match snapshot.ways.is_empty() {
-        true => "no followed packet ended in this interval",
+        true => "no sampled packet ended in this interval",
         false if state.filter.is_empty() => "",
-        false => "no way has the text of the filter",
+        false => "no route matches the filter",
     }
 }
 
@@ -187,20 +195,22 @@ fn head_lines(state: &State, area: Rect, look: Look) -> Vec<Line<'static>> {
     let time = clock(seen.time_s);
     let cpu = format!("{:.1}% of {:.1}%", seen.own_cpu, seen.budget);
     let lost_style = if seen.events_lost > 0 { look.bad() } else { Style::new() };
+    // The two full lines need 70 columns.
     if area.height < 2 || area.width < 70 {
         let line = format!("{time} 1 in {} ", seen.sample);
         let lost = Span::styled(format!("lost {}", short(seen.events_lost as f64)), lost_style);
         return vec![Line::from(vec![Span::raw(line), lost, Span::raw(format!(" CPU {cpu}"))])];
     }
     let mut first = format!("  {time} UTC  {:.1} s  sorted by {}", seen.seconds, state.sort.name());
+    // The snapshot has a limited number of routes; report the remaining packets.
     if seen.other_ways > 0 {
-        first += &format!("  {} packets on ways not shown", seen.other_ways);
+        first += &format!("  {} packets on hidden routes", seen.other_ways);
     }
     if !seen.not_seen.is_empty() {
-        first += "  not all is seen: ?";
+        first += "  incomplete, see ?";
     }
     let second = format!(
-        "looked {}, 1 in {} followed: {}, events {}, ",
+        "observed {}, 1 in {} sampled: {}, events {}, ",
         observe::share(seen.looked),
         seen.sample,
         seen.followed,
@@ -219,21 +229,23 @@ fn drops_title(state: &State, snapshot: &Snapshot, look: Look) -> Line<'static> 
         Row::Drop(drop) => snapshot.drops.get(*drop),
         _ => None,
     });
+    // A recording may contain any number, so the sum must not overflow.
     let packets: u64 = listed.map(|drop| drop.packets).fold(0, u64::saturating_add);
     match packets {
-        0 => Line::styled("dropped by the kernel: nothing", faint()),
+        0 => Line::styled("dropped by the kernel: none", faint()),
         1 => Line::styled("dropped by the kernel: 1 packet", look.bad()),
         some => Line::styled(format!("dropped by the kernel: {some} packets"), look.bad()),
     }
 }
 
-/// All of the selected row that has no room in it.
+/// Returns the text of the selected row that does not fit into the row.
 fn about_lines(
     state: &State,
     snapshot: &Snapshot,
     columns: usize,
     look: Look,
 ) -> Vec<Line<'static>> {
+    // A damaged recording is more important than the selected row.
     if let Some(problem) = state.position.as_ref().and_then(|position| position.problem.as_ref()) {
         return wrap(problem, columns).into_iter().map(|l| Line::styled(l, look.bad())).collect();
     }
@@ -245,7 +257,7 @@ fn about_lines(
         Some(Row::Hop(way, hop)) => {
             let hop = &snapshot.ways[*way].hops[*hop];
             let notes = match hop.notes().join(", ") {
-                none if none.is_empty() => "nothing to note".to_owned(),
+                none if none.is_empty() => "no notes".to_owned(),
                 notes => notes,
             };
             let device = hop.device.as_deref().unwrap_or("-");
@@ -270,14 +282,15 @@ fn keys_of_list(state: &State) -> String {
     };
     match &state.position {
         Some(_) => format!("? help  q quit  Space pause  Left Right step  s sort  {filter}"),
-        None => format!("? help  q quit  s sort  f freeze  Enter look into  {filter}"),
+        None => format!("? help  q quit  s sort  f freeze  Enter open  {filter}"),
     }
 }
 
 fn key_line(state: &State, keys: &str, look: Look) -> Line<'static> {
+    // While the filter is edited, keys are text, so no other keys are shown.
     if state.editing {
         let text =
-            format!("filter: {}_  Enter keeps it, Esc clears it", foreign::plain(&state.filter));
+            format!("filter: {}_  Enter applies it, Esc clears it", foreign::plain(&state.filter));
         return Line::raw(text);
     }
     let told = match &state.position {

@@ -1,13 +1,13 @@
-//! What was seen in the last intervals, by place, way and drop.
+//! Values of the last intervals, by place, route and drop.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use observe::{DropSeen, HopSeen, Side, Snapshot, WaySeen};
 
-/// Intervals that are kept.
+/// Number of intervals to keep.
 pub const KEPT: usize = 60;
 
-/// A side of a device, or a socket: the same from interval to interval.
+/// Identifies a side of a device, or a socket, across intervals.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PlaceKey {
     namespace: String,
@@ -16,31 +16,31 @@ pub struct PlaceKey {
 }
 
 impl PlaceKey {
-    /// Of a hop.
+    /// Returns the key of a hop.
     pub fn of(hop: &HopSeen) -> PlaceKey {
         let (namespace, device) = (hop.namespace.clone(), hop.device.clone());
         PlaceKey { namespace, device, side: hop.side }
     }
 }
 
-/// What has a history.
+/// A row with a history.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
-    /// A place, whoever's packets.
+    /// A place, for all packets.
     Place(PlaceKey),
-    /// A way, by its places: its packets are others in each interval.
+    /// A route, identified by its places, because its packets differ in each interval.
     Way(Vec<PlaceKey>),
     /// Drops: namespace, device, reason, function.
     Drop(String, Option<String>, String, Option<String>),
 }
 
 impl Subject {
-    /// Of a way.
+    /// Returns the subject of a route.
     pub fn way(way: &WaySeen) -> Subject {
         Subject::Way(way.hops.iter().map(PlaceKey::of).collect())
     }
 
-    /// Of drops.
+    /// Returns the subject of drops.
     pub fn drop(drop: &DropSeen) -> Subject {
         let (namespace, device) = (drop.namespace.clone(), drop.device.clone());
         Subject::Drop(namespace, device, drop.reason.clone(), drop.function.clone())
@@ -50,11 +50,11 @@ impl Subject {
 /// One interval of one subject.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Point {
-    /// As the device counts them; where none does, the followed ones.
+    /// All packets, counted by the device. Without counters, only sampled packets.
     pub packets_per_s: f64,
-    /// As the device counts them.
+    /// Bytes, counted by the device.
     pub bytes_per_s: Option<f64>,
-    /// Since the hop before; of a way, from its first place to its last.
+    /// Time since the previous hop; for a route, from its first place to its last.
     pub p99_ns: u64,
 }
 
@@ -65,15 +65,16 @@ pub struct History {
 }
 
 impl History {
-    /// Adds an interval; the oldest one goes.
+    /// Adds an interval, and removes the oldest one if needed.
     pub fn add(&mut self, snapshot: &Snapshot) {
+        // Keep a fixed number, so that memory stays bounded.
         if self.intervals.len() == KEPT {
             self.intervals.pop_front();
         }
         self.intervals.push_back(points(snapshot));
     }
 
-    /// A value of each interval, the oldest first; `None` where it was not seen.
+    /// Returns one value per interval, the oldest first. `None` if the subject was not seen.
     pub fn series(
         &self,
         subject: &Subject,
@@ -93,13 +94,16 @@ fn points(snapshot: &Snapshot) -> BTreeMap<Subject, Point> {
         for hop in &way.hops {
             let point = points.entry(Subject::Place(PlaceKey::of(hop))).or_default();
             match &hop.counted {
-                // The device's, which each way through it tells.
+                // Assign instead of adding: every route through the device has the same counters.
                 Some(counted) => {
                     point.packets_per_s = counted.packets_per_s;
                     point.bytes_per_s = Some(counted.bytes_per_s);
                 }
+                // Without a device counter, add the sampled packets of all routes through the
+                // place.
                 None => point.packets_per_s += followed,
             }
+            // Several routes may cross the place: show the worst.
             point.p99_ns = point.p99_ns.max(hop.since_before.p99_ns);
         }
     }

@@ -1,14 +1,14 @@
-//! Lines of so many columns, of text that may be anything.
+//! Lines of a fixed width from untrusted text.
 
 use foreign::plain;
 use ratatui::text::Span;
 
-/// Columns that a text takes on a terminal.
+/// Returns the number of columns of a text on a terminal.
 pub fn width(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// Foreign text in exactly so many columns: cut off, with a mark, or filled up.
+/// Formats untrusted text to exactly `columns`: truncated with a mark, or padded.
 pub fn fit(text: &str, columns: usize) -> String {
     let text = plain(text);
     if width(&text) <= columns {
@@ -30,13 +30,13 @@ pub fn fit(text: &str, columns: usize) -> String {
     kept + &" ".repeat(columns - taken)
 }
 
-/// Own text at the right end of so many columns, cut off where it has more.
+/// Right-aligns trusted text to `columns`, truncated if it is longer.
 pub fn right(text: &str, columns: usize) -> String {
     let text: String = text.chars().take(columns).collect();
     format!("{text:>columns$}")
 }
 
-/// Foreign text in lines of at most so many columns, broken between words.
+/// Wraps untrusted text between words, to lines of at most `columns`.
 pub fn wrap(text: &str, columns: usize) -> Vec<String> {
     let columns = columns.max(1);
     let mut lines = vec![String::new()];

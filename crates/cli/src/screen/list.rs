@@ -1,4 +1,4 @@
-//! Rows of the list, as wide as its columns.
+//! Formats the rows of the list.
 
 use observe::{HopSeen, Snapshot, WaySeen};
 use ratatui::style::{Modifier, Style};
@@ -12,12 +12,12 @@ use super::number::{blocks, megabits, micros, short};
 use super::rows::Row;
 use super::state::State;
 
-/// Share of the packets from which on a hop has a letter for it.
+/// Minimum share of packets for a letter in the notes of a hop.
 const WORTH_TELLING: f64 = 0.01;
 
-/// Names of the columns.
+/// Returns the header line.
 pub fn column_names(columns: &Columns) -> String {
-    let mut names = fit("  ways, their places", columns.place);
+    let mut names = fit("  routes and hops", columns.place);
     for (column, width) in &columns.others {
         names += &match column {
             Column::Packets => right("pkt/s", *width),
@@ -33,7 +33,7 @@ pub fn column_names(columns: &Columns) -> String {
     names
 }
 
-/// One row.
+/// Formats one row.
 pub fn list_row(
     state: &State,
     snapshot: &Snapshot,
@@ -63,6 +63,7 @@ fn way_row(state: &State, snapshot: &Snapshot, way: &WaySeen, columns: &Columns)
     let mark = if state.is_open(&subject) { '-' } else { '+' };
     let rate = way.packets as f64 / snapshot.seconds.max(f64::MIN_POSITIVE);
     let before_times = [Column::Packets, Column::Megabits, Column::Bytes, Column::Gso];
+    // The flow of a route spans the columns before the times, because those have no value for it.
     let room =
         columns.place + before_times.map(|column| columns.width(column)).iter().sum::<usize>();
     let rate = right(&format!("{}/s", short(rate)), 8.min(room));
@@ -75,13 +76,13 @@ fn way_row(state: &State, snapshot: &Snapshot, way: &WaySeen, columns: &Columns)
         row += &drawn(state, &subject, history);
         row += &fit(&format!(" {}", way.ending), notes);
     } else {
-        // How it ended is worth more than a history here.
+        // In little space, the end of the packets is more useful than the history.
         row += &fit(&format!(" {}", way.ending), history + notes);
     }
     row
 }
 
-/// The flow of one of its packets.
+/// Returns the flow of one packet of the route.
 pub fn flow(way: &WaySeen) -> String {
     way.example.as_ref().map_or("no IP".to_owned(), ToString::to_string)
 }
@@ -98,6 +99,7 @@ fn hop_row(state: &State, hop: &HopSeen, columns: &Columns) -> String {
     let mut row = format!("  {}", place(hop, columns.place.saturating_sub(3)));
     let counted = hop.counted.as_ref();
     let dash = || "-".to_owned();
+    // The first hop has no previous one.
     let time = |ns: u64| if hop.since_before.count == 0 { dash() } else { micros(ns) };
     for (column, width) in &columns.others {
         let text = match column {
@@ -106,6 +108,7 @@ fn hop_row(state: &State, hop: &HopSeen, columns: &Columns) -> String {
                 counted.map_or_else(dash, |rates| short(megabits(rates.bytes_per_s)))
             }
             Column::Bytes => short(hop.bytes.round()),
+            // A value of 1 means no GSO packets.
             Column::Gso if hop.gso_packets > 1.0 => short(hop.gso_packets),
             Column::Gso => dash(),
             Column::P50 => time(hop.since_before.p50_ns),
@@ -125,20 +128,20 @@ fn hop_row(state: &State, hop: &HopSeen, columns: &Columns) -> String {
     row
 }
 
-/// Namespace, device and side; of a namespace that is too long the end goes first.
+/// Formats namespace, device and side. Truncates the namespace first.
 fn place(hop: &HopSeen, columns: usize) -> String {
     let namespace = foreign::plain(&hop.namespace);
     let device = foreign::plain(hop.device.as_deref().unwrap_or("-")).into_owned();
     let behind = format!(" {device} {}", hop.side.name());
     let room = columns.saturating_sub(width(&behind));
-    // Of a namespace less than this says nothing.
+    // Fewer than 4 columns of a namespace would be meaningless.
     if width(&namespace) <= room || room < 4 {
         return fit(&format!("{namespace}{behind}"), columns);
     }
     fit(&namespace, room) + &behind
 }
 
-/// Notes of a hop, a letter each.
+/// Returns the notes of a hop as letters.
 fn letters(hop: &HopSeen) -> String {
     let dropped = hop.counted.as_ref().is_some_and(|rates| rates.dropped_per_s > 0.0);
     let letters = [

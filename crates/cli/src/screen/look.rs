@@ -1,13 +1,13 @@
-//! What things look like on a terminal.
+//! Styles of the terminal interface.
 
 use ratatui::style::{Color, Modifier, Style};
 
-/// What the terminal can show.
+/// Capabilities of the terminal.
 #[derive(Debug, Clone, Copy)]
 pub struct Look {
-    /// Colours are wanted.
+    /// Use colours.
     pub colour: bool,
-    /// It shows more than ASCII.
+    /// The terminal supports Unicode.
     pub unicode: bool,
 }
 
@@ -16,18 +16,18 @@ impl Look {
         if self.colour { style.fg(colour) } else { style }
     }
 
-    /// Something that is not well.
+    /// Style of problems.
     pub fn bad(self) -> Style {
         self.coloured(Style::new().add_modifier(Modifier::BOLD), Color::Red)
     }
 
-    /// A way, or the title of a page.
+    /// Style of routes and page titles.
     pub fn title(self) -> Style {
         self.coloured(Style::new().add_modifier(Modifier::BOLD), Color::Cyan)
     }
 }
 
-/// Names of columns, and what explains others.
+/// Style of column names and section headings.
 pub fn faint() -> Style {
     Style::new().add_modifier(Modifier::DIM)
 }

@@ -1,8 +1,8 @@
 //! The terminal interface of `overlane watch`.
 //!
-//! [`State`] knows what is shown, and takes intervals and keys; `draw` makes a frame of it. Both
-//! know no terminal. [`run`] joins them to one, in a thread of its own where packets are
-//! followed: keys are answered at once, however long an interval is.
+//! [`State`] holds the shown data and handles intervals and keys; `draw` draws it as a frame. Both
+//! are independent of the terminal. [`run`] connects them to it. For live data it has its own
+//! thread, so that keys work at once, however long an interval is.
 
 mod columns;
 mod detail;
@@ -40,22 +40,22 @@ use player::Player;
 use state::{Asked, State};
 use terminal::Terminal;
 
-/// How often is looked for a signal and for the next interval.
+/// Polling period for signals and new intervals.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Where intervals come from.
+/// Source of intervals.
 #[derive(Debug)]
 pub enum Source {
-    /// Whoever measures; the interface ends when that does.
+    /// A running observation. The interface ends with it.
     Live(Receiver<Snapshot>),
     /// A recording.
     Recording(Indexed),
 }
 
-/// Whether there is a terminal to show it on, and keys to be had from it.
+/// Returns whether standard input and output are a terminal that the interface can use.
 pub fn is_possible() -> bool {
     let has_size = || size().is_ok_and(|(columns, lines)| columns > 0 && lines > 0);
-    // One that cannot move its cursor is for text.
+    // A terminal that cannot move its cursor gets text output.
     let moves = std::env::var("TERM").is_ok_and(|term| !matches!(term.as_str(), "" | "dumb"));
     let are_terminals = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     moves && are_terminals && has_size()
@@ -64,7 +64,7 @@ pub fn is_possible() -> bool {
 /// Shows intervals until a key or `stop` ends it.
 ///
 /// # Errors
-/// A terminal that cannot be used; a recording that is damaged.
+/// An unusable terminal; a damaged recording.
 pub fn run(source: Source, stop: &AtomicBool) -> anyhow::Result<Exit> {
     let mut feed = match source {
         Source::Live(intervals) => Feed::Live(intervals),
@@ -73,6 +73,7 @@ pub fn run(source: Source, stop: &AtomicBool) -> anyhow::Result<Exit> {
     let mut state = State::new(feed.player().map(|player| player.position().clone()));
     let mut terminal = Terminal::take()?;
     let exit = show(&mut terminal, &mut feed, &mut state, stop)?;
+    // Restore the terminal before an error of the recording is printed.
     drop(terminal);
     match feed {
         Feed::Player(player) => player.into_error().map_or(Ok(exit), Err),
@@ -80,7 +81,7 @@ pub fn run(source: Source, stop: &AtomicBool) -> anyhow::Result<Exit> {
     }
 }
 
-/// Where the next interval is from.
+/// Source of the next interval.
 enum Feed {
     Live(Receiver<Snapshot>),
     Player(Box<Player>),
@@ -94,7 +95,7 @@ impl Feed {
         }
     }
 
-    /// Takes the next interval where there is one; says so. `None`: there will be no more.
+    /// Takes the next interval if there is one. Returns whether it did, `None` at the end.
     fn next(&mut self, state: &mut State) -> Option<bool> {
         match self {
             Feed::Player(player) => Some(player.play(Instant::now(), state)),
@@ -121,7 +122,7 @@ fn show(
     while !stop.load(Ordering::Relaxed) {
         match feed.next(state) {
             Some(more) => changed |= more,
-            // Whoever measured tells why.
+            // The observation has ended and reports its error itself.
             None => return Ok(Exit::Done),
         }
         if changed {
@@ -132,12 +133,13 @@ fn show(
             continue;
         }
         match event::read().context("read the terminal")? {
+            // Some terminals also report key releases, which would count keys twice.
             Event::Key(key) if key.kind != KeyEventKind::Release => match state.key(key) {
                 Asked::Quit => return Ok(Exit::Done),
                 Asked::Interrupt => return Ok(Exit::Interrupted),
                 asked => feed.player().into_iter().for_each(|player| player.asked(asked, state)),
             },
-            // Terminals move what they show when their size changes.
+            // Redraw everything: terminals rearrange their content on a resize.
             Event::Resize(..) => terminal.forget()?,
             _ => {}
         }
@@ -145,7 +147,7 @@ fn show(
     Ok(Exit::Interrupted)
 }
 
-/// Whether the terminal is told to be one of UTF-8 (locale(7)).
+/// Returns whether the locale is UTF-8 (locale(7)).
 fn is_utf8() -> bool {
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let locale = set("LC_ALL").or_else(|| set("LC_CTYPE")).or_else(|| set("LANG"));

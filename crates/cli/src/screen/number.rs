@@ -1,6 +1,6 @@
-//! Numbers in few columns.
+//! Numbers in a few columns.
 
-/// A number in at most 5 characters; what is no amount is a dash.
+/// Formats a number in at most 5 characters. Negative or non-finite numbers become a dash.
 pub fn short(value: f64) -> String {
     match value {
         v if !v.is_finite() || v < 0.0 => "-".to_owned(),
@@ -16,7 +16,7 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// Nanoseconds as µs, in at most 5 characters below 10 s.
+/// Formats nanoseconds as µs, in at most 5 characters below 10 s.
 pub fn micros(ns: u64) -> String {
     match ns as f64 / 1000.0 {
         us if us < 999.95 => format!("{us:.1}"),
@@ -25,31 +25,32 @@ pub fn micros(ns: u64) -> String {
     }
 }
 
-/// A share as percent.
+/// Formats a fraction as percent.
 pub fn percent(share: f64) -> String {
     format!("{:.0}%", (100.0 * share).clamp(0.0, 100.0))
 }
 
-/// Mbit/s of bytes a second.
+/// Converts bytes per second to Mbit/s.
 pub fn megabits(bytes_per_s: f64) -> f64 {
     bytes_per_s * 8.0 / 1e6
 }
 
-/// Time of day, UTC.
+/// Formats the time of day, UTC.
 pub fn clock(time_s: f64) -> String {
-    // A float outside of what fits becomes the nearest that does.
+    // The cast saturates, so that invalid times do not panic.
     let since = time_s as u64;
     let (hours, minutes, seconds) = (since / 3600 % 24, since / 60 % 60, since % 60);
     format!("{hours:02}:{minutes:02}:{seconds:02}")
 }
 
-/// Heights of blocks: the last `width` values, the largest of them highest.
+/// Draws the last `width` values as block characters, scaled to their maximum.
 pub fn blocks(values: &[Option<f64>], width: usize) -> String {
     const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let values = &values[values.len().saturating_sub(width)..];
+    // Scale to the visible values only.
     let most = values.iter().flatten().copied().fold(0.0, f64::max);
     let block = |value: f64| match value / most {
-        // Nothing but zeros.
+        // All values are zero.
         part if !part.is_finite() => BLOCKS[0],
         part => BLOCKS[(part * 7.0).round().clamp(0.0, 7.0) as usize],
     };

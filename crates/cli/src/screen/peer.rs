@@ -1,4 +1,4 @@
-//! The other host: its clock, and what was lost between it and this one.
+//! The peer page: its clock, and packets lost between it and this host.
 
 use observe::PeerSeen;
 use ratatui::text::Line;
@@ -7,28 +7,26 @@ use super::line::{fit, wrap};
 use super::look::{Look, faint};
 use super::state::State;
 
-/// The page, in lines of so many columns.
+/// Returns the lines of the page, each at most `columns` wide.
 pub fn lines(state: &State, columns: usize, look: Look) -> Vec<Line<'static>> {
     let peer = state.shown.as_ref().and_then(|snapshot| snapshot.peer.as_ref());
     let Some(peer) = peer else {
-        return wrap("no other host is asked: --peer", columns)
-            .into_iter()
-            .map(Line::raw)
-            .collect();
+        return wrap("no peer (see --peer)", columns).into_iter().map(Line::raw).collect();
     };
     let text = peer.text();
     let mut lines = text.lines().flat_map(|line| {
-        // What is set in stays set in when it is broken.
+        // Keep the indentation in wrapped lines.
         let indent = line.len() - line.trim_start().len();
         let room = columns.saturating_sub(indent);
         let parts = wrap(line.trim_start(), room).into_iter();
         parts.map(move |part| Line::raw(" ".repeat(indent) + &part)).collect::<Vec<_>>()
     });
+    // The first line reports the state of the peer, so it shows problems in colour.
     let first = lines.next().map(|line| line.style(style(peer, look)));
     first.into_iter().chain(lines).collect()
 }
 
-/// A line of the list's page.
+/// Returns the peer line of the list page.
 pub fn title(peer: &PeerSeen, columns: usize, look: Look) -> Line<'static> {
     let lost = match peer.lost() {
         0 => String::new(),

@@ -1,4 +1,4 @@
-//! Plays a recording back, as fast as it was recorded, or faster.
+//! Plays back a recording at an adjustable speed.
 
 use std::time::{Duration, Instant};
 
@@ -6,50 +6,52 @@ use super::history::KEPT;
 use super::state::{Asked, Position, State};
 use crate::recording::Indexed;
 
-/// Fastest and slowest.
+/// Slowest and fastest speed.
 const SPEEDS: std::ops::RangeInclusive<f64> = 0.125..=1024.0;
-/// An interval is shown for so long at least, and for no longer than so.
+/// Minimum and maximum display time of an interval.
 const SHOWN_S: std::ops::RangeInclusive<f64> = 0.02..=3600.0;
 
-/// A recording under way.
+/// A recording in playback.
 #[derive(Debug)]
 pub struct Player {
     recording: Indexed,
     position: Position,
-    /// When the next interval is due.
+    /// Time when the next interval is due.
     due: Option<Instant>,
-    /// What ended it early.
+    /// Error that ended the playback.
     error: Option<anyhow::Error>,
 }
 
 impl Player {
-    /// At its beginning.
+    /// Creates a player at the start of the recording.
     pub fn new(recording: Indexed) -> Player {
         let position = Position { of: recording.len(), speed: 1.0, ..Position::default() };
         Player { recording, position, due: None, error: None }
     }
 
-    /// Where it is.
+    /// Returns the playback position.
     pub fn position(&self) -> &Position {
         &self.position
     }
 
-    /// Shows the next interval where it is due; says whether anything changed.
+    /// Shows the next interval if it is due. Returns whether anything changed.
     pub fn play(&mut self, now: Instant, state: &mut State) -> bool {
         let is_due = self.due.is_none_or(|due| due <= now);
+        // Keys still work while paused, so the loop must not block here.
         if self.position.paused || !is_due {
             return false;
         }
         self.step(1, state);
         self.position.paused |= self.position.at >= self.position.of;
         let length = state.shown.as_ref().map_or(1.0, |shown| shown.seconds);
+        // A recording may contain any interval length, so limit the time.
         let length = (length / self.position.speed).clamp(*SHOWN_S.start(), *SHOWN_S.end());
         self.due = Some(now + Duration::from_secs_f64(length));
         self.tell(state);
         true
     }
 
-    /// What a key asked for.
+    /// Executes the action of a key.
     pub fn asked(&mut self, asked: Asked, state: &mut State) {
         let position = &mut self.position;
         match asked {
@@ -58,7 +60,7 @@ impl Player {
                 self.step(steps, state);
             }
             Asked::Pause if position.at >= position.of => {
-                // From its end it begins again.
+                // At the end, Space restarts the playback.
                 if position.problem.is_none() && position.of > 1 {
                     position.paused = false;
                     self.go_to(0, state);
@@ -71,13 +73,13 @@ impl Player {
             Asked::Nothing | Asked::Quit | Asked::Interrupt => {}
         }
         if matches!(asked, Asked::Faster | Asked::Slower) {
-            // What is shown has been shown long enough for another speed.
+            // Apply the new speed at once.
             self.due = None;
         }
         self.tell(state);
     }
 
-    /// What ended it early.
+    /// Returns the error that ended the playback.
     pub fn into_error(self) -> Option<anyhow::Error> {
         self.error
     }
@@ -86,6 +88,7 @@ impl Player {
         let at = self.position.at as i64 - 1 + i64::from(steps);
         let last = self.position.of as i64 - 1;
         let at = at.clamp(0, last.max(0)) as usize;
+        // Already at the first or last interval.
         if at + 1 == self.position.at {
             return;
         }
@@ -93,7 +96,7 @@ impl Player {
     }
 
     fn go_to(&mut self, at: usize, state: &mut State) {
-        // The next one continues the history; for another it is read again.
+        // The next interval extends the history. After a jump, rebuild the history.
         let is_next = at == self.position.at;
         let from = if is_next { at } else { (at + 1).saturating_sub(KEPT) };
         let read: anyhow::Result<Vec<_>> =
@@ -108,7 +111,7 @@ impl Player {
             }
             Err(error) => {
                 self.position.problem = Some(format!("{error:#}"));
-                // What is before it can be looked at.
+                // The intervals before the damage stay accessible.
                 (self.position.of, self.position.paused) = (at, true);
                 self.error = Some(error);
             }

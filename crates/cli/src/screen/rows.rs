@@ -1,4 +1,4 @@
-//! What of an interval is listed, in order.
+//! Rows of the list for an interval, in order.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -7,19 +7,19 @@ use observe::{DropSeen, HopSeen, Side, Snapshot, WaySeen};
 
 use super::history::Subject;
 
-/// What ways are sorted by, the largest first.
+/// Sort key of routes, the largest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sort {
-    /// Followed packets.
+    /// Sampled packets.
     Packets,
     /// The 99th percentile from the first place to the last.
     P99,
-    /// Drops of the devices on it, and followed packets that were dropped.
+    /// Drops of the devices on the route, and dropped sampled packets.
     Drops,
 }
 
 impl Sort {
-    /// The one after it.
+    /// Returns the next sort key.
     pub fn next(self) -> Sort {
         match self {
             Sort::Packets => Sort::P99,
@@ -28,7 +28,7 @@ impl Sort {
         }
     }
 
-    /// As it is shown.
+    /// Returns the displayed name.
     pub fn name(self) -> &'static str {
         match self {
             Sort::Packets => "packets",
@@ -38,30 +38,30 @@ impl Sort {
     }
 }
 
-/// A row, by indices into the interval.
+/// A row, as indices into the interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Row {
-    /// A way.
+    /// A route.
     Way(usize),
-    /// A hop of a way.
+    /// A hop of a route.
     Hop(usize, usize),
     /// Drops.
     Drop(usize),
 }
 
-/// A row from interval to interval.
+/// Identifies a row across intervals.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Chosen {
-    /// A way.
+    /// A route.
     Way(Subject),
-    /// A hop of a way, by its number.
+    /// A hop of a route, by its number.
     Hop(Subject, usize),
     /// Drops.
     Drop(Subject),
 }
 
 impl Chosen {
-    /// What a row is about; `None` where the interval has no such row.
+    /// Returns the identity of a row, or `None` if the interval has no such row.
     pub fn of(snapshot: &Snapshot, row: Row) -> Option<Chosen> {
         Some(match row {
             Row::Way(way) => Chosen::Way(Subject::way(snapshot.ways.get(way)?)),
@@ -70,7 +70,7 @@ impl Chosen {
         })
     }
 
-    /// Where it is in an interval.
+    /// Finds the row in an interval.
     pub fn find(&self, snapshot: &Snapshot) -> Option<Row> {
         let find =
             |subject: &Subject| snapshot.ways.iter().position(|way| Subject::way(way) == *subject);
@@ -85,8 +85,9 @@ impl Chosen {
     }
 }
 
-/// Rows of an interval: ways, hops of those that are open, drops.
+/// Returns the rows of an interval: routes, hops of open routes, drops.
 pub fn rows(snapshot: &Snapshot, sort: Sort, filter: &str, open: &BTreeSet<Subject>) -> Vec<Row> {
+    // The filter ignores case.
     let wanted = filter.to_lowercase();
     let has = |text: &str| text.to_lowercase().contains(&wanted);
     let mut ways: Vec<usize> = (0..snapshot.ways.len()).collect();
@@ -100,6 +101,7 @@ pub fn rows(snapshot: &Snapshot, sort: Sort, filter: &str, open: &BTreeSet<Subje
             rows.extend((0..seen.hops.len()).map(|hop| Row::Hop(way, hop)));
         }
     }
+    // Drops come last, so that the list can show them in a separate area.
     let drops = snapshot.drops.iter().enumerate().filter(|(_, drop)| drop_has(drop, &has));
     rows.extend(drops.map(|(drop, _)| Row::Drop(drop)));
     rows
@@ -115,7 +117,7 @@ fn drop_has(drop: &DropSeen, has: &impl Fn(&str) -> bool) -> bool {
     has(&drop.namespace) || drop.device.as_deref().is_some_and(has) || has(&drop.reason)
 }
 
-/// What comes first has the largest; ways of the same rank stay in the order of packets.
+/// Returns the sort key. Routes with equal keys stay in the order of packets.
 fn rank(way: &WaySeen, seconds: f64, sort: Sort) -> u64 {
     match sort {
         Sort::Packets => way.packets,
@@ -123,9 +125,10 @@ fn rank(way: &WaySeen, seconds: f64, sort: Sort) -> u64 {
         Sort::Drops => {
             let counted = way.hops.iter().filter_map(|hop| hop.counted.as_ref());
             let devices: f64 = counted.map(|rates| rates.dropped_per_s).sum();
+            // Devices count only their own drops, so a route that ends in a drop counts as well.
             let is_dropped = way.hops.iter().any(|hop| hop.side == Side::Drop);
             let followed = if is_dropped { way.packets } else { 0 };
-            // Drops of less than one a second count, too.
+            // Multiply first, so that less than one drop per second also counts.
             ((devices * seconds) as u64).saturating_add(followed)
         }
     }

@@ -1,4 +1,4 @@
-//! What the interface shows: intervals and keys in, no terminal.
+//! State of the interface. Handles intervals and keys, independent of the terminal.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -8,92 +8,92 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use super::history::{History, KEPT, Subject};
 use super::rows::{Chosen, Row, Sort, rows};
 
-/// Characters of a filter, at most.
+/// Maximum length of a filter, in characters.
 const FILTER: usize = 60;
 
-/// What a key asks of whoever runs the interface.
+/// Action that a key requests from the main loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// Nothing but to draw.
+    /// Only redraw.
     Nothing,
-    /// The end.
+    /// Quit.
     Quit,
-    /// The end by Ctrl-C.
+    /// Quit by Ctrl-C.
     Interrupt,
-    /// Of a recording: so many intervals on, or back.
+    /// Recording: move by this number of intervals.
     Step(i32),
-    /// Of a recording: stop, or go on.
+    /// Recording: pause or resume.
     Pause,
-    /// Of a recording: twice as fast.
+    /// Recording: double the speed.
     Faster,
-    /// Of a recording: half as fast.
+    /// Recording: halve the speed.
     Slower,
 }
 
-/// What fills the screen.
+/// The visible page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Page {
-    /// Ways and drops.
+    /// Routes and drops.
     List,
-    /// One of them, with all that is known of it.
+    /// Details of one row.
     Detail(Chosen),
-    /// The other host.
+    /// The peer.
     Peer,
     /// Keys and columns.
     Help,
 }
 
-/// Where a recording is.
+/// Playback position of a recording.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Position {
-    /// The interval that is shown, from 1.
+    /// Number of the shown interval, from 1.
     pub at: usize,
-    /// Intervals there are.
+    /// Number of intervals.
     pub of: usize,
-    /// So many times as fast as it was recorded.
+    /// Speed relative to the recording.
     pub speed: f64,
-    /// It stands still.
+    /// Playback is paused.
     pub paused: bool,
-    /// Why it cannot be read on.
+    /// Error that ended the playback.
     pub problem: Option<String>,
 }
 
-/// What the interface shows.
+/// State of the interface.
 #[derive(Debug)]
 pub struct State {
     /// The interval on the screen.
     pub shown: Option<Snapshot>,
-    /// Intervals up to it.
+    /// Intervals up to the shown one.
     pub history: History,
-    /// What came while it was frozen.
+    /// Intervals that arrived while frozen.
     waiting: VecDeque<Snapshot>,
-    /// Whether it stays as it is.
+    /// The display is frozen.
     pub frozen: bool,
-    /// Where a recording is; `None`: this is live.
+    /// Position in a recording. `None` for live data.
     pub position: Option<Position>,
-    /// Order of ways.
+    /// Order of routes.
     pub sort: Sort,
-    /// Text that ways and drops must have.
+    /// Text that routes and drops must contain.
     pub filter: String,
-    /// Whether keys are text of the filter.
+    /// Keys edit the filter.
     pub editing: bool,
-    /// Ways whose hops are listed.
+    /// Routes whose hops are listed.
     open: BTreeSet<Subject>,
-    /// What is listed.
+    /// The listed rows.
     pub rows: Vec<Row>,
     /// Index of the row with the cursor.
     pub selected: usize,
     chosen: Option<Chosen>,
-    /// What fills the screen.
+    /// The visible page.
     pub page: Page,
-    /// First line of a page that is longer than the screen.
+    /// First visible line of a page.
     pub top: usize,
-    /// Lines of the list that fit on the screen, as last drawn.
+    /// Lines of the list that fit on the screen, from the last frame.
     pub fits: usize,
 }
 
 impl State {
-    /// Before the first interval; `position` where it is of a recording.
+    /// Creates the state before the first interval. `position` is set for a recording.
     pub fn new(position: Option<Position>) -> State {
         State {
             shown: None,
@@ -114,10 +114,10 @@ impl State {
         }
     }
 
-    /// The next interval.
+    /// Takes the next interval.
     pub fn take(&mut self, snapshot: Snapshot) {
         if self.frozen {
-            // What is older than the history would never be seen.
+            // Drop intervals that would be older than the history.
             if self.waiting.len() == KEPT {
                 self.waiting.pop_front();
             }
@@ -125,6 +125,7 @@ impl State {
             return;
         }
         self.history.add(&snapshot);
+        // Open the first route at the start, as an example of its hops.
         if self.shown.is_none() {
             self.open.extend(snapshot.ways.first().map(Subject::way));
         }
@@ -132,25 +133,27 @@ impl State {
         self.list();
     }
 
-    /// Another interval than the next: the last of these, after the others.
+    /// Jumps to the last of these intervals; the others become the history.
     pub fn jump(&mut self, last: Vec<Snapshot>) {
         self.history = History::default();
         last.into_iter().for_each(|snapshot| self.take(snapshot));
     }
 
-    /// Whether the way's hops are listed.
+    /// Returns whether the hops of a route are listed.
     pub fn is_open(&self, way: &Subject) -> bool {
         self.open.contains(way)
     }
 
-    /// A key.
+    /// Handles a key.
     pub fn key(&mut self, key: KeyEvent) -> Asked {
+        // In raw mode, Ctrl-C arrives as a key, not as SIGINT.
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return match key.code {
                 KeyCode::Char('c') => Asked::Interrupt,
                 _ => Asked::Nothing,
             };
         }
+        // All keys edit the filter, including those with a function elsewhere.
         if self.editing {
             self.edit(key.code);
             return Asked::Nothing;
@@ -177,6 +180,7 @@ impl State {
                 self.turn_to(Page::List);
                 self.editing = true;
             }
+            // Must come before the keys of live data, which have the same codes.
             other if self.position.is_some() => return of_recording(other),
             KeyCode::Right => self.look_into(),
             KeyCode::Left => self.back(),
@@ -202,6 +206,7 @@ impl State {
 
     fn freeze(&mut self) {
         self.frozen = !self.frozen;
+        // Process the intervals that arrived while frozen, so that the history has no gap.
         if !self.frozen {
             std::mem::take(&mut self.waiting).into_iter().for_each(|snapshot| self.take(snapshot));
         }
@@ -211,7 +216,7 @@ impl State {
         (self.page, self.top) = (page, 0);
     }
 
-    /// Opens a way, then shows all of it; of a hop and of drops, that at once.
+    /// Opens a closed route. Otherwise shows the details of the row.
     fn look_into(&mut self) {
         let (Page::List, Some(chosen)) = (&self.page, self.chosen.clone()) else { return };
         match chosen {
@@ -223,7 +228,7 @@ impl State {
         }
     }
 
-    /// Leaves a page; in the list, goes from a hop to its way, and closes that.
+    /// Leaves a page. In the list, moves from a hop to its route, and closes a route.
     fn back(&mut self) {
         if self.page != Page::List {
             return self.turn_to(Page::List);
@@ -239,7 +244,7 @@ impl State {
     fn up(&mut self, rows: usize) {
         match self.page {
             Page::List => self.choose(self.selected.saturating_sub(rows)),
-            // Drawing knows how long the page is.
+            // `draw` limits the value to the length of the page.
             _ => self.top = self.top.saturating_sub(rows),
         }
     }
@@ -257,12 +262,12 @@ impl State {
         self.chosen = shown.and_then(|(snapshot, row)| Chosen::of(snapshot, *row));
     }
 
-    /// Lists anew; the cursor stays with what it is on, or else where it is.
+    /// Rebuilds the list. The cursor stays on its row, or at its position if the row is gone.
     fn list(&mut self) {
         let Some(snapshot) = &self.shown else { return };
         self.rows = rows(snapshot, self.sort, &self.filter, &self.open);
         let here = self.rows.get(self.selected).and_then(|row| Chosen::of(snapshot, *row));
-        // Of two that cannot be told apart, the cursor stays with the one that it is on.
+        // If two rows have the same identity, the cursor stays on the current one.
         let row = match &self.chosen {
             Some(chosen) if here.as_ref() != Some(chosen) => chosen
                 .find(snapshot)
@@ -273,7 +278,7 @@ impl State {
     }
 }
 
-/// Keys that only a recording has.
+/// Handles keys that exist only for a recording.
 fn of_recording(key: KeyCode) -> Asked {
     match key {
         KeyCode::Char(' ' | 'f') => Asked::Pause,

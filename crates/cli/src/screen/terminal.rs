@@ -1,4 +1,4 @@
-//! The terminal: taken, and given back as it was, however this ends.
+//! Sets up the terminal, and restores it on every exit.
 
 use std::io::{BufWriter, Stdout, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,28 +15,28 @@ use ratatui::{Frame, Terminal as Ratatui};
 
 use crate::output;
 
-/// Whether the terminal is ours: a panic of any thread gives it back, too, once.
+/// Whether the terminal is set up. Ensures that it is restored once, also on a panic of any thread.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// The terminal in raw mode, on its alternate screen.
 pub struct Terminal {
-    // Buffered: through ssh a frame is one write.
+    // Buffered, so that a frame is one write, for example over ssh.
     terminal: Ratatui<CrosstermBackend<BufWriter<Stdout>>>,
 }
 
 impl Terminal {
-    /// Takes it. What is logged meanwhile is written when it is given back.
+    /// Sets up the terminal. Log lines are deferred until it is restored.
     ///
     /// # Errors
-    /// When its settings cannot be changed; they are as they were.
+    /// If its settings cannot be changed. They then stay as they were.
     pub fn take() -> anyhow::Result<Terminal> {
         enable_raw_mode().context("put the terminal into raw mode")?;
-        // From here on, what goes wrong gives it back.
+        // From here on, every error restores the terminal.
         TAKEN.store(true, Ordering::SeqCst);
         output::hold_log();
         let earlier = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            // First, so that the message is on the screen that stays.
+            // Restore first, so that the panic message is on the normal screen.
             give_back();
             earlier(panic);
         }));
@@ -56,25 +56,25 @@ impl Terminal {
         }
     }
 
-    /// Draws a frame, of the size that the terminal has now.
+    /// Draws a frame in the current size of the terminal.
     ///
     /// # Errors
-    /// When the terminal cannot be written to.
+    /// If the terminal cannot be written.
     pub fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> anyhow::Result<()> {
-        // After a panic of another thread it is not ours any more.
+        // After a panic of another thread, the terminal has been restored: do not draw.
         if TAKEN.load(Ordering::SeqCst) {
             self.terminal.draw(draw).context("write to the terminal")?;
         }
         Ok(())
     }
 
-    /// Draws the next frame as a whole: what the terminal shows is not known.
+    /// Forces a complete redraw, because the content of the terminal is unknown.
     ///
     /// # Errors
     /// As [`Terminal::draw`].
     pub fn forget(&mut self) -> anyhow::Result<()> {
-        // Not `clear`, which asks the terminal where its cursor is, and waits for the answer.
-        let size = self.terminal.size().context("ask for the terminal's size")?;
+        // Not `clear`, which queries the cursor position and waits for the answer.
+        let size = self.terminal.size().context("get the size of the terminal")?;
         self.terminal.resize(Rect::from(((0, 0).into(), size))).context("write to the terminal")
     }
 }
@@ -87,7 +87,7 @@ impl Drop for Terminal {
 
 fn give_back() {
     if TAKEN.swap(false, Ordering::SeqCst) {
-        // A terminal that is gone needs nothing.
+        // Ignore errors: a closed terminal needs no restoring.
         let _ = execute!(std::io::stdout(), LeaveAlternateScreen, Show);
         let _ = disable_raw_mode();
         let _ = std::io::stdout().flush();

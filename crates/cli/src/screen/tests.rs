@@ -1,4 +1,4 @@
-//! The state and what is drawn of it, from a recording.
+//! Tests of the state and its screens, with a recording.
 //!
 //! The recording is of `overlane lab up vxlan`, with a stream of 400 Mbit/s and UDP to a closed
 //! port in it: `overlane watch --netns NETNS,… --count 4 --record FILE`.
@@ -53,7 +53,7 @@ fn terminal(state: &mut State, columns: u16, lines: u16, look: Look) -> Terminal
     terminal
 }
 
-/// The screen as text, without spaces at the ends of lines.
+/// Returns the screen as text, without trailing spaces.
 fn screen(state: &mut State, columns: u16, lines: u16, look: Look) -> String {
     let terminal = terminal(state, columns, lines, look);
     let cells: Vec<&str> =
@@ -81,7 +81,7 @@ fn select(state: &mut State, wanted: Row) {
     panic!("no row {wanted:?}");
 }
 
-/// Pages at three sizes. `OVERLANE_SAVE_SCREENS=1` writes the file anew.
+/// Compares pages at three sizes with the golden file. `OVERLANE_SAVE_SCREENS=1` rewrites it.
 #[test]
 fn pages_look_as_on_record() {
     type Prepare = fn(&mut State);
@@ -130,7 +130,7 @@ fn no_size_is_too_small() {
                 press(state, if key == '\n' { KeyCode::Enter } else { KeyCode::Char(key) });
             }
             for (columns, lines) in (0..30).map(|n| (n * 3, n)).chain([(1, 50), (500, 1)]) {
-                // A backend of no size is none.
+                // The test backend needs a non-zero size.
                 screen(state, columns.max(1), lines.max(1), PLAIN);
             }
         }
@@ -176,7 +176,7 @@ fn names_of_others_cannot_drive_the_terminal() {
     }
 }
 
-/// An interval with another host, whose names are harmful.
+/// Returns an interval with a peer whose names contain control characters.
 fn with_peer() -> Snapshot {
     let mut snapshot = recorded().remove(0);
     let example = snapshot.ways.iter().find_map(|way| way.example.clone()).unwrap();
@@ -230,7 +230,7 @@ fn cpus_have_a_line_where_there_is_room_and_a_queue_its_note() {
     press(&mut state, KeyCode::Down);
     press(&mut state, KeyCode::Enter);
     let shown = screen(&mut state, 80, 24, PLAIN);
-    assert!(shown.contains("packets in its queue   640"), "{shown}");
+    assert!(shown.contains("packets in the queue   640"), "{shown}");
 }
 
 #[test]
@@ -240,7 +240,10 @@ fn another_host_has_a_line_and_a_page() {
     shows(&mut state, "peer 192.0.2.2:5212: 37 lost between the hosts, 1 flows, clock +1.200 ms");
     say(&mut state, "p");
     assert_eq!(state.page, Page::Peer);
-    shows(&mut state, "1500 left here, 1463 came there: 37 lost between the hosts (2.47%), 0 in");
+    shows(
+        &mut state,
+        "1500 left here, 1463 arrived there: 37 lost between the hosts (2.47%), 0 in",
+    );
     shows(&mut state, "there: b nic0 rx > b\\u{202e} vxlan0 rx");
     for (columns, lines) in (1..40).map(|n| (n * 2, n)) {
         let screen = screen(&mut state, columns, lines, PLAIN);
@@ -254,11 +257,11 @@ fn another_host_has_a_line_and_a_page() {
     shows(&mut state, "peer 192.0.2.2:5212: does not answer: no answer within 5s");
     say(&mut state, "p");
     shows(&mut state, "does not answer: no answer within 5s");
-    // A host that nobody asks for has no line, and a page that says so.
+    // Without --peer there is no line, and the page says so.
     let mut state = live();
     assert!(!screen(&mut state, 80, 24, PLAIN).contains("peer"));
     say(&mut state, "p");
-    shows(&mut state, "no other host is asked");
+    shows(&mut state, "no peer (see --peer)");
 }
 
 #[test]
@@ -273,7 +276,7 @@ fn keys_move_open_and_close() {
     assert_eq!(state.page, Page::List);
     press(&mut state, KeyCode::Right);
     assert!(matches!(state.page, Page::Detail(_)));
-    shows(&mut state, "Where it goes, µs");
+    shows(&mut state, "Hops, µs");
     press(&mut state, KeyCode::Left);
     for _ in 0..3 {
         press(&mut state, KeyCode::Char('j'));
@@ -294,7 +297,7 @@ fn keys_move_open_and_close() {
 #[test]
 fn ways_are_sorted_by_packets_by_p99_and_by_drops() {
     let mut state = live();
-    // Of an interval with a way that ends in a drop.
+    // An interval with a route that ends in a drop.
     state.jump(recorded().into_iter().take(3).collect());
     let mut first = |sort| {
         assert_eq!(state.sort, sort);
@@ -316,7 +319,7 @@ fn a_filter_is_text_of_flows_namespaces_and_devices() {
     let all = state.rows.len();
     say(&mut state, "/no such thing?q");
     assert!(state.rows.is_empty() && state.page == Page::List);
-    shows(&mut state, "no way has the text of the filter");
+    shows(&mut state, "no route matches the filter");
     shows(&mut state, "filter: no such thing?q_");
     press(&mut state, KeyCode::Esc);
     assert_eq!((state.rows.len(), state.filter.as_str()), (all, ""));
@@ -358,7 +361,7 @@ fn the_cursor_stays_with_its_way() {
     (turned.ways[0].packets, turned.ways[1].packets) = (first.max(second), first.min(second));
     state.take(turned);
     assert_eq!(state.rows[state.selected], Row::Way(0));
-    // Gone: the cursor is where it was; its page says so.
+    // The row is gone: the cursor stays in place, and the page says so.
     press(&mut state, KeyCode::Enter);
     press(&mut state, KeyCode::Enter);
     assert!(matches!(state.page, Page::Detail(_)));
@@ -367,7 +370,7 @@ fn the_cursor_stays_with_its_way() {
     state.take(without);
     shows(&mut state, "not seen in this interval");
     press(&mut state, KeyCode::Esc);
-    shows(&mut state, "no followed packet ended in this interval");
+    shows(&mut state, "no sampled packet ended in this interval");
 }
 
 #[test]
@@ -439,7 +442,7 @@ fn a_recording_is_played_stepped_and_paused() {
     shows(&mut state, "4 of 4 x1 end");
     assert_eq!(ask(KeyCode::Char('+'), &mut player, &mut state), (4, true));
     shows(&mut state, "4 of 4 x2 end");
-    // It begins again.
+    // Playback starts again from the beginning.
     assert_eq!(ask(KeyCode::Char(' '), &mut player, &mut state), (1, false));
     assert!(player.into_error().is_none());
 }

@@ -19,17 +19,18 @@ use crate::exit::{Exit, usage};
 use crate::named_netns::netns;
 use crate::output::{print, print_json};
 
-/// Has a process in the background accelerate.
+/// Accelerates devices in a background process. Starts one unless one is running.
 pub fn on(run: &AccelRun) -> anyhow::Result<Exit> {
     let arguments = &run.devices;
     let netns = netns("--netns", arguments.netns.as_deref())?;
     check(arguments, &netns)?;
+    // A running process keeps the size of its maps, so a different --max-entries is an error.
     let running = accelerator::ask(&netns, &Request::Status)?;
     if let (Some(status), Some(max_entries)) = (running, run.max_entries)
         && status.max_entries != max_entries
     {
         let problem = format!(
-            "what runs has room for {}: `overlane accel off --all` ends it first",
+            "the running process has {} entries: stop it first with `overlane accel off --all`",
             status.max_entries
         );
         return Err(usage("--max-entries", problem));
@@ -43,7 +44,7 @@ pub fn on(run: &AccelRun) -> anyhow::Result<Exit> {
         None => start(run, &netns)?,
     };
     print(&describe(&status))?;
-    // What was asked for by name and is refused has not been done.
+    // A device given by name that is refused makes the command fail in part.
     let refused = |name: &String| !status.accelerates(name);
     Ok(if arguments.device.as_ref().is_some_and(refused) { Exit::Partly } else { Exit::Done })
 }
@@ -64,7 +65,7 @@ fn start(of: &AccelRun, netns: &NetNs) -> anyhow::Result<Status> {
     }
     let path: PathBuf;
     if let Some(netns) = &arguments.netns {
-        // It starts in another directory.
+        // The background process starts in another directory, so a relative path would break.
         path = match netns.contains('/') {
             true => std::path::absolute(netns).context("path of --netns")?,
             false => PathBuf::from(netns),
@@ -76,28 +77,28 @@ fn start(of: &AccelRun, netns: &NetNs) -> anyhow::Result<Status> {
         None => run.push(OsStr::new("--all")),
     }
     background::start("the accelerator", &run)?;
-    accelerator::ask(netns, &Request::Status)?.context("the accelerator has ended")
+    accelerator::ask(netns, &Request::Status)?.context("the accelerator has exited")
 }
 
-/// Gives devices back to the slow path; where no process has any, removes what one left
-/// that was killed.
+/// Returns devices to the slow path. If no process is running, removes leftovers of a killed one.
 pub fn off(arguments: &AccelDevices) -> anyhow::Result<Exit> {
     let netns = netns("--netns", arguments.netns.as_deref())?;
     let status = accelerator::ask(&netns, &Request::Status)?;
     let left = match status {
         None => {
-            // Whoever starts one here meanwhile is told that it is served.
+            // The claim keeps a new process from starting in this namespace during the removal.
             let _claimed = accelerator::claim(&netns)?;
             accel::remove_left_behind(&netns)?
         }
         Some(_) => Vec::new(),
     };
     for device in &left {
-        print(&format!("{device}: removed; a killed process had left it"))?;
+        print(&format!("{device}: removed; left over from a killed process"))?;
     }
     let request = match &arguments.device {
         Some(device) => {
             let known = status.is_some_and(|s| s.devices.iter().any(|d| d.device == *device));
+            // The leftovers of this device have just been removed.
             if !known && !left.is_empty() {
                 return Ok(Exit::Done);
             }
@@ -113,11 +114,12 @@ pub fn off(arguments: &AccelDevices) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Shows what is accelerated.
+/// Prints the status.
 pub fn status(arguments: &AccelStatus) -> anyhow::Result<Exit> {
     let netns = netns("--netns", arguments.netns.as_deref())?;
     let mut status = accelerator::ask(&netns, &Request::Status)?;
     if status.is_none() {
+        // Without a process, only leftovers can be reported.
         let left_behind = accel::left_behind(&netns)?;
         let left = |left_behind| Status { netns: netns.inode(), left_behind, ..Status::default() };
         status = (!left_behind.is_empty()).then(|| left(left_behind));
@@ -126,18 +128,18 @@ pub fn status(arguments: &AccelStatus) -> anyhow::Result<Exit> {
         (status, true) => print_json(&status)?,
         (Some(status), false) => print(&describe(&status))?,
         (None, false) if control::user() != 0 => {
-            print("nothing is accelerated by this user (root's is told to root)")?;
+            print("nothing is accelerated by this user (run as root to see root's)")?;
         }
         (None, false) => print("nothing is accelerated")?,
     }
     Ok(Exit::Done)
 }
 
-/// The device must be there now, and a VXLAN device.
+/// Checks that the device exists and is a VXLAN device.
 pub(super) fn check(arguments: &AccelDevices, netns: &NetNs) -> anyhow::Result<()> {
     let Some(device) = &arguments.device else { return Ok(()) };
     if device.contains('/') {
-        // In another namespace: it may come later, and the status tells.
+        // A device in another namespace may appear later; the status reports it if it does not.
         return Ok(());
     }
     let link = Netlink::open_in(netns)?.link(device).map_err(|error| usage("DEV", error))?;
@@ -152,25 +154,27 @@ pub(super) fn check(arguments: &AccelDevices, netns: &NetNs) -> anyhow::Result<(
 
 pub(super) fn state(refused: &Option<Refused>) -> String {
     match refused {
-        Some(refused) => format!("slow: {refused}"),
+        Some(refused) => format!("slow path: {refused}"),
         None => "accelerated".to_owned(),
     }
 }
 
-/// What was taken of a device's packets and what was left to the kernel, by reason. Of a
-/// tenant's device these are what the tenant sends; of a VXLAN device, what the wire brings.
+/// Describes a device's packets by path, and the slow ones by reason. For a tenant's device these
+/// are packets that the tenant sends; for a VXLAN device, packets from the wire.
 fn traffic(
     indent: &str,
     entries: usize,
     packets: &BTreeMap<String, Counted>,
     tenant: bool,
 ) -> String {
+    // Devices without state or traffic need no line.
     if entries == 0 && packets.is_empty() {
         return String::new();
     }
     let (mut taken, mut half, mut left, mut other) = (0, 0, 0, 0);
     let mut reasons = String::new();
     for reason in Reason::ALL {
+        // Reasons without packets are omitted.
         let Some(counted) = packets.get(reason.word()) else { continue };
         match (reason.path(), reason.is_encap() == tenant) {
             (Path::Fast, true) => taken += counted.packets,
@@ -178,33 +182,34 @@ fn traffic(
             (Path::Fast | Path::Half, false) => other += counted.packets,
             (Path::Slow, _) => left += counted.packets,
         }
+        // The line above already has the fast packets.
         if reason.path() != Path::Fast {
             // Writing to a String cannot fail.
             let _ = writeln!(reasons, "{indent}  {:<20} {:>12}", reason.word(), counted.packets);
         }
     }
-    let half = if half > 0 { format!(", {half} by the half path") } else { String::new() };
+    let half = if half > 0 { format!(", {half} by partial bypass") } else { String::new() };
     let (from, to) =
-        if tenant { ("the tenant", "delivered to it") } else { ("the wire", "sent past it") };
+        if tenant { ("the tenant", "delivered to it") } else { ("the wire", "sent bypassing it") };
     format!(
-        "{indent}entries {entries}; from {from} {taken} taken{half}, {left} left to the kernel; \
+        "{indent}entries {entries}; from {from} {taken} accelerated{half}, {left} by the slow path; \
          {other} {to}\n{reasons}"
     )
 }
 
-/// A status for people.
+/// Formats a status as text.
 fn describe(status: &Status) -> String {
     let Some(pid) = status.pid else {
         let left = status.left_behind.join(", ");
         return format!(
-            "nothing is accelerated\nleft by a killed process: {left} (unused; `overlane accel \
-             off --all` removes it, as does the next start)"
+            "nothing is accelerated\nleft over from a killed process: {left} (unused; `overlane \
+             accel off --all` or the next start removes it)"
         );
     };
     let mut text = String::new();
     // Writing to a String cannot fail.
     if let Some(problem) = &status.problem {
-        let _ = writeln!(text, "everything is slow: {problem}");
+        let _ = writeln!(text, "all packets take the slow path: {problem}");
     }
     for device in &status.devices {
         let _ = writeln!(text, "{}: {}", device.device, state(&device.refused));
@@ -214,14 +219,14 @@ fn describe(status: &Status) -> String {
             text += &traffic("    ", port.entries, &port.packets, true);
         }
         for refused in &device.ipv6 {
-            let _ = writeln!(text, "  routed IPv6 packets: slow: {refused}");
+            let _ = writeln!(text, "  routed IPv6 packets: slow path: {refused}");
         }
         for remote in &device.remotes {
             let _ = writeln!(text, "  remote {}: {}", remote.name, state(&remote.refused));
         }
     }
     if let Some((_, refused)) = status.refusals().find(|(_, refused)| !refused.code.is_empty()) {
-        let _ = writeln!(text, "`overlane accel explain {}` says what would help", refused.code);
+        let _ = writeln!(text, "remedy: `overlane accel explain {}`", refused.code);
     }
     if let Some(confinement) = &status.confinement {
         let _ = writeln!(text, "confined: {confinement}");
@@ -230,8 +235,8 @@ fn describe(status: &Status) -> String {
         let device = listener.device.as_deref().unwrap_or("all devices");
         let _ = writeln!(
             text,
-            "packet socket on {device} (socket:[{}], protocol 0x{:04x}): it does not see \
-             accelerated packets",
+            "packet socket on {device} (socket:[{}], protocol 0x{:04x}) does not see accelerated \
+             packets",
             listener.inode, listener.protocol
         );
     }
@@ -246,7 +251,7 @@ fn describe(status: &Status) -> String {
     if status.left_out > 0 {
         let _ = write!(
             text,
-            ", {} entries without room stay slow (--max-entries {})",
+            ", {} entries beyond --max-entries {} take the slow path",
             status.left_out, status.max_entries
         );
     }
@@ -254,7 +259,7 @@ fn describe(status: &Status) -> String {
     if let Some(flows) = &status.flows {
         let _ = writeln!(
             text,
-            "packet filters: {} connections let go fast, {} kept slow",
+            "packet filters: {} connections admitted to the fast path, {} denied",
             flows.admitted, flows.held
         );
         for (reason, count) in &flows.reasons {

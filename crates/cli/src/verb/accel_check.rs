@@ -1,4 +1,4 @@
-//! `overlane accel check`: what would be accelerated on this node, before anything is.
+//! `overlane accel check`: reports what would be accelerated, without accelerating anything.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
@@ -17,26 +17,26 @@ use crate::interrupt;
 use crate::named_netns::netns;
 use crate::output::{print, print_json};
 
-/// Says what would be accelerated.
+/// Checks the devices, counts traffic, and prints the result.
 pub fn run(arguments: &AccelCheck) -> anyhow::Result<Exit> {
     let netns = netns("--netns", arguments.devices.netns.as_deref())?;
     check_device(&arguments.devices, &netns)?;
     if let Some(pid) = accelerator::ask(&netns, &Request::Status)?.and_then(|status| status.pid) {
-        // Its packets do not come by where this would count.
-        bail!("process {pid} accelerates here: `overlane accel status` says what goes fast");
+        // Accelerated packets bypass the hooks where this command counts.
+        bail!("process {pid} accelerates this namespace: see `overlane accel status`");
     }
     let wanted = match &arguments.devices.device {
         Some(device) => Wanted::Named([device.clone()].into()),
         None => Wanted::All,
     };
-    // Ended early it tells what it has seen, and nothing stays attached.
+    // After Ctrl-C it reports the traffic counted so far, and nothing stays attached.
     let ended = interrupt::flag()?;
     let time = Duration::from_secs(arguments.seconds.into());
     let found = accel::check::check(&netns, &wanted, time, &|| !ended.load(Ordering::Acquire))?;
     if let Some(device) = &arguments.devices.device
         && found.devices.is_empty()
     {
-        return Err(usage("DEV", format!("{device:?} is not there")));
+        return Err(usage("DEV", format!("device {device:?} not found")));
     }
     if arguments.json {
         print_json(&found)?;
@@ -44,6 +44,7 @@ pub fn run(arguments: &AccelCheck) -> anyhow::Result<Exit> {
         print(&describe(&found))?;
     }
     Ok(match (ended.load(Ordering::Acquire), found.is_all_fast()) {
+        // The result covers only part of the time, so it is no verdict.
         (true, _) => Exit::Interrupted,
         (false, true) => Exit::Done,
         (false, false) => Exit::Partly,
@@ -59,10 +60,13 @@ fn describe(found: &Check) -> String {
     for device in &found.devices {
         let _ = match &device.why {
             None => writeln!(text, "{}: would be accelerated", device.device),
-            Some(why) => writeln!(text, "{}: would stay slow: {}", device.device, reason(why)),
+            Some(why) => {
+                writeln!(text, "{}: would take the slow path: {}", device.device, reason(why))
+            }
         };
         for part in &device.slow_parts {
-            let _ = writeln!(text, "  {}: would stay slow: {}", part.name, reason(&part.why));
+            let (name, why) = (&part.name, reason(&part.why));
+            let _ = writeln!(text, "  {name}: would take the slow path: {why}");
         }
         if found.seconds > 0.0 {
             text += &traffic("  ", &device.traffic);
@@ -74,11 +78,11 @@ fn describe(found: &Check) -> String {
     }
     let Traffic { fast, .. } = &found.traffic;
     let _ = match found.traffic.share() {
-        None => writeln!(text, "no unicast IP packet in {:.1} s: nothing to tell", found.seconds),
+        None => writeln!(text, "no unicast IP packet in {:.1} s: share unknown", found.seconds),
         Some(share) => writeln!(
             text,
-            "{:.0}% of the unicast IP packets could take the fast path: {:.0} of {:.0} a second",
-            // Rounded down: 100% is all of them.
+            "{:.0}% of the unicast IP packets could take the fast path: {:.0} of {:.0} per second",
+            // Rounded down, so that 100% means all packets.
             (share * 100.0).floor(),
             fast.packets as f64 / found.seconds,
             fast.packets as f64 / share.max(f64::MIN_POSITIVE) / found.seconds
@@ -88,28 +92,29 @@ fn describe(found: &Check) -> String {
     text
 }
 
-/// What it would save, as far as that can be said.
+/// Describes the expected saving, as far as it is known.
 fn saving(found: &Check) -> String {
     let mut text = String::new();
+    // No packet would be saved.
     if found.traffic.fast.packets == 0 {
         return text;
     }
     if let Some(cpus) = found.softirq_cpus {
         let _ = writeln!(
             text,
-            "expected saving: unknown part of {cpus:.3} CPUs, which is all soft interrupt time of \
-             the machine meanwhile"
+            "expected saving: an unknown part of {cpus:.3} CPUs, the machine's total softirq time \
+             during the check"
         );
-        text += "  the work of senders in their own system calls is not in it, nor is latency\n";
+        text += "  not included: work of senders in system calls, and latency\n";
     }
-    text += "  the share is an upper bound: rules about single packets were not looked at \
-             (options, fragments, sizes)\n  to measure what a packet costs here: overlane lab run \
-             --modes vxlan,vxlan+accel\n";
+    text += "  the share is an upper bound: per-packet rules were not evaluated (options, \
+             fragments, sizes)\n  to measure the cost per packet here: overlane lab run --modes \
+             vxlan,vxlan+accel\n";
     text
 }
 
 fn reason(why: &Refused) -> String {
-    format!("{} {} ({}); what helps: {}", why.code, why.evidence, why.object, why.remedy)
+    format!("{} {} ({}); remedy: {}", why.code, why.evidence, why.object, why.remedy)
 }
 
 fn amount(amount: &Amount) -> String {
@@ -120,7 +125,7 @@ fn traffic(indent: &str, traffic: &Traffic) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "{indent}could go fast {}; stay slow {}; uncertain {}; ARP, multicast and others {}",
+        "{indent}fast path {}; slow path {}; uncertain {}; ARP, multicast and other {}",
         amount(&traffic.fast),
         amount(&traffic.slow),
         amount(&traffic.uncertain),
@@ -130,7 +135,7 @@ fn traffic(indent: &str, traffic: &Traffic) -> String {
         let meaning = match (Explanation::of(reason), reason.as_str()) {
             (Some(known), _) => known.title,
             (None, "host_own") => "packets of the host itself",
-            (None, "uncounted") => "more addresses than are counted apart",
+            (None, "uncounted") => "addresses beyond the limit of separate counters",
             (None, word) => {
                 let known = Reason::ALL.iter().find(|known| known.word() == word);
                 known.map_or("", |known| known.meaning())

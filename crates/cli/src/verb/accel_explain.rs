@@ -1,4 +1,4 @@
-//! `overlane accel explain`: what the codes of refusals mean, and what would help.
+//! `overlane accel explain`: explains the codes of refusals and their remedies.
 
 use std::fmt::Write as _;
 
@@ -30,7 +30,7 @@ pub fn run(arguments: &AccelExplain) -> anyhow::Result<Exit> {
 
 fn explained(known: &Explanation) -> String {
     let Explanation { code, title, explanation, remedy, .. } = known;
-    format!("{code}: {title}\n\n{}\n\nWhat helps: {remedy}\n", explanation)
+    format!("{code}: {title}\n\n{}\n\nRemedy: {remedy}\n", explanation)
 }
 
 fn listed(all: &[Explanation]) -> String {

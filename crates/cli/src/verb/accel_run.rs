@@ -1,4 +1,4 @@
-//! `overlane accel run`: the fast path in the foreground, as a service or a node's agent.
+//! `overlane accel run`: runs the fast path in the foreground, as a service or node agent.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -28,10 +28,10 @@ use crate::serving::{Listener, Serving};
 use crate::signals::{on_signals, wait};
 use crate::succession;
 
-/// Sandboxes at a time that there are programs for: a confined process loads no more.
+/// Number of sandboxes to load programs for in advance: a confined process cannot load any.
 const SANDBOXES: u16 = 12;
 
-/// Accelerates until told to end.
+/// Accelerates until a signal or a takeover ends it.
 pub fn run(serve: &AccelServe) -> anyhow::Result<Exit> {
     let arguments = &serve.run.devices;
     let netns = netns("--netns", arguments.netns.as_deref())?;
@@ -49,14 +49,15 @@ pub fn run(serve: &AccelServe) -> anyhow::Result<Exit> {
     };
     let max_entries = serve.run.max_entries.unwrap_or(accel::DEFAULT_MAX_ENTRIES);
     confinement::prepare()?;
-    // Before this process gives up looking into others and renaming files.
+    // Needs access to other processes and to rename(2), which confinement takes away below.
     if let Some(succession) = &mut succession {
         succession.prepare(&claim, also)?;
     }
+    // The finder keeps rights that this process gives up in the next line.
     let finder = Finder::start(&netns, confined::give_up_but_looking)?;
     let rights = confined::give_up()?;
     let running = Arc::new(OnceLock::new());
-    // Asked before the fast path stands, it says so.
+    // Probes get an answer ("starting") before the fast path is attached.
     let mut probes = pages.listening()?.map(|listener| answer(listener, &running)).transpose()?;
     let predecessor = succession.as_ref().map(|s| s.predecessor().programs.clone());
     let options = Options {
@@ -84,8 +85,8 @@ pub fn run(serve: &AccelServe) -> anyhow::Result<Exit> {
     }
     notify("READY=1")?;
     wait([serving.ended(), end.as_fd()])?;
-    // In this order: when the asker sees the end, everything is detached and the
-    // name is free again. The file stays: this process may not remove any.
+    // In this order, so that when the requester sees the connection close, everything is detached
+    // and the name is free. The socket file stays: a confined process cannot remove files.
     let asker = serving.stop();
     let handed_over = handed_over.load(Ordering::Acquire);
     if !(handed_over && serve.linger) {
@@ -103,14 +104,14 @@ pub fn run(serve: &AccelServe) -> anyhow::Result<Exit> {
     drop(claim);
     drop(asker);
     if handed_over && serve.linger {
-        // Whoever started this one would start it again, and that one would take over again.
+        // The supervisor would restart this process, which would then take over in turn.
         wait([end.as_fd()])?;
         notify("STOPPING=1")?;
     }
     Ok(Exit::Done)
 }
 
-/// One line: who waits for it may close the pipe behind it.
+/// Returns the `ready` line. One line, because the reader may close the pipe after it.
 fn ready(accel: &Accel) -> String {
     let devices: Vec<String> = accel
         .noted()
@@ -123,9 +124,10 @@ fn ready(accel: &Accel) -> String {
     format!("{READY}: {devices}; confined: {}", confinement::in_force())
 }
 
-/// Drops it, when nobody looks at it.
+/// Drops the fast path once no other thread uses it.
 fn detach(mut accel: Arc<Accel>) {
-    // The thread of the events looks at it for some microseconds at a time.
+    // The event thread uses it for a few microseconds at a time.
+    // Drop the last reference here, so that everything is detached when this returns.
     while let Err(shared) = Arc::try_unwrap(accel) {
         accel = shared;
         std::thread::sleep(Duration::from_millis(1));
@@ -147,29 +149,31 @@ fn begin_events(
     Events::start(sink, accel, vec![started])
 }
 
-/// The place of the metrics, before they are served.
+/// The listener for metrics before it serves.
 enum Pages {
     None,
     Listening(Listener),
-    /// Of a predecessor, too, which answers until this process takes over.
+    /// A TCP address that the predecessor also serves until the takeover.
     Bound(Bound),
-    /// The same of a file, which is renamed then.
+    /// A Unix socket beside the predecessor's, renamed over it at the takeover.
     Beside(Listener),
 }
 
-/// Opens it: a confined program opens no sockets. The files are renamed by who takes over.
+/// Opens the listener, because a confined process cannot. Also returns the files to rename.
 fn pages(
     serve: &AccelServe,
     succeeds: bool,
 ) -> anyhow::Result<(Pages, Option<(PathBuf, PathBuf)>)> {
     Ok(match (&serve.metrics, serve.takeover) {
         (None, _) => (Pages::None, None),
+        // With --takeover, share the address with the predecessor until the takeover.
         (Some(ListenAddress::Tcp(address)), true) => {
             let bound = metrics::bind_beside(address)?;
             (if succeeds { Pages::Bound(bound) } else { Pages::Listening(bound.listen()?) }, None)
         }
         (Some(ListenAddress::Unix(path)), true) if succeeds => {
             let mut next = path.as_os_str().to_owned();
+            // A Unix socket cannot be shared, so bind a second file and rename it later.
             next.push(".next");
             let next = PathBuf::from(next);
             let listener = metrics::listen(&ListenAddress::Unix(next.clone()))?;
@@ -180,7 +184,7 @@ fn pages(
 }
 
 impl Pages {
-    /// What can be answered at before the fast path stands.
+    /// Takes the listener that can serve before the fast path is attached.
     fn listening(&mut self) -> anyhow::Result<Option<Listener>> {
         Ok(match std::mem::replace(self, Pages::None) {
             Pages::Listening(listener) => Some(listener),
@@ -191,7 +195,7 @@ impl Pages {
         })
     }
 
-    /// What is answered at from now on, in place of the predecessor.
+    /// Returns the listener that replaces the predecessor's after the takeover.
     fn beside(self) -> anyhow::Result<Option<Listener>> {
         Ok(match self {
             Pages::Bound(bound) => Some(bound.listen()?),
@@ -201,12 +205,12 @@ impl Pages {
     }
 }
 
-/// Answers from now on.
+/// Starts to serve metrics and probes.
 fn answer(listener: Listener, running: &Arc<OnceLock<Weak<Accel>>>) -> anyhow::Result<Serving> {
     metrics::look_after(listener, FastPath(running.clone()))
 }
 
-/// The fast path, once it stands.
+/// The fast path, once it is attached.
 struct FastPath(Arc<OnceLock<Weak<Accel>>>);
 
 impl FastPath {
@@ -226,7 +230,7 @@ impl metrics::Service for FastPath {
 
     fn healthz(&self) -> Page {
         match self.accel().map(|accel| accel.vitals()) {
-            // A machine with many processes is read for long before the first heartbeat.
+            // Reading a machine with many processes takes long, before the first heartbeat.
             None => Page::ok("starting\n"),
             Some(vitals) if vitals.is_alive() => Page::ok("ok\n"),
             Some(vitals) => Page::unavailable(format!(
@@ -244,8 +248,8 @@ impl metrics::Service for FastPath {
     }
 }
 
-/// Starts the fast path; `None` where a signal has ended it before it stood. Reading a
-/// machine with many processes may take longer than anyone waits for the end.
+/// Starts the fast path. Returns `None` if a signal arrives first: reading a machine with many
+/// processes may take longer than a supervisor waits.
 fn begin(
     netns: &NetNs,
     wanted: &Wanted,
@@ -262,7 +266,7 @@ fn begin(
     let thread = thread.context("start thread begin")?;
     let [begun, ended] = wait([begun.as_fd(), end.as_fd()])?;
     if ended && !begun {
-        // What is attached by now goes with the process.
+        // The kernel detaches the programs when the process exits.
         return Ok(None);
     }
     match thread.join() {

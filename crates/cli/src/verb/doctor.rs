@@ -1,4 +1,4 @@
-//! `overlane doctor`: what slows or breaks this host's virtual networks.
+//! `overlane doctor`: finds problems in this host's virtual networks.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -16,10 +16,10 @@ use crate::verb::doctor_fix::{self, Repair};
 /// Exit code of findings at or above `--fail-on`.
 const FOUND: u8 = 10;
 
-/// Looks, or does what the inner verb says.
+/// Diagnoses the host, or runs the inner verb.
 ///
 /// # Errors
-/// Usage; a host that cannot be read at all; a dump that is damaged or too large.
+/// Wrong usage; a host that cannot be read at all; a dump that is damaged or too large.
 pub fn run(arguments: &Doctor) -> anyhow::Result<Exit> {
     match &arguments.verb {
         None => look(arguments),
@@ -31,11 +31,13 @@ pub fn run(arguments: &Doctor) -> anyhow::Result<Exit> {
         }
         Some(DoctorVerb::Confirm { journal }) => doctor_fix::confirm(&journal.directory),
         Some(DoctorVerb::Dump { reading, out, scrub }) => {
+            // Check the output first: reading a large host takes long.
             let destination = Destination::check(out)?;
             let mut host = read(reading)?;
             if *scrub {
                 host = doctor::scrub::scrub(&host).context("scrub")?;
             }
+            // Build the dump in memory, so that a failure leaves no partial file.
             let mut bytes = Vec::new();
             doctor::dump::write(&host, &mut bytes)?;
             destination.write(&bytes)?;
@@ -46,6 +48,7 @@ pub fn run(arguments: &Doctor) -> anyhow::Result<Exit> {
 
 fn look(arguments: &Doctor) -> anyhow::Result<Exit> {
     let host = match &arguments.from {
+        // A wrong or damaged dump is bad input, so it is a usage error (exit code 2).
         Some(path) => {
             let problem = |error: &dyn std::fmt::Display| {
                 usage("--from", format!("{}: {error}", path.display()))
@@ -68,6 +71,7 @@ fn verdict(diagnosis: &Diagnosis, fail_on: FailOn) -> Exit {
         FailOn::Info => Severity::Info,
         FailOn::Warn => Severity::Warn,
         FailOn::Error => Severity::Error,
+        // Findings are still printed.
         FailOn::Never => return Exit::Done,
     };
     if diagnosis.worst() >= Some(least) { Exit::Code(FOUND) } else { Exit::Done }

@@ -1,4 +1,4 @@
-//! `overlane doctor fix` and `confirm`: a finding's setting changed, journal first.
+//! `overlane doctor fix` and `confirm`: change the settings of findings, through the journal.
 
 use std::ffi::OsStr;
 use std::fmt::Write;
@@ -16,45 +16,47 @@ use crate::host_reading::{check, findings_of};
 use crate::output::print;
 use crate::verb::undo::repair;
 
-/// What is to be fixed.
+/// Arguments of `doctor fix`.
 pub struct Repair<'a> {
     /// Code of the check.
     pub code: &'a str,
-    /// Changes are made without asking on the terminal.
+    /// Do not ask on the terminal.
     pub yes: bool,
-    /// To be taken back after so many seconds, unless confirmed.
+    /// Seconds after which unconfirmed changes are undone.
     pub confirm_within_s: Option<u64>,
 }
 
-/// Fixes every finding of one check, journal first.
+/// Fixes all findings of a check.
 ///
 /// # Errors
-/// Usage; a journal that cannot be used; a host that cannot be read. A change that does not
-/// take is told of, and is in the exit code.
+/// Wrong usage; an unusable journal; an unreadable host. A change that fails is reported and sets
+/// the exit code.
 pub fn run(
     fix: &Repair<'_>,
     directory: &Path,
     read: impl FnOnce() -> anyhow::Result<Host>,
 ) -> anyhow::Result<Exit> {
     let check = check(fix.code)?;
-    // Not held while reading and asking: others may have to take something back.
+    // Do not lock the journal while reading and asking: other processes may need it to undo
+    // changes.
     let mut partly = !repair(&Journal::open(directory)?)?;
     let (mut changes, mut text) = (Vec::<Change>::new(), String::new());
     for finding in &findings_of(check, &read()?) {
         let place = format!("{} {}", finding.namespace, finding.object);
         // Writing to a String cannot fail.
         match &finding.fix {
+            // There is only advice, which the user must follow.
             Some(fix) if fix.changes.is_empty() => {
                 partly = true;
-                let _ = writeln!(text, "{place}: by hand only: {}", fix.command);
+                let _ = writeln!(text, "{place}: fix by hand: {}", fix.command);
             }
             Some(fix) => {
-                // Two ends of one thing may propose the same.
+                // Findings at both endpoints may propose the same change.
                 let mut new = fix.changes.clone();
                 new.retain(|change| !changes.contains(change));
                 for change in &new {
                     let (from, to) = (&change.from, &change.to);
-                    let _ = writeln!(text, "{}: {from} to be {to}", change.object());
+                    let _ = writeln!(text, "{}: change {from} to {to}", change.object());
                 }
                 if !new.is_empty() {
                     let _ = writeln!(text, "  risk: {}", fix.risk);
@@ -63,12 +65,12 @@ pub fn run(
             }
             None => {
                 partly = true;
-                let _ = writeln!(text, "{place}: no command does it (overlane doctor explain)");
+                let _ = writeln!(text, "{place}: no command fixes this (overlane doctor explain)");
             }
         }
     }
     if text.is_empty() {
-        print(&format!("{} finds nothing here", check.code))?;
+        print(&format!("{} has no finding here", check.code))?;
         return Ok(if partly { Exit::Partly } else { Exit::Done });
     }
     print(&text)?;
@@ -80,7 +82,7 @@ pub fn run(
     }
     let journal = Journal::open(directory)?;
     let until = fix.confirm_within_s.map(seconds_from_now);
-    // Before the changes: one of them may cut off whoever is to start it.
+    // Start it before the changes, because one of them may cut this session's connection.
     if let Some(seconds) = fix.confirm_within_s {
         start_waiting(directory, seconds)?;
     }
@@ -100,14 +102,15 @@ pub fn run(
         }
     }
     if let Some(seconds) = fix.confirm_within_s.filter(|_| made) {
-        print(&format!("taken back in {seconds} s, unless: overlane doctor confirm"))?;
+        print(&format!("undone in {seconds} s unless you run: overlane doctor confirm"))?;
     }
     Ok(if partly { Exit::Partly } else { Exit::Done })
 }
 
 fn agreed(changes: usize) -> anyhow::Result<bool> {
+    // Never change a host from a script without --yes.
     if !std::io::stdin().is_terminal() {
-        return Err(usage("--yes", "needed where nobody can be asked"));
+        return Err(usage("--yes", "required if standard input is not a terminal"));
     }
     print(&format!("Make {changes} change(s)? [y/N]"))?;
     let mut answer = String::new();
@@ -115,29 +118,29 @@ fn agreed(changes: usize) -> anyhow::Result<bool> {
     Ok(["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()))
 }
 
-/// A process of its own that takes back what nobody has confirmed.
+/// Starts a process that undoes unconfirmed changes.
 fn start_waiting(directory: &Path, seconds: u64) -> anyhow::Result<()> {
     let directory = std::path::absolute(directory).context("path of --journal")?;
     let seconds = seconds.to_string();
     let words = ["undo", "--when-due", &seconds, "--journal"].map(OsStr::new);
     background::command(words.into_iter().chain([directory.as_os_str()]))?
         .spawn()
-        .context("start the process that takes changes back")?;
+        .context("start the process that undoes changes")?;
     Ok(())
 }
 
-/// Lets every change stay that waits to be confirmed.
+/// Confirms all changes made with `--confirm-within`.
 ///
 /// # Errors
-/// A journal that cannot be used; standard output.
+/// An unusable journal; standard output.
 pub fn confirm(directory: &Path) -> anyhow::Result<Exit> {
     let journal = Journal::open(directory)?;
     let mut whole = repair(&journal)?;
     for entry in journal.entries()?.iter().filter(|entry| entry.waits()) {
         let (id, object) = (entry.id, entry.change.object());
         match journal.confirm(entry) {
-            Ok(()) => print(&format!("{object}: stays (overlane undo {id})"))?,
-            // It will be taken back; the others need not be.
+            Ok(()) => print(&format!("{object}: kept (overlane undo {id})"))?,
+            // Go on: this change will be undone, but the remaining ones can still be confirmed.
             Err(error) => {
                 whole = false;
                 print(&format!("{object}: not confirmed: {error}"))?;

@@ -1,4 +1,4 @@
-//! `overlane completions` and `overlane man`: made from the arguments.
+//! `overlane completions` and `overlane man`: generated from the arguments.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::command_line::Arguments;
 use crate::exit::{Exit, usage};
 use crate::output::print;
 
-/// Prints completions for a shell.
+/// Prints the completion script of a shell.
 ///
 /// # Errors
 /// Standard output.
@@ -23,7 +23,7 @@ pub fn completions(shell: clap_complete::Shell) -> anyhow::Result<Exit> {
 /// Writes a man page for each verb.
 ///
 /// # Errors
-/// A usage error for a directory that is not there; a page that cannot be written.
+/// A usage error for a missing directory; a page that cannot be written.
 pub fn man(directory: &Path) -> anyhow::Result<Exit> {
     if !directory.is_dir() {
         return Err(usage("DIRECTORY", format!("{} is not a directory", directory.display())));

@@ -1,4 +1,4 @@
-//! `overlane lab down`: removes standing testbeds.
+//! `overlane lab down`: removes running testbeds.
 
 use crate::args::Down;
 use crate::exit::Exit;
@@ -8,18 +8,19 @@ use crate::output::{print, print_json};
 /// Removes the named testbeds, or all of this user's.
 ///
 /// # Errors
-/// A usage error where none of a name stands; a holder that does not answer.
+/// A usage error for an unknown name; a holder process that does not answer.
 pub fn run(arguments: &Down) -> anyhow::Result<Exit> {
     let names = if arguments.all {
         lab_socket::all()?.into_iter().map(|standing| standing.name).collect()
     } else {
-        // All names are known before the first is removed.
+        // Check all names first, so that a wrong one removes nothing.
         for name in &arguments.names {
             lab_socket::ask(name, LabRequest::Status)?;
         }
         arguments.names.clone()
     };
     for name in &names {
+        // Waits until the testbed is gone.
         lab_socket::ask(name, LabRequest::Down)?;
     }
     if arguments.json {

@@ -1,4 +1,4 @@
-//! `overlane lab exec`: a command inside a host or tenant of a standing testbed.
+//! `overlane lab exec`: runs a command inside a host or tenant of a running testbed.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
@@ -12,10 +12,10 @@ use crate::args::Exec;
 use crate::exit::{Exit, usage};
 use crate::lab_socket;
 
-/// Becomes the command, or runs it where programs of the testbed must be seen.
+/// Replaces this process by the command. Runs it as a child if the host has a PID namespace.
 ///
 /// # Errors
-/// A usage error for a testbed or host that is not there; a command that cannot be executed.
+/// A usage error for an unknown testbed or host; a command that cannot be executed.
 pub fn run(arguments: &Exec) -> anyhow::Result<Exit> {
     let standing = lab_socket::all()?;
     let (testbed, host) = find(&standing, &arguments.host)?;
@@ -23,13 +23,14 @@ pub fn run(arguments: &Exec) -> anyhow::Result<Exit> {
         .command
         .split_first()
         .ok_or_else(|| usage("COMMAND", "expected a command and its arguments"))?;
+    // Testbeds of ordinary users are in a user namespace, which owns their network namespaces.
     sys::join::user_namespace(testbed.pid)?;
     let netns = NetNs::open(Path::new(&host.netns))?;
     let mut command = Command::new(program);
     command.args(rest);
     if let Some(init) = host.init {
-        // Sees the testbed's own /run and programs; a child, because a process
-        // cannot move into a PID namespace itself.
+        // The command must see the testbed's /run and processes. It is a child, because a process
+        // cannot enter a PID namespace itself.
         sys::join::process_tree(init)?;
         netns.enter_for_good()?;
         let status =
@@ -61,15 +62,16 @@ fn find<'a>(
         [] => {
             let known: Vec<String> = all().map(|pair| name(&pair)).collect();
             let known = if known.is_empty() {
-                "no testbed is standing".to_owned()
+                "no testbed is running".to_owned()
             } else {
                 format!("known: {}", known.join(", "))
             };
             Err(usage("HOST", format!("no host {wanted:?}; {known}")))
         }
+        // Hosts of several testbeds have the same names.
         _ => {
             let names: Vec<String> = found.iter().map(name).collect();
-            Err(usage("HOST", format!("{wanted:?} is one of several: {}", names.join(", "))))
+            Err(usage("HOST", format!("{wanted:?} is ambiguous: {}", names.join(", "))))
         }
     }
 }

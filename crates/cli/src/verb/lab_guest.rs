@@ -1,5 +1,5 @@
-//! `overlane lab guest`: the first process of a guest. It sets the guest up, serves loads or
-//! runs them as it is told, or has this program run once, and powers off.
+//! `overlane lab guest`: the first process of a guest. It sets the guest up, serves or runs loads
+//! on request, or runs this program once, and powers off.
 
 use std::net::Ipv4Addr;
 
@@ -11,17 +11,14 @@ use crate::args::Guest;
 use crate::exit::{Exit, usage};
 use crate::output::complain;
 
-/// Does what comes on the control port until QEMU ends.
+/// Handles requests from the control port until QEMU exits.
 ///
 /// # Errors
-/// Outside of a guest: it would mount over what is there. Inside, what failed is said on the
-/// console, and the guest powers off.
+/// Fails outside of a guest, because it would mount over the host's directories. Inside, errors go
+/// to the console, and the guest powers off.
 pub fn run(arguments: &Guest) -> anyhow::Result<Exit> {
     if !inside::is_inside() {
-        return Err(usage(
-            "guest",
-            "this is for the first process of a guest, which a mode starts",
-        ));
+        return Err(usage("guest", "only a mode may start this, as the first process of a guest"));
     }
     if let Err(error) = serve(arguments) {
         complain(&format!("error: {error:#}"));
@@ -48,5 +45,5 @@ fn address(text: &str) -> anyhow::Result<(Ipv4Addr, u8)> {
         let prefix = prefix.parse().ok().filter(|length| *length <= 32)?;
         Some((address.parse().ok()?, prefix))
     });
-    parsed.ok_or_else(|| usage("--address", format!("{text:?}: wanted ADDR/LENGTH")))
+    parsed.ok_or_else(|| usage("--address", format!("{text:?}: expected ADDR/LENGTH")))
 }

@@ -1,4 +1,4 @@
-//! `overlane lab list`: every mode by group, whether it can be built here, and if not why.
+//! `overlane lab list`: lists all modes by group, and why some cannot be built on this machine.
 
 use lab::at_guest::{self, AtGuest};
 use lab::{Capabilities, Group, Mode, Unsupported, groups};
@@ -11,11 +11,12 @@ use crate::output::{print, print_json};
 /// Probes and prints every mode.
 ///
 /// # Errors
-/// Without the right to make network namespaces; standard output.
+/// Missing permission to create network namespaces; standard output.
 pub fn run(arguments: &List) -> anyhow::Result<Exit> {
     let machine = Capabilities::new(testbed::acquire()?)?;
     let all = groups().iter().flat_map(|group| group.modes.iter().map(move |mode| (group, mode)));
     let here = all.map(|(group, mode)| probed(&machine, group, *mode));
+    // Modes inside a guest are a separate list, because they cannot be mixed with others.
     let inside = at_guest::all().iter().map(|mode| probed_inside(&machine, mode));
     let listed: Vec<ListedMode> = here.chain(inside).collect();
     if arguments.json {
@@ -35,7 +36,7 @@ fn probed_inside(machine: &Capabilities, mode: &AtGuest) -> ListedMode {
     able(mode.name, at_guest::GROUP, mode.path, mode.probe(machine).err())
 }
 
-/// A mode that is not in `all`.
+/// Builds the entry of a mode that is not in `all`.
 fn able(
     mode: &'static str,
     group: &'static str,
@@ -53,9 +54,9 @@ fn able(
     }
 }
 
-/// What the columns of [`table`] say.
-const LEGEND: &str = "yes: this machine can build it; all: --modes all measures it, others by \
-                      name\n--modes takes the name of a group for all its modes\n";
+/// Legend of [`table`].
+const LEGEND: &str = "yes: this machine can build it; all: included in --modes all\n--modes also \
+                      accepts a group name for all modes of the group\n";
 
 fn table(listed: &[ListedMode]) -> String {
     let width = listed.iter().map(|mode| mode.mode.len()).max().unwrap_or(0);
@@ -63,7 +64,7 @@ fn table(listed: &[ListedMode]) -> String {
     let titles = groups().iter().map(|group| (group.name, group.title));
     for (group, title) in titles.chain([(at_guest::GROUP, at_guest::TITLE)]) {
         text += &format!("{group}: {title}\n");
-        // Modes that lack the same are told together.
+        // Merge modes with the same missing feature into one line.
         let mut lacking: Vec<([&str; 2], Vec<&str>)> = Vec::new();
         for mode in listed.iter().filter(|mode| mode.group == group) {
             let state = if mode.supported { "yes" } else { "no " };

@@ -1,5 +1,4 @@
-//! `overlane lab plans`: lists the plans that come with the program, prints one, or prints
-//! the schema of plan files.
+//! `overlane lab plans`: lists the built-in plans, prints one, or prints the schema of plan files.
 
 use crate::args::Plans;
 use crate::exit::{Exit, usage};
@@ -9,7 +8,7 @@ use crate::plan::{self, Plan};
 /// Lists the plans, prints one, or prints the schema of plan files.
 ///
 /// # Errors
-/// A usage error for a plan that is not there; standard output.
+/// A usage error for an unknown plan; standard output.
 pub fn run(arguments: &Plans) -> anyhow::Result<Exit> {
     if arguments.schema {
         print_json(&plan::schema())?;

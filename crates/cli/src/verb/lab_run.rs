@@ -1,5 +1,4 @@
-//! `overlane lab run`: builds the modes, measures them, prints and writes the
-//! results.
+//! `overlane lab run`: builds the modes, measures them, and prints or writes the results.
 
 use std::ffi::OsString;
 use std::str::FromStr;
@@ -32,12 +31,12 @@ use crate::testbeds::{
 use crate::variation::{Varied, tried, varied};
 use crate::{assembly, interrupt, missing_cells};
 
-/// Smallest MTU that IPv4 hosts must take (RFC 791); leaves room for a tunnel.
+/// Datagram size that every IPv4 host must accept (RFC 791); leaves room for a tunnel.
 const SMALLEST_MTU: u32 = 576;
-/// Largest that veth takes.
+/// Largest MTU of veth.
 const LARGEST_MTU: u32 = 65535;
 
-/// Arguments of `lab run` after the checks that refuse wrong usage.
+/// Checked arguments of `lab run`.
 pub(super) struct CheckedRun {
     modes: Vec<&'static dyn Mode>,
     baseline: &'static dyn Mode,
@@ -46,20 +45,20 @@ pub(super) struct CheckedRun {
     offloads: Vec<Offload>,
     mtus: Vec<u32>,
     steering: Steering,
-    /// What `--vary` and `--try` said, and the settings they stand for.
+    /// Arguments of `--vary` and `--try`; `settings` has their parsed form.
     vary: Vec<String>,
     settings: Vec<Varied>,
     plan: Option<String>,
-    /// How often each fault is tried.
+    /// Trials per fault.
     faults: u32,
     destination: Option<Destination>,
 }
 
-/// Measures the modes and delivers the results; those in a guest are another file's.
+/// Measures modes outside of guests, and prints or writes the results.
 ///
 /// # Errors
-/// Usage; a baseline that cannot be built; results that cannot be written. A mode that
-/// cannot be built or measured is in the results, and in the exit code.
+/// Wrong usage; a baseline that cannot be built; results that cannot be written. Any other mode
+/// that cannot be built or measured is in the results and sets the exit code.
 pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
     let Some(name) = &arguments.plan else {
         let request = CheckedRun::check(arguments, std::slice::from_ref(&arguments.asking))?;
@@ -77,7 +76,7 @@ fn planned(name: &str, words: &[OsString], quick: bool) -> anyhow::Result<(Check
     Ok((CheckedRun { plan: Some(plan.name), ..request }, planned.run))
 }
 
-/// What was typed after `lab run`, without the plan's name.
+/// Returns the words after `lab run` on the command line, without `--plan`.
 pub(super) fn given() -> Vec<OsString> {
     let mut words = std::env::args_os().skip_while(|word| word != "run").skip(1);
     let mut given = Vec::new();
@@ -92,20 +91,19 @@ pub(super) fn given() -> Vec<OsString> {
 }
 
 fn measure(arguments: &Run, mut request: CheckedRun) -> anyhow::Result<Exit> {
-    // Before anything that starts a thread: a user namespace can be entered by
-    // a process with one thread only.
+    // Before any thread starts: only a single-threaded process can enter a user namespace.
     let privileges = testbed::acquire()
-        .context("this machine lets ordinary users make no user namespaces: run as root")?;
+        .context("user namespaces are disabled for ordinary users on this machine: run as root")?;
     let stop = interrupt::flag()?;
     let started = SystemTime::now();
-    let mut progress = Progress::new("looking at the machine");
+    let mut progress = Progress::new("reading the machine");
     let capabilities = Capabilities::new(privileges)?;
     let mut machine = Machine::open(true)?;
     let survey = survey::look(&mut machine, &request.manner, &progress)?;
 
     let mut cannot_steer = None;
     if request.steering == Steering::Rss && arguments.steering.is_none() {
-        // Not asked for: where it cannot be had, the run goes on and says so.
+        // RSS is only the default here: without it, go on and warn.
         let tried = testbed::Host::new("steering").and_then(|host| host.steer("lo", &[]));
         if let Err(error) = tried {
             request.steering = Steering::None;
@@ -119,9 +117,9 @@ fn measure(arguments: &Run, mut request: CheckedRun) -> anyhow::Result<Exit> {
     let mut for_root = Vec::new();
     let mut built = Vec::new();
     for mode in &request.modes {
-        // The baseline comes first, and without it there is nothing to write.
+        // The baseline comes first. Without it there are no results, so it is never skipped.
         if !built.is_empty() && stop.load(Ordering::Relaxed) {
-            records.push(failed(*mode, "the run was interrupted before it was built"));
+            records.push(failed(*mode, "the run was interrupted before this mode was built"));
             continue;
         }
         let attempt = build(*mode, &wanted, &capabilities, &progress, &mut built);
@@ -129,9 +127,10 @@ fn measure(arguments: &Run, mut request: CheckedRun) -> anyhow::Result<Exit> {
             for_root.push(mode.name());
         }
         records.push(attempt.record);
-        // Past the baseline: without it there is nothing to write.
+        // From the second mode on, Ctrl-C also stops a build.
         testbed::heed(stop.clone());
     }
+    // Ratios are impossible without the baseline.
     if !built.iter().any(|built| built.mode.name() == request.baseline.name()) {
         progress.finish();
         let why = records
@@ -200,20 +199,21 @@ fn measure(arguments: &Run, mut request: CheckedRun) -> anyhow::Result<Exit> {
     let mut results = run.results(outcome, paths, timeline, warnings)?;
     results.cells.extend(missing);
     for built in &mut built {
+        // A daemon may have died during the run, which invalidates the mode.
         if let Err(error) = built.network.check() {
             let setting = built.setting.map(|at| request.settings[at].to_string());
             let (modes, cells) = (&mut results.modes, &mut results.cells);
             ended_early(built, setting.as_deref(), &error, modes, cells);
         }
     }
-    // Testbeds first: a reader that goes away must not keep them standing.
+    // Remove the testbeds before printing: a stalled reader must not keep them alive.
     drop(built);
     let ended = befall(faults, &mut results, ended, &wanted, &mut progress, &stop);
     deliver(&results, ended, &arguments.output, request.destination.as_ref())
 }
 
-/// Has faults befall testbeds of their own, where the blocks came to their end. What becomes of
-/// them is in the results; how the run ended then.
+/// Injects faults into fresh testbeds if all blocks were measured, and adds the trials to the
+/// results. Returns how the run ended.
 fn befall(
     mut faults: FaultRuns,
     results: &mut Results,
@@ -222,6 +222,7 @@ fn befall(
     progress: &mut Progress,
     stop: &AtomicBool,
 ) -> Ended {
+    // After an interrupt, fault trials would only delay the exit.
     if ended.is_complete() && !faults.is_whole() {
         faults.befall(wanted, progress, stop);
         if !faults.is_whole() {
@@ -234,7 +235,7 @@ fn befall(
     ended
 }
 
-/// The modes that `all` or the name of a group stands for; `None`: it is neither.
+/// Returns the modes of `all` or of a group. `None` for any other name.
 pub fn named(name: &str) -> Option<Vec<&'static dyn Mode>> {
     if name == "all" {
         return Some(modes().iter().copied().filter(|mode| mode.in_all()).collect());
@@ -243,10 +244,11 @@ pub fn named(name: &str) -> Option<Vec<&'static dyn Mode>> {
 }
 
 impl CheckedRun {
-    /// The same of words that were not typed so, after a plan where there is one.
+    /// Checks command-line words that did not come from this process's command line, merged with
+    /// a plan if there is one.
     ///
     /// # Errors
-    /// Usage.
+    /// Wrong usage.
     pub(super) fn of_words(
         plan: Option<&str>,
         words: &[OsString],
@@ -259,7 +261,7 @@ impl CheckedRun {
         CheckedRun::check(&run, std::slice::from_ref(&run.asking))
     }
 
-    /// A cell without a figure for everything that was asked of these modes.
+    /// Returns a cell without values for every combination that these modes could not measure.
     pub(super) fn missing_cells(&self, records: &[ModeRecord]) -> Vec<Cell> {
         missing_cells::of_modes(&self.build_options(), &self.asked.asks, records)
     }
@@ -272,13 +274,14 @@ impl CheckedRun {
         }
     }
 
-    /// Checks the arguments; `asking` is what is asked, in one part or several.
+    /// Checks the arguments. `asking` has the workload options of each part.
     fn check(arguments: &Run, asking: &[Asking]) -> anyhow::Result<CheckedRun> {
         let all: Vec<&str> = modes().iter().map(|mode| mode.name()).collect();
         let find = |argument, name: &str| {
-            // Named by --modes, they have another way (`lab_run_guest`).
+            // `lab_run_guest` handles them if --modes names them.
             if name == at_guest::GROUP || name.contains('@') {
-                let problem = format!("{name:?}: a plan cannot name modes …@guest; --modes can");
+                let problem =
+                    format!("{name:?}: modes …@guest are not allowed in a plan; use --modes");
                 return Err(usage(argument, problem));
             }
             lab::find(name).ok_or_else(|| {
@@ -303,16 +306,16 @@ impl CheckedRun {
         })?;
         let mut chosen: Vec<&'static dyn Mode> = Vec::new();
         for mode in named.into_iter().flatten() {
-            // A group may have modes that are named besides, or that `all` stands for.
+            // Drop duplicates: groups overlap with each other and with `all`.
             if chosen.iter().all(|other| other.name() != mode.name()) {
                 chosen.push(mode);
             }
         }
-        // The baseline is part of every run, named or not.
+        // The baseline is always part of the run, and comes first.
         chosen.retain(|mode| mode.name() != baseline.name());
         chosen.insert(0, baseline);
         fault_runs::check(arguments.faults, &chosen)?;
-        // What is tried is compared under one profile, unless more are asked for.
+        // --try compares under one profile by default.
         let usual = if arguments.tries.is_empty() { "full,none" } else { "full" };
         let offload = arguments.offload.as_deref().unwrap_or(usual);
         let offloads = list("--offload", offload, |name| {
@@ -322,7 +325,7 @@ impl CheckedRun {
         if arguments.steering == Some(Steering::Rss)
             && arguments.measuring.placement() == Placement::None
         {
-            return Err(usage("--steering", "rss needs threads with CPUs: not --placement none"));
+            return Err(usage("--steering", "rss needs pinned threads: not with --placement none"));
         }
         let mut manner = Manner::check(&arguments.measuring)?;
         let mut asked = Asked::default();
@@ -360,7 +363,7 @@ impl CheckedRun {
 
 pub(super) fn check_mtu(text: &str) -> anyhow::Result<u32> {
     text.parse().ok().filter(|mtu| (SMALLEST_MTU..=LARGEST_MTU).contains(mtu)).ok_or_else(|| {
-        usage("--mtu", format!("{text:?}: allowed are {SMALLEST_MTU} to {LARGEST_MTU} bytes"))
+        usage("--mtu", format!("{text:?}: expected {SMALLEST_MTU} to {LARGEST_MTU} bytes"))
     })
 }
 
@@ -369,8 +372,8 @@ fn warnings(privileges: Privileges, for_root: &[&str], plan: &measure::plan::Pla
     if privileges == Privileges::UserNamespace {
         let modes: String = for_root.iter().map(|mode| format!(", {mode}")).collect();
         warnings.push(format!(
-            "run by an ordinary user, in a user namespace: left out what needs root: the exact \
-             CPU clock (BPF){modes}"
+            "run by an ordinary user, in a user namespace: features that need root were skipped: \
+             the exact CPU clock (BPF){modes}"
         ));
     }
     if plan.placement.policy == PlacementPolicy::Split
@@ -378,6 +381,7 @@ fn warnings(privileges: Privileges, for_root: &[&str], plan: &measure::plan::Pla
     {
         warnings.push("one CPU only: client and server share it".to_owned());
     }
+    // Paced flows wait actively for their schedule, so each needs a CPU.
     let cpus = plan.placement.client_cpus.len() as u32;
     let crowded = plan.cells.iter().find(|cell| {
         let paced = cell.ask.task == Task::DropPoint || cell.ask.load_percent.is_some();
@@ -385,8 +389,8 @@ fn warnings(privileges: Privileges, for_root: &[&str], plan: &measure::plan::Pla
     });
     if let Some(cell) = crowded {
         warnings.push(format!(
-            "{} by {} flows on {cpus} client CPU(s): flows that share a CPU keep each other \
-             from their schedule",
+            "{} by {} flows on {cpus} client CPU(s): flows that share a CPU delay each other's \
+             schedule",
             cell.ask.task, cell.ask.flows
         ));
     }

@@ -1,5 +1,5 @@
-//! `overlane lab run` of modes `…@guest`: the whole run goes on inside one guest. Here the guest
-//! is booted and told what to measure, and its results become those of the modes' names.
+//! `overlane lab run` of modes `…@guest`: the whole run takes place inside one guest. This side
+//! boots the guest, sends it the command line, and renames the modes in its results.
 
 use std::ffi::OsString;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,21 +20,21 @@ use crate::interrupt;
 use crate::output::{Destination, deliver};
 use crate::progress::Progress;
 
-/// Options that are this side's; the guest is told its own or none.
+/// Options that this side handles. The guest gets its own values or none.
 const OWN: [&str; 7] =
     ["--modes", "--mode", "--baseline", "--guest-kernel", "--out", "--format", "--json"];
-/// About how long the guest takes to be up, s.
+/// Estimated boot time of the guest, in s.
 const BOOT_SECONDS: u32 = 10;
-/// Most guests that are begun for one run, where they stand still. Emulated CPUs may wait for each
-/// other for ever while the kernel changes its own code.
+/// Maximum number of guests per run, if guests hang. Emulated CPUs may deadlock while the kernel
+/// patches its own code.
 const MOST_GUESTS: usize = 3;
-/// What stands before a line of [`Progress`] in the log.
+/// Prefix of a line of [`Progress`] in the log.
 const PROGRESS: &str = "overlane::progress: ";
 
-/// The modes `…@guest` that a run asks for, the baseline first; `None`: it asks for none.
+/// Returns the requested modes `…@guest`, the baseline first. `None` if there are none.
 ///
 /// # Errors
-/// Usage: other modes besides, or a mode that does not exist.
+/// A usage error for a mix with other modes, or an unknown mode.
 pub fn asked(arguments: &Run) -> anyhow::Result<Option<Vec<&'static AtGuest>>> {
     let names: Vec<&str> = arguments.modes.split(',').map(str::trim).collect();
     let is_at_guest = |name: &str| name == at_guest::GROUP || name.contains('@');
@@ -47,8 +47,8 @@ pub fn asked(arguments: &Run) -> anyhow::Result<Option<Vec<&'static AtGuest>>> {
             None => format!("--baseline {}", arguments.baseline),
         };
         let problem = format!(
-            "{other:?} besides {besides}: modes …@guest are measured in a run of their own, since \
-             ratios are taken between them only; --modes guest names all of them"
+            "{other:?} together with {besides}: modes …@guest need a separate run, because ratios \
+             are only valid between them; --modes guest selects all of them"
         );
         return Err(usage("--modes", problem));
     }
@@ -58,7 +58,7 @@ pub fn asked(arguments: &Run) -> anyhow::Result<Option<Vec<&'static AtGuest>>> {
         at_guest::find(name).ok_or_else(|| usage(argument, unknown()))
     };
     let baseline = match arguments.baseline.as_str() {
-        // Not given: that of a guest.
+        // The default of --baseline: use the guest's host mode.
         "host" => &at_guest::all()[0],
         name => find("--baseline", name)?,
     };
@@ -77,17 +77,19 @@ pub fn asked(arguments: &Run) -> anyhow::Result<Option<Vec<&'static AtGuest>>> {
     Ok(Some(modes))
 }
 
-/// Measures them and delivers the results.
+/// Measures the modes, and prints or writes the results.
 ///
 /// # Errors
-/// Usage; a guest that does not come up, or ends during the run; results that cannot be written.
+/// Wrong usage; a guest that does not boot or exits during the run; results that cannot be
+/// written.
 pub fn run(arguments: &Run, modes: &[&'static AtGuest]) -> anyhow::Result<Exit> {
     if let Some(plan) = arguments.plan.as_deref().filter(|plan| plan.contains(['/', '.'])) {
-        let problem = format!("{plan}: a file of this machine is not in the guest; name a plan");
+        let problem =
+            format!("{plan}: the guest cannot read files of this machine; use a built-in plan");
         return Err(usage("--plan", problem));
     }
     if arguments.faults > 0 {
-        let problem = format!("modes …@guest know no fault; {}", fault_runs::known());
+        let problem = format!("modes …@guest support no fault; {}", fault_runs::known());
         return Err(usage("--faults", problem));
     }
     if let Some(image) = &arguments.guest_kernel {
@@ -96,15 +98,15 @@ pub fn run(arguments: &Run, modes: &[&'static AtGuest]) -> anyhow::Result<Exit> 
     }
     let options = options(given());
     let inside = |modes: &[&AtGuest]| words(&options, modes);
-    // Wrong usage is told before anything is started.
+    // Report wrong usage before starting a guest.
     let quick = arguments.measuring.quick;
     let checked = CheckedRun::of_words(arguments.plan.as_deref(), &inside(modes), quick)?;
     let destination = arguments.output.out.as_deref().map(Destination::check).transpose()?;
 
     let privileges = testbed::acquire()
-        .context("this machine lets ordinary users make no user namespaces: run as root")?;
+        .context("user namespaces are disabled for ordinary users on this machine: run as root")?;
     let stop = interrupt::flag()?;
-    let progress = Progress::new("looking at the machine");
+    let progress = Progress::new("reading the machine");
     let capabilities = Capabilities::new(privileges)?;
     let (mut able, mut records) = (Vec::new(), Vec::new());
     for &mode in modes {
@@ -137,23 +139,24 @@ pub fn run(arguments: &Run, modes: &[&'static AtGuest]) -> anyhow::Result<Exit> 
     }
     for word in inside(&able) {
         let word = word.into_string();
-        told.push(word.map_err(|word| usage("lab run", format!("{word:?}: not in UTF-8")))?);
+        told.push(word.map_err(|word| usage("lab run", format!("{word:?}: not UTF-8")))?);
     }
     let interrupted = || stop.load(Ordering::Relaxed);
     let mut attempt = run_inside(&able, &told, &progress, &stop);
     let mut stood_still = Vec::new();
+    // Only a guest that hangs is retried.
     while let Err(RunError::Silent(error)) = &attempt
         && stood_still.len() + 1 < MOST_GUESTS
         && !interrupted()
     {
-        let why = format!("{error}; the run was begun again in another guest");
+        let why = format!("{error}; the run was restarted in another guest");
         progress.aside(|| tracing::warn!("{why}"));
         stood_still.push(why);
         attempt = run_inside(&able, &told, &progress, &stop);
     }
     progress.finish();
     let Some((done, note)) = attempt? else { return Ok(Exit::Interrupted) };
-    // It ended before it had measured anything.
+    // Interrupted before the first sample: there are no results to print.
     if done.results.is_empty() && interrupted() {
         return Ok(Exit::Interrupted);
     }
@@ -171,8 +174,8 @@ pub fn run(arguments: &Run, modes: &[&'static AtGuest]) -> anyhow::Result<Exit> 
     deliver(&results, ended, &arguments.output, destination.as_ref())
 }
 
-/// Boots a guest for these modes and has it run the program; what came of it, and what a reader
-/// has to know of the guest. `None`: interrupted before it was up.
+/// Boots a guest for these modes and runs the program in it. Returns the results and a note about
+/// the guest. `None` if interrupted during the boot.
 fn run_inside(
     modes: &[&AtGuest],
     words: &[String],
@@ -183,6 +186,7 @@ fn run_inside(
     let guest = at_guest::start(modes);
     progress.built();
     let guest = match guest {
+        // Ctrl-C also interrupts the boot, so its error is no failure.
         Err(_) if stop.load(Ordering::Relaxed) => return Ok(None),
         guest => guest?,
     };
@@ -190,7 +194,7 @@ fn run_inside(
     guest.run(words, stop, |line| tell(progress, line)).map(|done| Some((done, note)))
 }
 
-/// What was typed, without the options that are this side's.
+/// Returns the command line without the options that this side handles.
 fn options(given: Vec<OsString>) -> Vec<OsString> {
     let mut kept = Vec::new();
     let mut given = given.into_iter();
@@ -199,6 +203,7 @@ fn options(given: Vec<OsString>) -> Vec<OsString> {
         let name = text.split('=').next().unwrap_or_default();
         if !OWN.contains(&name) {
             kept.push(word);
+        // Also skip the value of an option that this side handles.
         } else if name == text && takes_value(name) {
             given.next();
         }
@@ -206,7 +211,7 @@ fn options(given: Vec<OsString>) -> Vec<OsString> {
     kept
 }
 
-/// Whether the next word is the option's, where its own has no `=`.
+/// Returns whether an option without `=` takes the next word as its value.
 fn takes_value(option: &str) -> bool {
     let known = Run::augment_args(clap::Command::new("run"));
     let named = |arg: &&clap::Arg| {
@@ -216,14 +221,14 @@ fn takes_value(option: &str) -> bool {
     known.get_arguments().find(named).is_some_and(|arg| arg.get_action().takes_values())
 }
 
-/// What the run in the guest is asked for.
+/// Returns the command line for the guest.
 fn words(options: &[OsString], modes: &[&AtGuest]) -> Vec<OsString> {
     let names: Vec<&str> = modes.iter().map(|mode| mode.mode().name()).collect();
     let own = [format!("--modes={}", names.join(",")), format!("--baseline={}", names[0])];
     options.iter().cloned().chain(own.map(OsString::from)).collect()
 }
 
-/// Shows a line of the guest's log: its progress as ours, its warnings as such.
+/// Shows progress lines and warnings from the guest's log.
 fn tell(progress: &Progress, line: &str) {
     if let Some((_, message)) = line.split_once(PROGRESS) {
         progress.prepare(format!("in the guest: {message}"));
@@ -232,7 +237,7 @@ fn tell(progress: &Progress, line: &str) {
     }
 }
 
-/// The results of the program in the guest, or why there are none.
+/// Parses the results of the program in the guest.
 fn outcome(done: Done) -> anyhow::Result<Results> {
     if done.results.is_empty() {
         let said = done.last_lines.iter().rfind(|line| line.starts_with("error: "));
@@ -242,7 +247,7 @@ fn outcome(done: Done) -> anyhow::Result<Results> {
     Results::from_json(&done.results).context("results of the guest")
 }
 
-/// Gives everything the name that it has outside, and says where it was measured.
+/// Renames the modes from their names inside the guest, and adds the note about the guest.
 fn rename(results: &mut Results, note: &str) {
     let outside = |mode: &mut String| *mode = AtGuest::outside(mode);
     outside(&mut results.plan.baseline);
@@ -251,10 +256,10 @@ fn rename(results: &mut Results, note: &str) {
         if let Some(mode) = at_guest::find(&record.mode) {
             mode.path.clone_into(&mut record.path);
         }
-        // What is faster in a guest need not be faster on this machine.
+        // Alternatives that are faster in the guest need not be faster on this machine.
         record.alternatives.clear();
     }
-    // It is the same guest for all.
+    // One note is enough: all modes ran in the same guest.
     if let Some(baseline) = results.modes.first_mut() {
         baseline.notes.push(note.to_owned());
     }
@@ -263,8 +268,8 @@ fn rename(results: &mut Results, note: &str) {
     results.warnings.insert(
         0,
         format!(
-            "{note}: ratios between modes …@guest only; what else ran on the machine outside is \
-             not among the disturbances that the guest saw"
+            "{note}: ratios only between modes …@guest; the guest cannot see disturbances by other \
+             programs on the host"
         ),
     );
 }

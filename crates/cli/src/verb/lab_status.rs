@@ -1,4 +1,4 @@
-//! `overlane lab status`: the standing testbeds.
+//! `overlane lab status`: shows the running testbeds.
 
 use crate::args::LabStatus;
 use crate::exit::Exit;
@@ -6,16 +6,16 @@ use crate::lab_socket;
 use crate::output::{print, print_json};
 use crate::verb::lab_up::describe;
 
-/// Prints every standing testbed of this user.
+/// Prints the running testbeds of this user.
 ///
 /// # Errors
-/// A directory of sockets that is not safe or cannot be read; standard output.
+/// An unsafe or unreadable socket directory; standard output.
 pub fn run(arguments: &LabStatus) -> anyhow::Result<Exit> {
     let standing = lab_socket::all()?;
     if arguments.json {
         print_json(&standing)?;
     } else if standing.is_empty() {
-        print("no testbed is standing (overlane lab up MODE builds one)")?;
+        print("no testbed is running (overlane lab up MODE builds one)")?;
     } else {
         print(&standing.iter().map(describe).collect::<Vec<_>>().join("\n"))?;
     }

@@ -1,4 +1,4 @@
-//! `overlane lab up`: a testbed that stays, in a holder process of its own.
+//! `overlane lab up`: builds a testbed that persists in a holder process.
 
 use std::ffi::OsStr;
 use std::fmt::Write;
@@ -20,14 +20,14 @@ use crate::output::{print, print_json};
 use crate::progress::Progress;
 use crate::testbeds;
 
-/// Starts a holder and waits until its testbed stands.
+/// Starts a holder process and waits until it has built its testbed.
 ///
 /// # Errors
-/// Usage; a name that is taken; what the holder says when it does not get so far.
+/// Wrong usage; a name in use; the error message of the holder if it fails.
 pub fn run(arguments: &Up) -> anyhow::Result<Exit> {
     let Some(mode) = lab::find(&arguments.mode) else {
         if let Some(mode) = lab::at_guest::find(&arguments.mode) {
-            let reason = "it is built inside a guest, for one run: measure it (lab run)";
+            let reason = "it runs inside a guest for one measurement only: use lab run";
             return Err(usage("MODE", format!("{}: {reason}", mode.name)));
         }
         let known: Vec<&str> = modes().iter().map(|mode| mode.name()).collect();
@@ -36,13 +36,15 @@ pub fn run(arguments: &Up) -> anyhow::Result<Exit> {
             format!("unknown mode {:?}; known: {}", arguments.mode, known.join(", ")),
         ));
     };
+    // `lab exec` cannot enter a virtual machine.
     if mode.in_guests() {
-        let reason = "its guests take no commands: measure it (lab run)";
+        let reason = "its guests accept no commands: use lab run";
         return Err(usage("MODE", format!("{}: {reason}", mode.name())));
     }
     let name = arguments.name.as_deref().unwrap_or(&arguments.mode);
     lab_socket::check_name(name)?;
     Offload::from_str(&arguments.offload).map_err(|error| usage("--offload", error))?;
+    // Check here, because errors of the holder do not name the options.
     check_mtu(&arguments.mtu.to_string())?;
     let mtu = arguments.mtu.to_string();
     let hold = ["lab", "hold", &arguments.mode, name, &arguments.offload, &mtu];
@@ -63,7 +65,7 @@ pub fn run(arguments: &Up) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// A testbed, and how to get into it.
+/// Describes a testbed, and the commands to enter it.
 pub fn describe(standing: &StandingTestbed) -> String {
     let mut text = format!(
         "{}: mode {}, offload {}, MTU {}, held by process {}\n",
@@ -91,10 +93,11 @@ pub fn describe(standing: &StandingTestbed) -> String {
     text
 }
 
-/// The holder: builds the testbed, says so, and waits to be told to end.
+/// Runs the holder process: builds the testbed, reports readiness, and waits for the request to
+/// remove it.
 ///
 /// # Errors
-/// A name that is taken; a mode that cannot be built here, with the reason.
+/// A name in use; a mode that this machine cannot build, with the reason.
 pub fn hold(arguments: &Hold) -> anyhow::Result<Exit> {
     let user = nix::unistd::getuid().as_raw();
     let claim = lab_socket::claim(&arguments.name)?;
@@ -107,7 +110,7 @@ pub fn hold(arguments: &Hold) -> anyhow::Result<Exit> {
         bail!("{}: {}; {}", mode.name(), unsupported.reason, unsupported.remedy);
     }
     let mut network = mode.build(&Params::new(arguments.mtu, offload))?;
-    // As a run has it, so that what is found here is found there.
+    // Use the placement of `lab run`, so that observations here also apply there.
     let placement = PlacementPolicy::Split.place(&sys::affinity::of_this_thread()?);
     if let Err(error) = testbeds::steer(&network, &placement) {
         network.notes.push(format!("the wire's NICs do not steer flows: {error}"));
@@ -135,8 +138,8 @@ pub fn hold(arguments: &Hold) -> anyhow::Result<Exit> {
     };
     print(READY)?;
     let asker = lab_socket::serve(&claim, user, standing)?;
-    // In this order: when the asker sees the end, the testbed and its name are
-    // free again.
+    // In this order, so that when the requester sees the connection close, the testbed and its
+    // name are free.
     drop(network);
     claim.give_back();
     drop(asker);

@@ -1,5 +1,4 @@
-//! `overlane measure run`: a path to another machine, measured, and set against
-//! a second path to it.
+//! `overlane measure run`: measures a path to another machine, and compares it with a second path.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -20,13 +19,13 @@ use crate::remote::{Target, privileges, token};
 use crate::remote_paths::{self, Path};
 use crate::{assembly, interrupt, run_session, survey};
 
-/// Longest label of a path.
+/// Maximum length of a path's name, in bytes.
 const LONGEST_NAME: usize = 32;
 
-/// Measures the path to another machine, and delivers the results.
+/// Measures the path to another machine, and prints or writes the results.
 ///
 /// # Errors
-/// Usage; a server that cannot be reached or refuses the token; results that cannot be
+/// Wrong usage; a server that is unreachable or refuses the token; results that cannot be
 /// written.
 pub fn run(arguments: &MeasureRun) -> anyhow::Result<Exit> {
     let mut manner = Manner::check(&arguments.measuring)?;
@@ -38,7 +37,10 @@ pub fn run(arguments: &MeasureRun) -> anyhow::Result<Exit> {
     let mut targets = vec![(&arguments.name, "ADDR", &arguments.address)];
     if let Some(baseline) = &arguments.baseline {
         if arguments.name == arguments.baseline_name {
-            return Err(usage("--name", "two paths need two names (--baseline-name)"));
+            return Err(usage(
+                "--name",
+                "both paths have the same name: change --name or --baseline-name",
+            ));
         }
         targets.insert(0, (&arguments.baseline_name, "--baseline", baseline));
     }
@@ -51,7 +53,8 @@ pub fn run(arguments: &MeasureRun) -> anyhow::Result<Exit> {
         && baseline.is_ipv4() != path.is_ipv4()
     {
         let problem = format!(
-            "{} and {} are of two families, whose headers differ by 20 bytes: compare paths of one",
+            "{} and {} are of different address families, whose headers differ by 20 bytes: use \
+             one family",
             baseline.ip(),
             path.ip()
         );
@@ -60,7 +63,7 @@ pub fn run(arguments: &MeasureRun) -> anyhow::Result<Exit> {
 
     let stop = interrupt::flag()?;
     let started = SystemTime::now();
-    let mut progress = Progress::new("looking at both machines");
+    let mut progress = Progress::new("reading both machines");
     let here = Arc::new(NetNs::current()?);
     let mut paths = Vec::new();
     for ((name, ..), address) in targets.iter().zip(&addresses) {
@@ -83,7 +86,7 @@ pub fn run(arguments: &MeasureRun) -> anyhow::Result<Exit> {
     let survey =
         survey::look_and_place(&mut machine, &mut manner, may_unpin, of_server, &progress)?;
 
-    // One key for all cells: the baseline's, whose device is the underlay's.
+    // All cells use the MTU of the baseline, whose device is the underlay's.
     let mtu = paths[0].mtu();
     let subjects: Vec<PathUnderTest> = paths.iter().map(|path| path.subject(&here, mtu)).collect();
     let keys: Vec<(&str, &str, u32)> =
@@ -103,8 +106,10 @@ pub fn run(arguments: &MeasureRun) -> anyhow::Result<Exit> {
     let ended = outcome.ended;
     let mut warnings = remote_paths::warnings(&paths);
     warnings.extend(survey::warnings(&survey, &manner));
+    // Partial results are still useful, but must be recognisable.
     if ended == Ended::Failed {
-        warnings.push("the server was gone before the last block: what there was is here".into());
+        warnings
+            .push("the server disappeared before the last block: these are partial results".into());
     }
     let record = remote_paths::record(&paths, Vec::new());
     let run = assembly::FinishedRun {
@@ -116,7 +121,7 @@ pub fn run(arguments: &MeasureRun) -> anyhow::Result<Exit> {
         survey: &survey,
     };
     let results = run.results(outcome, record, timeline, warnings)?;
-    // Sessions first: a reader that goes away must not keep them open.
+    // Close the sessions before printing: a stalled reader must not keep them open.
     drop((paths, subjects));
     deliver(&results, ended, &arguments.output, destination.as_ref())
 }
@@ -125,5 +130,5 @@ fn check_name(name: &str) -> anyhow::Result<()> {
     if (1..=LONGEST_NAME).contains(&name.len()) && !name.chars().any(char::is_control) {
         return Ok(());
     }
-    Err(usage("--name", format!("{name:?}: wanted 1 to {LONGEST_NAME} printable bytes")))
+    Err(usage("--name", format!("{name:?}: expected 1 to {LONGEST_NAME} printable bytes")))
 }

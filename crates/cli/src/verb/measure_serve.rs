@@ -1,4 +1,4 @@
-//! `overlane measure serve`: the other end of measuring between two machines.
+//! `overlane measure serve`: the server side of a measurement between two machines.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::notify::notify;
 use crate::output::print;
 use crate::remote::{Target, privileges, tell, token};
 
-/// Serves loads until told to end.
+/// Serves loads until a signal ends it.
 ///
 /// # Errors
-/// Usage; an address or port that cannot be listened on; a token file that others can read.
+/// Wrong usage; an address or port that cannot be bound; a token file that others can read.
 pub fn run(arguments: &Serve) -> anyhow::Result<Exit> {
     let bind = Target::parse("--bind", &arguments.bind)?;
     let ip: IpAddr = bind.host.parse().map_err(|_| {
@@ -43,12 +43,13 @@ pub fn run(arguments: &Serve) -> anyhow::Result<Exit> {
                 error => error.into(),
             }
         })?;
+    // The sockets are bound, so the process can give up its rights now.
     confinement::prepare()?;
     serving::confine(&serving::give_up(server.loads_programs())?)?;
     print(&format!(
-        "ready: {}, data on port {data_port}, {}, at most {} flows and {} s a load; confined: {}",
+        "ready: {}, data on port {data_port}, {}, at most {} flows and {} s per load; confined: {}",
         server.local(),
-        if guarded { "token needed" } else { "this machine only, no token" },
+        if guarded { "token required" } else { "this machine only, no token" },
         limits.flows,
         limits.load_s,
         confinement::in_force(),

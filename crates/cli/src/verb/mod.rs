@@ -1,4 +1,4 @@
-//! The verbs, a file each.
+//! The verbs, one file each.
 
 pub mod accel;
 pub mod accel_check;

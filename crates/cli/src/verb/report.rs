@@ -1,5 +1,5 @@
-//! `overlane report`: a results file as tables, as a page with charts, as charts
-//! alone; a recording of `watch` as text and as a page.
+//! `overlane report`: shows a results file as tables, an HTML page or charts, and a recording of
+//! `watch` as text or an HTML page.
 
 use std::io::BufRead;
 use std::path::Path;
@@ -11,15 +11,16 @@ use crate::output::{Destination, Directory, print, print_results};
 use crate::recording::Recording;
 use crate::verb::report_compare;
 
-/// Reads the file, and prints or writes what was asked for.
+/// Reads the file, and prints or writes the requested formats.
 ///
 /// # Errors
-/// A usage error for a file that is neither results nor a recording; what cannot be written.
+/// A usage error for a file that is neither results nor a recording; an output that cannot be
+/// written.
 pub fn run(arguments: &Report) -> anyhow::Result<Exit> {
     if let Some(ReportVerb::Compare(compare)) = &arguments.verb {
         return report_compare::run(compare);
     }
-    // Where it goes is known to be writable before the file is read.
+    // Check the outputs before the work of reading the file.
     let html = arguments.html.as_deref();
     let html = html.map(|path| Destination::check_for("--html", path)).transpose()?;
     let svg = arguments.svg.as_deref();
@@ -41,6 +42,7 @@ pub fn run(arguments: &Report) -> anyhow::Result<Exit> {
         Report { json: true, .. } => Some(Format::Json),
         Report { markdown: true, .. } => Some(Format::Markdown),
         Report { csv: true, .. } => Some(Format::Csv),
+        // With files as output, print text only on request.
         _ if html.is_some() || svg.is_some() => None,
         _ => Some(Format::Text),
     };
@@ -50,18 +52,19 @@ pub fn run(arguments: &Report) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Shows what `watch` recorded.
+/// Shows a recording of `watch`.
 fn of_recording(
     mut recording: Recording<impl BufRead>,
     arguments: &Report,
     html: Option<Destination>,
 ) -> anyhow::Result<Exit> {
-    let cannot = |argument| Err(usage(argument, "a recording of watch has text and --html only"));
+    let cannot =
+        |argument| Err(usage(argument, "a recording of watch supports only text and --html"));
     match arguments {
         Report { svg: Some(_), .. } => return cannot("--svg"),
         Report { markdown: true, .. } => return cannot("--markdown"),
         Report { csv: true, .. } => return cannot("--csv"),
-        // Its lines are JSON already, and `watch FILE --json` prints them.
+        // The recording is already JSON, and `watch FILE --json` prints it.
         Report { json: true, .. } => return cannot("--json"),
         Report { format: Some(format), .. } if *format != Format::Text => {
             return cannot("--format");

@@ -1,4 +1,4 @@
-//! `overlane tapbridge`: two TAP devices or guests joined in user space.
+//! `overlane tapbridge`: bridges two TAP devices or guests in user space.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -24,15 +24,17 @@ use crate::signals::{Signals, take, wait_beside};
 use crate::tap_device::{MTU, TapDevice};
 use crate::tapbridge_args::{NoOffload, TapBridge};
 
-/// Joins two TAP devices or guests until told to end.
+/// Bridges two TAP devices or guests until a signal ends it.
 ///
 /// # Errors
-/// Usage; devices and sockets that cannot be made (`EPERM`, `EBUSY`); an engine that cannot run here.
+/// Wrong usage; devices and sockets that cannot be created (`EPERM`, `EBUSY`); an engine that
+/// cannot run on this machine.
 pub fn run(arguments: &TapBridge) -> anyhow::Result<Exit> {
     let asked = |argument, text: &str| BridgeEnd::from_str(text).map_err(|e| usage(argument, e));
     let left = asked("--left", &arguments.left)?;
     let right = asked("--right", &arguments.right)?;
     let engine = EngineChoice::from_str(&arguments.engine).map_err(|e| usage("--engine", e))?;
+    // Queues are paired, so the side with fewer queues decides.
     let most = left.queues_max().min(right.queues_max());
     if !(1..=most).contains(&arguments.queues) {
         return Err(usage("--queues", format!("{} is not 1 to {most}", arguments.queues)));
@@ -42,7 +44,7 @@ pub fn run(arguments: &TapBridge) -> anyhow::Result<Exit> {
         ("--right-netns", &right, &arguments.right_netns),
     ] {
         if netns.is_some() && side.tap().is_none() {
-            return Err(usage(argument, "a guest's socket is a file, in no network namespace"));
+            return Err(usage(argument, "a guest has no network namespace: its socket is a file"));
         }
     }
     if arguments.busy_poll > BUSY_POLL_MAX {
@@ -50,7 +52,7 @@ pub fn run(arguments: &TapBridge) -> anyhow::Result<Exit> {
         return Err(usage("--busy-poll", problem));
     }
     if arguments.busy_poll > 0 && engine == EngineChoice::Only(Engine::Uring) {
-        return Err(usage("--busy-poll", "a ring sleeps in the kernel: not with --engine uring"));
+        return Err(usage("--busy-poll", "not with --engine uring, which waits in the kernel"));
     }
     if let Some(mtu) = arguments.mtu.filter(|mtu| !MTU.contains(mtu)) {
         return Err(usage("--mtu", format!("{mtu} is not {} to {}", MTU.start(), MTU.end())));
@@ -60,12 +62,13 @@ pub fn run(arguments: &TapBridge) -> anyhow::Result<Exit> {
         netns("--left-netns", arguments.left_netns.as_deref())?,
         netns("--right-netns", arguments.right_netns.as_deref())?,
     ];
+    // A device cannot be bridged with itself.
     if left.name() == right.name() && namespaces[0].inode() == namespaces[1].inode() {
         let problem = format!("{:?} is the left device in the same namespace", right.name());
         return Err(usage("--right", problem));
     }
 
-    // From here on signals end the bridge, not the process.
+    // From here on, a signal stops the bridge cleanly instead of killing the process.
     let signals = Signals::new()?;
     let open = |asked: &BridgeEnd, netns, side| {
         let offload = offload(arguments.no_offload, side);
@@ -84,29 +87,30 @@ pub fn run(arguments: &TapBridge) -> anyhow::Result<Exit> {
             BridgePort::Tap(_) => None,
         })
         .collect();
-    let uncut = Side::BOTH.map(|side| bridge.port(side).offload());
+    let offload = Side::BOTH.map(|side| bridge.port(side).offload());
     let ready = bridge.engine(engine)?;
-    // The descriptors suffice from here on; threads started later have no more.
+    // From here on, open descriptors suffice. Threads inherit the reduced rights, so drop them
+    // first.
     confinement::prepare()?;
     let rights = Rights::none()?;
     let running = ready.start()?;
-    // libbpf looks once how many CPUs there may be.
+    // libbpf reads the number of CPUs from a file once; do it before confinement.
     running.counters(Side::Left);
     let sockets = Sockets { guests: !guests.is_empty(), ..Sockets::default() };
     forwarding::confine(&rights, &sockets)?;
 
     let mut line = format!(
-        "ready: {} and {} are joined, engine {}, {} queue{}, uncut: {}",
+        "ready: {} and {} are joined, engine {}, {} queue{}, offload: {}",
         left.name(),
         right.name(),
         running.engine(),
         arguments.queues,
         if arguments.queues == 1 { "" } else { "s" },
-        uncut[0],
+        offload[0],
     );
-    if uncut[0] != uncut[1] {
+    if offload[0] != offload[1] {
         // Writing to a String cannot fail.
-        let _ = write!(line, " (left), {} (right)", uncut[1]);
+        let _ = write!(line, " (left), {} (right)", offload[1]);
     }
     let _ = write!(line, "; confined: {}", confinement::in_force());
     print(&line)?;
@@ -120,7 +124,7 @@ pub fn run(arguments: &TapBridge) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Until a signal to end, or the bridge's own end.
+/// Handles events until a signal ends the bridge or a forwarding thread stops.
 fn serve(
     running: &Running,
     signals: &Signals,
@@ -151,10 +155,11 @@ fn serve(
 fn netmap(left: &BridgeEnd, right: &BridgeEnd) -> anyhow::Result<Netmap> {
     let address = |argument, asked: &BridgeEnd| {
         let Some(TapDevice { addresses, .. }) = asked.tap() else {
-            return Err(usage(argument, "--netmap needs a TAP device: it answers ARP for one"));
+            return Err(usage(argument, "--netmap needs a TAP device, for which it answers ARP"));
         };
         let mut ipv4 = addresses.iter().filter_map(|(ip, prefix)| match ip {
             IpAddr::V4(ip) => Some(Address { ip: *ip, prefix: *prefix }),
+            // netmap translates IPv4 only.
             IpAddr::V6(_) => None,
         });
         match (ipv4.next(), ipv4.next()) {
@@ -175,7 +180,7 @@ fn offload(without: Option<NoOffload>, side: Side) -> Offload {
     }
 }
 
-/// Both directions' counters, a line each.
+/// Formats the counters, one line per direction.
 fn describe(counters: &[Counters; 2], left: &str, right: &str) -> String {
     let line = |from: &str, to: &str, c: &Counters| {
         let mut line = format!(
@@ -187,7 +192,7 @@ fn describe(counters: &[Counters; 2], left: &str, right: &str) -> String {
             let _ = write!(line, " ({} in the kernel)", c.in_kernel);
         }
         if c.cut > 0 {
-            let _ = write!(line, "; cut {} into {}", c.cut, c.pieces);
+            let _ = write!(line, "; segmented {} into {}", c.cut, c.pieces);
         }
         if c.answered > 0 {
             let _ = write!(line, "; answered {} ARP requests", c.answered);

@@ -1,4 +1,4 @@
-//! `overlane trace`: journeys of single packets, through devices, tunnels and namespaces.
+//! `overlane trace`: follows single packets through devices, tunnels and namespaces.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -18,17 +18,17 @@ use crate::output::{complain, print, print_json_line, style};
 use crate::packet_filter::hosts;
 use crate::trace_args::Trace;
 
-/// How often it is looked whether to go on.
+/// Time between two checks whether to stop.
 const TICK: Duration = Duration::from_millis(50);
-/// How often namespaces, devices and connections are read anew.
+/// Time between two readings of namespaces, devices and connections.
 const REFRESH: Duration = Duration::from_secs(2);
-/// Rarer is never.
+/// Largest N of `--sample 1/N`.
 const MOST_SAMPLED: u32 = 1 << 30;
 
-/// Tells of packets until it is told to end.
+/// Traces packets until a limit or a signal, and prints them.
 ///
 /// # Errors
-/// Usage; a kernel that lets nobody look, or not this process.
+/// Wrong usage; a kernel without tracing, or missing privileges.
 pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
     let filter = Filter {
         sample: arguments.sample.as_deref().map_or(Ok(1), sample)?,
@@ -36,16 +36,18 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
         headers: arguments.pcapng.as_ref().map(|_| arguments.payload),
         ..arguments.filter.parse()?
     };
+    // The BPF program has a buffer of this size.
     if arguments.payload > Filter::MOST_PAYLOAD {
         let (got, most) = (arguments.payload, Filter::MOST_PAYLOAD);
-        return Err(usage("--payload", format!("{got}: expected {most} bytes at most")));
+        return Err(usage("--payload", format!("{got}: expected at most {most} bytes")));
     }
+    // Create the file before attaching programs, so that a wrong path fails early.
     let capture = arguments.pcapng.as_deref().map(CaptureFile::new).transpose()?;
     let stop = interrupt::flag()?;
     let mut places = Places::of_machine()?;
     let mut tracer = Tracer::start(filter, &places)?;
     for left_out in &places.left_out {
-        complain(&format!("left out: {left_out}"));
+        complain(&format!("skipped: {left_out}"));
     }
     for not_seen in &tracer.not_seen {
         complain(&format!("this kernel does not show {not_seen}"));
@@ -53,7 +55,8 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
     let hosts = hosts();
     complain("tracing: Ctrl-C ends it");
     let (begun, mut refreshed) = (Instant::now(), None::<Instant>);
-    // What was asked for is kept. Drops are told as there is room, and counted where there is none.
+    // An explicit --sample stays as given. Drops have their own rate limit: excess ones are
+    // counted.
     let is_paced = arguments.sample.is_none() && !arguments.drops_only;
     let mut pace = is_paced.then(Pace::default);
     let mut looked = Instant::now();
@@ -66,6 +69,7 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
             || arguments.count.is_some_and(|count| told >= count)
     };
     while !is_over(telling.told) {
+        // Namespaces and devices come and go while tracing.
         if refreshed.is_none_or(|at| at.elapsed() >= REFRESH) {
             places = tracer.refresh()?;
             refreshed = Some(Instant::now());
@@ -92,13 +96,12 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
     let not_told = tracer.not_told()?;
     let counted: u64 = not_told.iter().map(|drops| drops.packets).sum();
     complain(&match counted {
+        // scripts/peers parses both forms.
         0 => format!("{told} packets told, {lost} events lost"),
-        _ => format!(
-            "{told} packets told, {counted} found no room and were counted, {lost} events lost"
-        ),
+        _ => format!("{told} packets told, {counted} drops only counted, {lost} events lost"),
     });
     for drops in &not_told {
-        complain(&format!("not told: {drops}"));
+        complain(&format!("only counted: {drops}"));
     }
     if arguments.explain {
         explain(&telling.checks)?;
@@ -106,7 +109,7 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
     Ok(if stop.load(Ordering::Relaxed) { Exit::Interrupted } else { Exit::Done })
 }
 
-/// Follows as many packets as can be told: so many events were read in this time.
+/// Adapts the sampling rate to the number of `events` read in the `elapsed` time.
 fn keep(
     pace: &mut Pace,
     tracer: &mut Tracer,
@@ -117,16 +120,16 @@ fn keep(
     tracer.sample(change.one_in)?;
     let lost = match change.lost {
         0 => String::new(),
-        lost => format!("{lost} events found no room: "),
+        lost => format!("{lost} events lost: "),
     };
     complain(&match change.one_in {
-        1 => "all packets are followed from now on".to_owned(),
-        one_in => format!("{lost}1 packet in {one_in} is followed from now on"),
+        1 => "now tracing every packet".to_owned(),
+        one_in => format!("{lost}now tracing 1 in {one_in} packets"),
     });
     Ok(())
 }
 
-/// `CLOCK_MONOTONIC`, ns.
+/// Returns `CLOCK_MONOTONIC` in ns.
 fn now() -> anyhow::Result<u64> {
     let time = clock_gettime(ClockId::CLOCK_MONOTONIC).context("clock_gettime")?;
     Ok(u64::try_from(Duration::from(time).as_nanos())?)
@@ -135,28 +138,30 @@ fn now() -> anyhow::Result<u64> {
 /// Prints packets.
 struct Telling<'a> {
     arguments: &'a Trace,
-    /// Where they are written besides.
+    /// The file of `--pcapng`.
     capture: Option<CaptureFile>,
-    /// How many so far.
+    /// Number of packets printed so far.
     told: u64,
-    /// Checks that look for the causes of the drops among them.
+    /// Codes of the `doctor` checks for the causes of the printed drops.
     checks: BTreeSet<String>,
-    /// Drops that were not told, when a packet was told last.
+    /// Drops that were only counted, as of the last printed packet.
     not_told: Vec<NotTold>,
 }
 
 impl Telling<'_> {
-    /// Prints those that are wanted.
+    /// Prints the journeys that pass `--slower-than`, up to `--count`.
     fn tell(&mut self, ended: &[Journey], names: &Called<'_>) -> anyhow::Result<()> {
         let slower_than = self.arguments.slower_than.map(|limit| limit.as_nanos());
         let is_slow =
             |journey: &&Journey| slower_than.is_none_or(|limit| u128::from(journey.took()) > limit);
         let mut is_first = self.arguments.drops_only;
         for journey in ended.iter().filter(is_slow) {
+            // One poll may return more journeys than --count still allows.
             if self.arguments.count.is_some_and(|count| self.told >= count) {
                 break;
             }
             let mut packet = Packet::of(journey, names);
+            // Attach the counts to the first packet of a batch only, so that none is counted twice.
             if std::mem::take(&mut is_first) {
                 let all = names.tracer.not_told()?;
                 packet.not_told = NotTold::since(&self.not_told, &all);
@@ -179,16 +184,17 @@ impl Telling<'_> {
     }
 }
 
-/// What these checks find on this host, now.
+/// Runs these checks on this host and prints the findings.
 fn explain(checks: &BTreeSet<String>) -> anyhow::Result<()> {
+    // Without a matching check, reading the whole host would be useless.
     if checks.is_empty() {
-        return print("no drop was told that a check of doctor looks for");
+        return print("no doctor check covers the reported drops");
     }
     let mut diagnosis = diagnose(&collect(Scope::All, Duration::ZERO)?);
     diagnosis.findings.retain(|finding| checks.contains(&finding.code));
     let found = |code: &&String| diagnosis.findings.iter().any(|finding| finding.code == **code);
     for code in checks.iter().filter(|code| !found(code)) {
-        print(&format!("doctor finds nothing by {code} now (overlane doctor explain {code})"))?;
+        print(&format!("{code} has no finding now (overlane doctor explain {code})"))?;
     }
     match diagnosis.findings.is_empty() {
         true => Ok(()),
@@ -196,7 +202,7 @@ fn explain(checks: &BTreeSet<String>) -> anyhow::Result<()> {
     }
 }
 
-/// One packet in so many.
+/// Parses `1/N`.
 fn sample(text: &str) -> anyhow::Result<u32> {
     let sample = text.strip_prefix("1/").and_then(|text| text.parse::<u32>().ok());
     let sample = sample.filter(|sample| (1..=MOST_SAMPLED).contains(sample));

@@ -1,5 +1,5 @@
-//! `overlane try`: a change, measured against a peer with and without it in the same
-//! blocks, kept if that proves it better.
+//! `overlane try`: measures a change against a peer, with and without it in the same blocks, and
+//! keeps it if it is proven better.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -39,29 +39,30 @@ use crate::{assembly, interrupt, survey};
 const NOT_PROVEN: u8 = 10;
 /// Version of the JSON form.
 const FORMAT: u32 = 1;
-/// A trial may end early, so its intervals are wider at every look, and needs more blocks. So
-/// many times the blocks are as many samples: a block has two of a workload, not three.
+/// Factor for the number of blocks, as a fraction. A trial may end early, so its intervals are
+/// wider at every interim analysis and need more blocks. With this factor, the number of samples
+/// stays the same: a block has two samples of a workload, not three.
 const MORE_BLOCKS: (u32, u32) = (3, 2);
-/// What the path is called in the results.
+/// Name of the path in the results.
 const PATH: &str = "path";
-/// What the journal calls a change that is no finding's.
+/// Code in the journal for a change that belongs to no finding.
 const CODE: &str = "try";
-/// How long a peer may take to answer, where it does on one side only. Neighbours are
-/// given up after 3 s (`mcast_solicit`).
+/// Time limit for the peer to answer, if it answers only with or only without the change. The
+/// kernel gives up on a neighbour after 3 s (`mcast_solicit`).
 const REACH_LIMIT: Duration = Duration::from_secs(4);
 
 /// Tries the change, and keeps it if it is proven better.
 ///
 /// # Errors
-/// Usage; a journal that cannot be used; a change that does not take; a peer that cannot be
-/// reached on either side. The change is taken back then.
+/// Wrong usage; an unusable journal; a change without effect; a peer that is unreachable with and
+/// without the change. After an error the change is undone.
 pub fn run(arguments: &Try) -> anyhow::Result<Exit> {
     let mut manner = Manner::check(&arguments.measuring)?;
     let asked = Asked::check(&arguments.asking, manner.impact)?;
     manner.shorten_bursts(&arguments.measuring, &asked);
     remote_paths::check_engines(&asked)?;
-    // Each workload may keep the change or forbid it, by what it carries and by its CPU
-    // time: their errors add up.
+    // Each workload is tested twice, for its throughput or latency and for its CPU time. The
+    // error probabilities of all tests add up.
     let level = &mut manner.stopping.level;
     *level = 1.0 - (1.0 - *level) / (2 * asked.asks.len()) as f64;
     manner.stopping.proof = true;
@@ -72,7 +73,8 @@ pub fn run(arguments: &Try) -> anyhow::Result<Exit> {
     let token = token(arguments.token.as_deref())?;
     let address = Target::parse("--against", &arguments.against)?.resolve("--against")?;
     let directory = &arguments.journal.directory;
-    // The result alone is printed in JSON.
+    // Repair may print, but with --json only the result may go to standard output.
+    // First undo the changes of killed processes.
     let whole = repair(&Journal::open(directory)?)?;
     let Some((code, changes)) = changes(arguments)? else {
         return Ok(if whole { Exit::Done } else { Exit::Partly });
@@ -80,11 +82,11 @@ pub fn run(arguments: &Try) -> anyhow::Result<Exit> {
 
     let stop = interrupt::flag()?;
     let tried = changes.iter().map(tried).collect();
-    // Dropped last: it is let go when there is nothing left to guard.
+    // Declared first, so dropped last: it guards the change until everything else is dropped.
     let _guard = Guard::start(directory)?;
     let trial = Trial::begin(directory, &code, changes)?;
     let mut session = Session { address, token, stop, trial };
-    // Whether it can be made, and taken back, before anything is measured.
+    // Check that the change can be made and undone before measuring.
     session.trial.make()?;
     session.trial.take_back()?;
     let outcome = session.prove(arguments, &asked, manner)?;
@@ -117,7 +119,7 @@ pub fn run(arguments: &Try) -> anyhow::Result<Exit> {
     })
 }
 
-/// What is to be tried, and the check that found it; nothing where that finds nothing.
+/// Returns the changes to try and their code. `None` if the check of `--finding` finds nothing.
 fn changes(arguments: &Try) -> anyhow::Result<Option<(String, Vec<Change>)>> {
     if let Some(code) = &arguments.finding {
         let check = check(code)?;
@@ -127,17 +129,17 @@ fn changes(arguments: &Try) -> anyhow::Result<Option<(String, Vec<Change>)>> {
         let fixes = findings.iter().filter_map(|finding| finding.fix.as_ref());
         let mut changes: Vec<Change> = Vec::new();
         for change in fixes.flat_map(|fix| &fix.changes) {
-            // Two ends of one thing may propose the same.
+            // Findings at both endpoints may propose the same change.
             if !changes.contains(change) {
                 changes.push(change.clone());
             }
         }
         if changes.is_empty() && !findings.is_empty() {
-            let by_hand = "its fix is by hand only: give the command, and --undo-with";
+            let by_hand = "it has no automatic fix: give the command, and --undo-with";
             return Err(usage("--finding", format!("{}: {by_hand}", check.code)));
         }
         if changes.is_empty() {
-            print(&format!("{} finds nothing here", check.code))?;
+            print(&format!("{} has no finding here", check.code))?;
             return Ok(None);
         }
         return Ok(Some((check.code.to_owned(), changes)));
@@ -145,6 +147,7 @@ fn changes(arguments: &Try) -> anyhow::Result<Option<(String, Vec<Change>)>> {
     let command = arguments.command.as_deref().unwrap_or_default();
     let changes = match &arguments.undo_with {
         Some(inverse) => vec![Change::command_with_inverse(command, inverse)?],
+        // Without --undo-with, the command must be one whose inverse can be derived.
         None => proposal::changes(command).map_err(|error| match error {
             ProposalError::Apply(error) => anyhow::Error::new(error).context(command.to_owned()),
             ProposalError::Unknown(_) => usage("COMMAND", format!("{error} (--undo-with COMMAND)")),
@@ -172,7 +175,7 @@ enum End {
     Failed,
 }
 
-/// What measuring came to.
+/// Result of a measurement.
 struct Outcome {
     end: End,
     verdict: Verdict,
@@ -189,7 +192,7 @@ impl Outcome {
     }
 }
 
-/// The change, and the other end.
+/// The change on trial, and the peer.
 struct Session {
     address: SocketAddr,
     token: Option<Token>,
@@ -198,7 +201,7 @@ struct Session {
 }
 
 impl Session {
-    /// Measures, or, where the other end answers on one side only, counts how often.
+    /// Measures the change. If the peer answers only with or without it, counts answers instead.
     fn prove(&mut self, arguments: &Try, asked: &Asked, manner: Manner) -> anyhow::Result<Outcome> {
         let mut progress = Progress::new(&format!("connecting to {}", self.address));
         let here = Arc::new(NetNs::current()?);
@@ -212,12 +215,13 @@ impl Session {
             Err(RemoteError::Stopped) => return Ok(interrupted()),
             Err(error) => error,
         };
-        // An answer that stops halfway is silence, too: of frames of full size.
+        // An answer that stops halfway also counts as silence: full-size frames are lost.
         let silent = error.is_silence() || self.reach().is_err_and(|error| error.is_silence());
+        // Other errors, such as a wrong token, do not depend on the change.
         if !silent {
             return Err(error.into());
         }
-        progress.prepare("trying whether the other end answers");
+        progress.prepare("checking whether the peer answers");
         let outcome = self.by_answers(&manner, error);
         progress.finish();
         outcome
@@ -227,15 +231,16 @@ impl Session {
         reach(self.address, self.token.as_ref(), REACH_LIMIT, &self.stop)
     }
 
-    /// As found nothing comes back from the other end: with the change, does it?
+    /// Without the change, the peer does not answer. Counts how often it answers with it.
     fn by_answers(&mut self, manner: &Manner, error: RemoteError) -> anyhow::Result<Outcome> {
         self.trial.make()?;
         if let Err(changed) = self.reach() {
             self.trial.take_back()?;
             return match changed {
                 RemoteError::Stopped => Ok(interrupted()),
-                changed => Err(anyhow::Error::new(error))
-                    .with_context(|| format!("nor with the change: {changed}")),
+                changed => Err(anyhow::Error::new(error)).with_context(|| {
+                    format!("unreachable with the change ({changed}) and without it")
+                }),
             };
         }
         let level = manner.stopping.level;
@@ -260,11 +265,12 @@ impl Session {
         let carried = Carried {
             as_found: (rounds, answered[0]),
             changed: (rounds, answered[1]),
+            // Only a perfect separation of all rounds counts as proof.
             p_value: if answered == [0, rounds] { separation_p_value(rounds, rounds) } else { 1.0 },
         };
         let proven = carried.p_value <= 1.0 - level;
         let (verdict, reason) = match proven {
-            true => (Verdict::Better, "the other end answers with it only"),
+            true => (Verdict::Better, "the peer answers only with the change"),
             false => (Verdict::Undecided, "not proven better"),
         };
         Ok(Outcome {
@@ -304,7 +310,7 @@ impl Session {
             (None, None) => String::new(),
         };
         let mut plan = manner.plan(cells, vec![change.clone()], &survey);
-        // A side that carries nothing must be seen to often enough.
+        // A side without traffic counts as broken only after enough samples for a proof.
         plan.hopeless_after = blocks_to_prove(manner.stopping.level);
         let mut vary = OnTrial {
             trial: &mut self.trial,
@@ -333,15 +339,15 @@ impl Session {
         let (end, reason) = match (failed, ended) {
             (Some(reason), _) => (End::Failed, reason),
             (None, Ended::Interrupted) => (End::Interrupted, interrupted().reason),
-            (None, Ended::Failed) => (End::Failed, "the other end was gone".to_owned()),
+            (None, Ended::Failed) => (End::Failed, "the peer disappeared".to_owned()),
             (None, _) => (End::Whole, reason),
         };
         let results = Some(results);
         Ok(Outcome { end, verdict, reason, reached: None, judged, results })
     }
 
-    /// Keeps the change if that is proven, else leaves it taken back; the numbers of
-    /// its entries.
+    /// Keeps the change if it is proven better, otherwise undoes it. Returns the numbers of its
+    /// journal entries.
     fn settle(self, keep: Keep, mut outcome: Outcome) -> anyhow::Result<(Vec<u64>, Outcome)> {
         let Session { address, token, stop, mut trial } = self;
         if outcome.end != End::Whole || outcome.verdict != Verdict::Better || keep == Keep::Never {
@@ -352,12 +358,12 @@ impl Session {
             return Ok((Vec::new(), outcome));
         }
         trial.make()?;
-        // The last word is the path's.
+        // The proof does not count if the peer is unreachable now.
         if let Err(error) = reach(address, token.as_ref(), REACH_LIMIT, &stop) {
             trial.take_back()?;
             let (end, reason) = match error {
                 RemoteError::Stopped => (End::Interrupted, interrupted().reason),
-                error => (End::Failed, format!("after it was proven better: {error}")),
+                error => (End::Failed, format!("proven better, but then: {error}")),
             };
             return Ok((Vec::new(), Outcome { end, reason, ..outcome }));
         }
@@ -370,7 +376,7 @@ fn interrupted() -> Outcome {
     Outcome::without_results(End::Interrupted, Verdict::Unmeasured, "ended by Ctrl-C or SIGTERM")
 }
 
-/// What is proven of all workloads together: one that is worse forbids the change.
+/// Combines the verdicts of all workloads. One that is worse rules out the change.
 fn all(results: &Results, judged: &[Judged]) -> (Verdict, String) {
     let ranked = [Verdict::Worse, Verdict::Better, Verdict::Undecided];
     let verdict = ranked.into_iter().find(|one| judged.iter().any(|j| j.verdict == *one));
@@ -380,12 +386,12 @@ fn all(results: &Results, judged: &[Judged]) -> (Verdict, String) {
     (verdict, words.join("; "))
 }
 
-/// The change, put in effect for its samples.
+/// Makes and undoes the change between samples.
 struct OnTrial<'a> {
     trial: &'a mut Trial,
     remote: &'a Remote,
     stop: &'a AtomicBool,
-    /// Why the run was ended.
+    /// Reason for ending the run early.
     failed: Option<String>,
 }
 
@@ -409,14 +415,15 @@ impl Vary for OnTrial<'_> {
     }
 
     fn sampled(&mut self, sample: &Sample) {
+        // A void sample without the change has another cause.
         if sample.valid || !self.trial.is_made() || self.remote.is_connected() {
             return;
         }
-        // Whoever cannot be reached any more may have been cut off by the change.
+        // The change may have cut the connection: undo it so that the host stays reachable.
         let why = sample.invalid_reason.as_deref().unwrap_or("no answer");
-        let mut reason = format!("the connection to the other end was lost with it: {why}");
+        let mut reason = format!("the connection to the peer was lost with the change: {why}");
         if let Err(error) = self.trial.take_back() {
-            reason = format!("{reason}; and it was not taken back: {error}");
+            reason = format!("{reason}; and the change was not undone: {error}");
         }
         self.end(reason);
     }

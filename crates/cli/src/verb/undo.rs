@@ -1,4 +1,4 @@
-//! `overlane undo`: what `doctor fix` and `try` have changed, taken back.
+//! `overlane undo`: undoes the changes of `doctor fix` and `try`.
 
 use std::io::{ErrorKind, Write};
 use std::os::fd::AsFd;
@@ -19,16 +19,16 @@ use crate::exit::{Exit, usage};
 use crate::output::print;
 use crate::trial_guard::was_killed;
 
-/// How often a process that nobody watches tries to take back what is due.
+/// Attempts of an unattended process to undo the changes that are due.
 const ATTEMPTS: u32 = 600;
-/// Between two of these.
+/// Time between two attempts.
 const BETWEEN: Duration = Duration::from_secs(1);
 
-/// Takes changes back, or lists them.
+/// Undoes changes, or lists them.
 ///
 /// # Errors
-/// A usage error for a number that is no change; a journal that cannot be used. A change
-/// that cannot be taken back is told of, and is in the exit code.
+/// A usage error for an unknown number; an unusable journal. A change that cannot be undone is
+/// reported and sets the exit code.
 pub fn run(arguments: &Undo) -> anyhow::Result<Exit> {
     let directory = &arguments.journal.directory;
     if let Some(seconds) = arguments.when_due {
@@ -37,16 +37,17 @@ pub fn run(arguments: &Undo) -> anyhow::Result<Exit> {
         }
         return unwatched(directory);
     }
+    // A trial that ended normally has undone its changes itself.
     if let Some(watched) = arguments.when_gone {
         return if was_killed(watched) { unwatched(directory) } else { Ok(Exit::Done) };
     }
     let absent = directory.symlink_metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound);
     if absent && arguments.id.is_none() {
-        print("nothing to take back")?;
+        print("nothing to undo")?;
         return Ok(Exit::Done);
     }
     let journal = Journal::open(directory)?;
-    // An entry that is to be forgotten is not taken back first.
+    // Before the repair below, which would undo an entry that is to be forgotten.
     if arguments.forget {
         return forget(&journal, arguments.id.unwrap_or_default());
     }
@@ -59,7 +60,7 @@ pub fn run(arguments: &Undo) -> anyhow::Result<Exit> {
     let mut entries = contents.entries;
     if let Some(id) = arguments.id {
         entries.retain(|entry| entry.id == id);
-        // One that cannot be read was told of above.
+        // The repair above reported an entry that cannot be read.
         let unread = contents.left.iter().any(|left| left.id == Some(id));
         if entries.is_empty() && !unread && !told.of.contains(&id) {
             return Err(no_change(id));
@@ -70,10 +71,10 @@ pub fn run(arguments: &Undo) -> anyhow::Result<Exit> {
     let running = journal.trial_runs()?;
     for entry in &tried {
         told.whole = false;
-        // Where none is running, what could not be taken back was told above.
+        // Without a running trial, the repair above has undone or reported the entry.
         if running {
             let (id, object) = (entry.id, entry.change.object());
-            told.say(&format!("{id}: {object}: left to the try that is running"));
+            told.say(&format!("{id}: {object}: belongs to a running try"));
         }
     }
     let again = told.of.clone();
@@ -84,18 +85,18 @@ pub fn run(arguments: &Undo) -> anyhow::Result<Exit> {
 }
 
 fn no_change(id: u64) -> anyhow::Error {
-    usage("ID", format!("{id} is no change (overlane undo --list)"))
+    usage("ID", format!("no change {id} (overlane undo --list)"))
 }
 
 fn list(journal: &Journal, mut told: Told) -> anyhow::Result<Exit> {
     let contents = journal.contents()?;
     if contents.entries.is_empty() && contents.left.is_empty() {
-        told.say("nothing to take back");
+        told.say("nothing to undo");
     }
     for entry in &contents.entries {
         told.say(&describe(entry));
     }
-    // What could not be taken back now is in the list.
+    // Changes that could not be undone are in the list, so only unreadable files are a failure.
     told.whole = contents.left.is_empty();
     told.end()
 }
@@ -103,15 +104,16 @@ fn list(journal: &Journal, mut told: Told) -> anyhow::Result<Exit> {
 fn forget(journal: &Journal, id: u64) -> anyhow::Result<Exit> {
     let entry = journal.entries()?.into_iter().find(|entry| entry.id == id);
     let entry = entry.ok_or_else(|| no_change(id))?;
+    // The running trial still needs its entry to undo the change.
     if entry.trial && journal.trial_runs()? {
-        return Err(usage("ID", format!("{id} is of the try that is running")));
+        return Err(usage("ID", format!("{id} belongs to a running try")));
     }
     journal.forget(&entry)?;
-    print(&format!("{id}: {}: left as it is; forgotten", entry.change.object()))?;
+    print(&format!("{id}: {}: setting unchanged, entry deleted", entry.change.object()))?;
     Ok(Exit::Done)
 }
 
-/// Takes back what is due, with nobody there who would do it instead.
+/// Undoes the changes that are due, without a user who could retry.
 fn unwatched(directory: &Path) -> anyhow::Result<Exit> {
     let mut attempt = 0;
     loop {
@@ -119,27 +121,29 @@ fn unwatched(directory: &Path) -> anyhow::Result<Exit> {
         let mut told = Told::default();
         match Journal::open_patiently(directory).and_then(|journal| told.repair(&journal)) {
             Ok(()) => return told.end(),
+            // Retrying cannot make the directory safe.
             Err(error @ JournalError::Untrusted { .. }) => return Err(error.into()),
             Err(error) if attempt == ATTEMPTS => return Err(error.into()),
-            // A disk or a table of files that is full now may not be so later.
+            // Retry: a full disk or file table may be temporary.
             Err(_) => std::thread::sleep(BETWEEN),
         }
     }
 }
 
-/// Waits; whether there is still something at the end that nobody has confirmed or
-/// taken back. Returns early when there is not. Time goes on while the machine sleeps.
+/// Waits, and returns whether unconfirmed changes remain at the end. Returns early once there are
+/// none. The clock also runs while the machine is suspended.
 fn is_due_after(directory: &Path, wait: Duration) -> anyhow::Result<bool> {
     let inotify = Inotify::init(InitFlags::IN_CLOEXEC).context("inotify")?;
-    // An entry is marked where it is: that a lock is taken changes no file.
+    // Confirming modifies an entry in place. Taking the lock changes no file, so causes no event.
     let events = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_DELETE;
     inotify.add_watch(directory, events).context("watch the journal")?;
     let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC).context("timer")?;
     let end = Expiration::OneShot(TimeSpec::from_duration(wait.max(Duration::from_nanos(1))));
     timer.set(end, TimerSetTimeFlags::empty()).context("timer")?;
     loop {
-        // Whoever makes the changes has the journal until they are made.
+        // The process that makes the changes locks the journal until it is done.
         let entries = Journal::open_patiently(directory)?.entries()?;
+        // All changes were confirmed or undone in the meantime.
         if !entries.iter().any(Entry::waits) {
             return Ok(false);
         }
@@ -156,8 +160,8 @@ fn is_due_after(directory: &Path, wait: Duration) -> anyhow::Result<bool> {
     }
 }
 
-/// Takes back what a killed process or an absent confirmation has left; says
-/// whether all of it could be, and nothing was there that is no entry.
+/// Undoes changes of killed processes and unconfirmed ones. Returns whether all of them could be
+/// undone and the journal has no other files.
 ///
 /// # Errors
 /// A journal that cannot be listed; standard output.
@@ -167,13 +171,13 @@ pub fn repair(journal: &Journal) -> anyhow::Result<bool> {
     Ok(told.end()? == Exit::Done)
 }
 
-/// What was done so far, and said of it.
+/// Progress of an undo, and its output.
 struct Told {
-    /// Nothing is left to take back; decides the exit code.
+    /// Nothing is left to undo; decides the exit code.
     whole: bool,
-    /// Numbers of the entries that were tried.
+    /// Numbers of the entries that were attempted.
     of: Vec<u64>,
-    /// Why it could not be said. That is no reason to leave the rest as it is.
+    /// The first output error. It must not keep the remaining changes from being undone.
     unsaid: Option<anyhow::Error>,
 }
 
@@ -210,7 +214,7 @@ impl Told {
 
     fn left(&mut self, left: &Left) {
         self.whole = false;
-        // Standard output may be a result's.
+        // Standard error, because a JSON result may go to standard output.
         let _ = writeln!(std::io::stderr(), "journal: skipped: {left}");
     }
 
@@ -221,23 +225,24 @@ impl Told {
             Ok(Undone::Restored) if entry.change.setting == Setting::Command => {
                 (format!("{id}: {from}"), true)
             }
-            Ok(Undone::Restored) => (format!("{id}: {object}: {from} again"), true),
+            Ok(Undone::Restored) => (format!("{id}: {object}: restored to {from}"), true),
             Ok(Undone::AlreadyThere { rebooted: false }) => {
-                (format!("{id}: {object}: {from} already"), true)
+                (format!("{id}: {object}: already {from}"), true)
             }
             Ok(Undone::AlreadyThere { rebooted: true }) => {
-                (format!("{id}: {object}: gone since the machine was started anew"), true)
+                (format!("{id}: {object}: gone since the reboot"), true)
             }
             Ok(Undone::Unsure(reason)) => {
-                let whether = "whether there was anything to take back is not known";
-                (format!("{id}: {reason}: {whether}: see for yourself"), false)
+                let whether = "unknown whether there was anything to undo";
+                (format!("{id}: {reason}: {whether}: check by hand"), false)
             }
-            Ok(Undone::Gone(reason)) => (format!("{id}: {reason}: nothing to take back"), true),
+            Ok(Undone::Gone(reason)) => (format!("{id}: {reason}: nothing to undo"), true),
+            // The change is undone; only its entry is left.
             Err(error @ JournalError::Stays { .. }) => (format!("{id}: {error}"), false),
             Err(error) => {
-                let by_hand = format!("by hand, if that is right: {}", entry.change.undo());
+                let by_hand = format!("to undo it by hand: {}", entry.change.undo());
                 let after = format!("then overlane undo {id} --forget");
-                (format!("{id}: not taken back: {error}\n  {by_hand}\n  {after}"), false)
+                (format!("{id}: not undone: {error}\n  {by_hand}\n  {after}"), false)
             }
         };
         self.whole &= done;
@@ -255,7 +260,7 @@ fn describe(entry: &Entry) -> String {
     let (id, code) = (entry.id, &entry.code);
     match change.setting {
         Setting::Command => {
-            format!("{id}  {code}  {}: taken back by {}{waits}", change.object(), change.from)
+            format!("{id}  {code}  {}: undone by {}{waits}", change.object(), change.from)
         }
         _ => format!("{id}  {code}  {}: {} was {}{waits}", change.object(), change.to, change.from),
     }

@@ -1,4 +1,4 @@
-//! `overlane vtep`: a VXLAN tunnel endpoint in user space.
+//! `overlane vtep`: runs a VXLAN tunnel endpoint in user space.
 
 use std::fmt::Write;
 use std::os::fd::{AsFd, OwnedFd};
@@ -33,10 +33,10 @@ use crate::tap_device::{TapDevice, parse_address};
 use crate::vtep_args::Vtep;
 use datapath::vtep::status::Status;
 
-/// Is a VXLAN tunnel endpoint until told to end.
+/// Runs a VXLAN tunnel endpoint until a signal ends it.
 ///
 /// # Errors
-/// Usage; devices or sockets that cannot be made, with the kernel's answer.
+/// Wrong usage; devices or sockets that cannot be created, with the kernel's error.
 pub fn run(arguments: &Vtep) -> anyhow::Result<Exit> {
     let config = match &arguments.config {
         Some(path) => parse(path, std::fs::read(path).map_err(|e| unreadable(path, e))?)?,
@@ -67,15 +67,16 @@ pub fn run(arguments: &Vtep) -> anyhow::Result<Exit> {
         Some(ListenAddress::Unix(path)) => Some(path.as_path()),
         _ => None,
     };
-    // Before anything is opened that it is not to hold.
+    // Start the keeper first, so that it inherits no descriptor opened below.
     let keeper = match (&arguments.config, socket) {
+        // Nothing to reload and no socket file to remove.
         (None, None) => None,
         (file, socket) => Some(Keeper::start(file.as_deref(), socket)?),
     };
-    // Both are refused before anything is made.
+    // Check both before creating anything.
     let claim = endpoint::claim(&config)?;
     let metrics = place.as_ref().map(metrics::listen).transpose()?;
-    // From here on signals end the endpoint, not the process.
+    // From here on, a signal stops the endpoint cleanly instead of killing the process.
     let (signals, reload) = (Signals::new()?, on_signals(&[SIGHUP])?);
     let endpoint = Endpoint::open(&config, &NetNs::current()?).map_err(|e| refused(source, e))?;
     let mut ports: Vec<BridgePort> = Vec::new();
@@ -88,7 +89,7 @@ pub fn run(arguments: &Vtep) -> anyhow::Result<Exit> {
         // Writing to a String cannot fail.
         let _ = write!(
             line,
-            "; VNI {} on {}, MTU {}, uncut: {}",
+            "; VNI {} on {}, MTU {}, offload: {}",
             network.vni,
             network.tap,
             endpoint.mtu(index),
@@ -98,10 +99,12 @@ pub fn run(arguments: &Vtep) -> anyhow::Result<Exit> {
     let way = endpoint.way();
     let _ = write!(line, "; hand-over {way}");
     let ready = endpoint.attach(ports).map_err(|e| refused(source, e))?;
+    // The keeper removes the socket file at exit, which this process can no longer do.
     if let Some(keeper) = keeper.as_ref().filter(|_| socket.is_some()) {
         keeper.remove_at_end()?;
     }
-    // The descriptors suffice from here on; threads started later have no more.
+    // From here on, open descriptors suffice. Threads inherit the reduced rights, so drop them
+    // first.
     confinement::prepare()?;
     let rights = Rights::none()?;
     let running = ready.start()?;
@@ -132,9 +135,10 @@ pub fn run(arguments: &Vtep) -> anyhow::Result<Exit> {
     let file = arguments.config.as_deref().zip(keeper.as_ref());
     let outcome = serve(&running, &asked, &status, file);
     notify("STOPPING=1")?;
-    // Who asks has gone: what the closures there had is given back.
+    // Stop the status threads first: their closures share `running`.
     drop((serving, status));
-    let running = Arc::into_inner(running).context("the endpoint is still asked")?;
+    let running =
+        Arc::into_inner(running).context("the endpoint is still in use by a status request")?;
     let running = running.into_inner().unwrap_or_else(PoisonError::into_inner);
     let (report, ended) = running.stop();
     print(&Status::of(&config, way, &report, in_force()).describe())?;
@@ -146,7 +150,7 @@ pub fn run(arguments: &Vtep) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// What an endpoint that runs listens to; who asks for its status has a thread.
+/// Event sources of a running endpoint. Status requests have their own thread.
 struct Asks {
     signals: Signals,
     reload: UnixStream,
@@ -159,7 +163,7 @@ fn lock(running: &Mutex<Running>) -> MutexGuard<'_, Running> {
     running.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Until a signal to end, or the endpoint's own end.
+/// Handles events until a signal ends the endpoint or a forwarding thread stops.
 fn serve(
     running: &Mutex<Running>,
     asks: &Asks,
@@ -174,6 +178,7 @@ fn serve(
         for line in guests.iter().flat_map(GuestWatcher::news) {
             print(&line)?;
         }
+        // A forwarding thread that stops reports its error in `Running::stop`.
         if ended || end {
             return Ok(());
         }
@@ -185,7 +190,9 @@ fn serve(
             take(reload);
             print(&match read_again(running, file) {
                 Ok(()) => "reloaded".to_owned(),
-                Err(error) => format!("not reloaded, all stays as it was: {error:#}"),
+                Err(error) => {
+                    format!("not reloaded, the old configuration stays in force: {error:#}")
+                }
             })?;
         }
     }
@@ -201,15 +208,16 @@ fn parse(path: &Path, text: Vec<u8>) -> anyhow::Result<Config> {
     Config::parse(&text).map_err(|error| usage("--config", format!("{shown}: {error}")))
 }
 
-/// Reads the file again and takes over what may change.
+/// Reloads the configuration file and applies the values that may change.
 fn read_again(running: &Mutex<Running>, file: Option<(&Path, &Keeper)>) -> anyhow::Result<()> {
-    let (path, keeper) = file.context("there is no file: the endpoint was started by arguments")?;
+    let (path, keeper) =
+        file.context("no file to reload: the endpoint was configured by arguments")?;
     let config = parse(path, keeper.read().map_err(|e| unreadable(path, e))?)?;
     lock(running).reload(&config)?;
     Ok(())
 }
 
-/// The one network that the arguments say.
+/// Builds the configuration of a single network from the arguments.
 fn by_arguments(arguments: &Vtep) -> anyhow::Result<Config> {
     let missing = |argument| usage(argument, "is missing");
     let local = arguments.local.ok_or_else(|| missing("--local"))?;
@@ -218,6 +226,7 @@ fn by_arguments(arguments: &Vtep) -> anyhow::Result<Config> {
     let asked = BridgeEnd::from_str(tap).map_err(|error| usage("--tap", error))?;
     let (device, addresses) = match &asked {
         BridgeEnd::Tap(asked) => (asked.device.as_str(), &asked.addresses[..]),
+        // A guest configures its own addresses.
         BridgeEnd::Guest(_) => (tap, &[][..]),
     };
     let mut network = NetworkConfig::new(vni, device);
@@ -234,14 +243,14 @@ fn by_arguments(arguments: &Vtep) -> anyhow::Result<Config> {
     network.max_learned_per_remote = arguments.max_learned_per_remote;
     network.max_moves = arguments.max_moves.unwrap_or(network.max_moves);
     for entry in &arguments.fdb {
-        let wanted = || usage("--fdb", format!("{entry:?}: wanted MAC=REMOTE"));
+        let wanted = || usage("--fdb", format!("{entry:?}: expected MAC=REMOTE"));
         let (mac, remote) = entry.split_once('=').ok_or_else(wanted)?;
         network.fdb.insert(mac.to_owned(), remote.parse().map_err(|_| wanted())?);
     }
     network.neigh_suppress = arguments.neigh_suppress;
     network.max_neighbours = arguments.max_neighbours.unwrap_or(network.max_neighbours);
     for entry in &arguments.neighbour {
-        let wanted = || usage("--neighbour", format!("{entry:?}: wanted IP=MAC"));
+        let wanted = || usage("--neighbour", format!("{entry:?}: expected IP=MAC"));
         let (ip, mac) = entry.split_once('=').ok_or_else(wanted)?;
         network.neighbours.insert(ip.to_owned(), mac.to_owned());
     }
@@ -263,12 +272,13 @@ fn by_arguments(arguments: &Vtep) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// An error of the configuration is the user's.
+/// Converts an error. Configuration errors are usage errors.
 fn refused(source: &str, error: Error) -> anyhow::Error {
     match error {
         Error::Config(error) => usage(source, error),
+        // The usual cause is a kernel VXLAN device, which listens on the same port.
         Error::Sys(error) if error.errno == Errno::EADDRINUSE => anyhow::anyhow!(
-            "{error}; another endpoint has the port, perhaps the kernel's: ip -d link show type vxlan"
+            "{error}; another endpoint uses the port, perhaps a kernel VXLAN device: ip -d link show type vxlan"
         ),
         error => error.into(),
     }

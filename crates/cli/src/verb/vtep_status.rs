@@ -1,4 +1,4 @@
-//! `overlane vtep status`: what the endpoints of this network namespace have done.
+//! `overlane vtep status`: shows the endpoints of this network namespace.
 
 use crate::endpoint;
 use crate::exit::Exit;
@@ -8,16 +8,17 @@ use crate::vtep_args::VtepStatus;
 /// Asks every endpoint of this user for its status, and prints it.
 ///
 /// # Errors
-/// A directory of sockets that is not safe; standard output.
+/// An unsafe socket directory; standard output.
 pub fn run(arguments: &VtepStatus) -> anyhow::Result<Exit> {
     let (all, silent) = endpoint::all()?;
+    // Also report endpoints that run but do not answer; they set the exit code.
     for error in &silent {
         tracing::warn!("{error:#}");
     }
     if arguments.json {
         print_json(&all)?;
     } else if all.is_empty() && silent.is_empty() {
-        print("no endpoint runs in this network namespace")?;
+        print("no endpoint is running in this network namespace")?;
     }
     if !arguments.json {
         for status in &all {

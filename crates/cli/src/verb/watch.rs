@@ -1,4 +1,4 @@
-//! `overlane watch`: the network, live, interval by interval.
+//! `overlane watch`: shows the network live, interval by interval.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,16 +23,16 @@ use crate::watch_args::Watch;
 use crate::watch_metrics::Told;
 use crate::watch_peer::{self, Serving};
 
-/// Shorter ones are mostly work for this program, longer ones are averages of nothing.
+/// Allowed interval lengths: below, the overhead dominates; above, averages say little.
 const INTERVALS: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(3600);
-/// How long the first interval waits for another host: to answer, or to be given up for now.
+/// Time limit for the peer to answer before the first interval starts without it.
 const BEGINNING: Duration = Duration::from_secs(6);
 
-/// Shows interval after interval until it is told to end.
+/// Shows intervals until a limit or a signal.
 ///
 /// # Errors
-/// Usage; a kernel that lets nobody look, or not this process; a recording that is none.
+/// Wrong usage; a kernel without tracing, or missing privileges; a file that is not a recording.
 pub fn run(arguments: &Watch) -> anyhow::Result<Exit> {
     let wants_text = arguments.json || arguments.text || arguments.once;
     let wants_none = arguments.count.is_some() || arguments.metrics.is_some();
@@ -54,13 +54,13 @@ pub fn run(arguments: &Watch) -> anyhow::Result<Exit> {
     }
 }
 
-/// Runs the interface until it ends, or a signal ends it: the terminal is given back first.
+/// Runs the interface until it exits or a signal arrives, and restores the terminal.
 fn on_screen(show: impl FnOnce(&Arc<AtomicBool>) -> anyhow::Result<Exit>) -> anyhow::Result<Exit> {
     let stop = interrupt::flag_that_waits()?;
     show(&stop)
 }
 
-/// Packets under watch, and where intervals of them are written.
+/// A running observation and the outputs of its intervals.
 struct Measuring {
     watch: observe::Watch,
     interval: Duration,
@@ -80,8 +80,9 @@ impl Measuring {
         }
         let (filter, budget) = (arguments.filter.parse()?, budget(&arguments.budget)?);
         let namespaces = arguments.filter.namespaces()?;
+        // A token without a connection is likely a mistake.
         if arguments.token.is_some() && arguments.serve.is_none() && arguments.peer.is_none() {
-            return Err(usage("--token", "it is for --serve and --peer"));
+            return Err(usage("--token", "it requires --serve or --peer"));
         }
         let token = arguments.token.as_deref();
         let server = arguments.serve.as_deref().map(|address| watch_peer::listen(address, token));
@@ -91,7 +92,7 @@ impl Measuring {
             .as_deref()
             .map(|address| watch_peer::wanted(address, token, &filter, interval));
         let wanted = wanted.transpose()?;
-        // Others have a say in its sockets from here on, and threads inherit what is left.
+        // Remote hosts can reach the sockets from here on. Threads inherit the reduced rights.
         let rights = match server {
             Some(_) => {
                 confinement::prepare()?;
@@ -99,7 +100,7 @@ impl Measuring {
             }
             None => None,
         };
-        // A place that is taken is refused before anything is written or attached.
+        // Fail on an occupied address before writing or attaching anything.
         let told = arguments.metrics.as_ref().map(Told::at).transpose()?;
         let record = arguments.record.as_deref().map(Recorder::new).transpose()?;
         let mut watch = observe::Watch::start(filter, &namespaces, budget)?;
@@ -112,14 +113,14 @@ impl Measuring {
         Ok(Measuring { watch, interval, record, told, serving, peer })
     }
 
-    /// The next interval, which is shorter where `goes_on` says no.
+    /// Measures the next interval. It ends early if `goes_on` returns false.
     fn next(&mut self, goes_on: &dyn Fn() -> bool) -> anyhow::Result<Snapshot> {
         let own_cpu = || {
-            // The kernel has this clock always.
+            // Cannot fail: every kernel has this clock.
             clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
         };
         let told = self.told.as_ref();
-        // It is asked all through the interval.
+        // Called throughout the interval, so it also sends the heartbeat.
         let goes_on = || {
             told.iter().for_each(|told| told.beat());
             goes_on()
@@ -140,12 +141,14 @@ impl Measuring {
         let places = metrics.into_iter().chain(self.serving.as_ref().map(Serving::place));
         let places: Vec<String> = places.collect();
         if !places.is_empty() {
+            // With printed intervals, standard output must have nothing else.
             if !is_shown(arguments) {
                 print(&format!("{READY}: {}", places.join("; ")))?;
             }
             notify("READY=1")?;
         }
-        // Else the first interval, which may be the only one, would know nothing of it.
+        // Wait for the peer: otherwise the first interval, perhaps the only one, would lack its
+        // data.
         self.peer.iter().for_each(|peer| peer.begun(BEGINNING, &goes_on));
         while goes_on() && left != Some(0) {
             let snapshot = self.next(&goes_on)?;
@@ -154,12 +157,12 @@ impl Measuring {
             }
             left = left.map(|left| left - 1);
         }
-        // Whoever runs it as a service ends it by a signal: that is no failure.
+        // A signal is the normal end of a service.
         let is_done = goes_on() || is_service(arguments);
         Ok(if is_done { Exit::Done } else { Exit::Interrupted })
     }
 
-    /// The interface has a thread of its own, so that keys need not wait for an interval.
+    /// Runs the interface in its own thread, so that keys do not wait for an interval.
     fn on_screen(&mut self, stop: &AtomicBool) -> anyhow::Result<Exit> {
         std::thread::scope(|scope| {
             let (sender, intervals) = mpsc::channel();
@@ -167,10 +170,10 @@ impl Measuring {
             let goes_on = || !screen.is_finished();
             let mut measured = Ok(());
             while goes_on() && measured.is_ok() {
-                // An interface that has ended takes no more.
+                // Sending fails once the interface has exited; the loop then ends.
                 measured = self.next(&goes_on).map(|snapshot| drop(sender.send(snapshot)));
             }
-            // This ends the interface, where it has not ended itself.
+            // Closing the channel ends the interface if it is still running.
             drop(sender);
             let shown = screen.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             measured.and(shown)
@@ -178,12 +181,12 @@ impl Measuring {
     }
 }
 
-/// Whether it is for others: Prometheus, another host.
+/// Returns whether `watch` runs as a service, for Prometheus or another host.
 fn is_service(arguments: &Watch) -> bool {
     arguments.metrics.is_some() || arguments.serve.is_some()
 }
 
-/// Whether intervals are printed: whoever has them told to others asks for that.
+/// Returns whether intervals are printed. A service prints them only on request.
 fn is_shown(arguments: &Watch) -> bool {
     !is_service(arguments) || arguments.json || arguments.text || arguments.once
 }

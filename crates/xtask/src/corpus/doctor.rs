@@ -1,7 +1,7 @@
 //! Inputs of `doctor_saved`, `doctor_text` and `doctor_answer`: saved hosts of the tests,
-//! files of this machine's `/proc`, answers of a kernel, and archives made to hurt.
+//! files from this machine's `/proc`, kernel answers, and malformed archives.
 
-#[path = "../../../doctor/tests/fuzz/answers.rs"]
+#[path = "../../../doctor/tests/it/fuzz_bounded/answers.rs"]
 mod answers;
 
 use answers::{datapath, rule, table};
@@ -10,19 +10,19 @@ use tar::{EntryType, Header};
 
 use super::keep;
 
-/// Saved hosts that the tests of `doctor` read.
+/// Saved hosts of the tests of `doctor`.
 const HOSTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../doctor/tests/hosts/");
 
-/// Writes what is well-formed. `/proc` is read on the machine that runs it.
+/// Writes the well-formed inputs. Reads `/proc` of this machine.
 ///
 /// # Errors
-/// When a file cannot be read or written.
+/// If a file cannot be read or written.
 pub fn seeds() -> anyhow::Result<()> {
     for name in ["vxlan", "nat", "tap", "ovs-vxlan", "OV064-vxlan-routed", "OV065-guest"] {
         let packed = std::fs::read(format!("{HOSTS}{name}.tar.zst"))?;
         let mut host = doctor::dump::read(packed.as_slice())?;
         seed("doctor_saved", &format!("{name}.tar.zst"), &packed)?;
-        // Small: most features of most devices say nothing to a check.
+        // Keep the input small: checks ignore most features of a device.
         host.namespaces.truncate(2);
         for device in host.namespaces.iter_mut().flat_map(|one| one.devices.values_mut()) {
             if let Some(doctor::host::Reading::Read(features)) = &mut device.features {
@@ -43,7 +43,7 @@ pub fn seeds() -> anyhow::Result<()> {
         "interrupts",
         "self/stat",
     ] {
-        // Not every kernel has connection tracking.
+        // Skip missing files: not every kernel has connection tracking.
         if let Ok(text) = std::fs::read(format!("/proc/{file}")) {
             seed("doctor_text", &file.replace('/', "-"), &text[..text.len().min(4096)])?;
         }
@@ -53,14 +53,15 @@ pub fn seeds() -> anyhow::Result<()> {
     seed("doctor_text", "dpctl-show", shown.as_bytes())?;
     let reply = serde_json::json!({ "id": 0, "result": shown, "error": null }).to_string();
     seed("doctor_text", "reply", reply.as_bytes())?;
-    // Answers of a kernel.
+    // Recorded answers of a kernel.
     for (name, data) in [("rule", rule()), ("datapath", datapath()), ("table", table())] {
         seed("doctor_answer", name, &data)?;
     }
     Ok(())
 }
 
-/// Writes archives and texts that were made to hurt. Each is small, as libFuzzer wants it.
+/// Writes malformed archives and texts. Each is small, because libFuzzer works best on small
+/// inputs.
 ///
 /// # Errors
 /// As [`seeds()`].

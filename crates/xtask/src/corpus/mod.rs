@@ -1,4 +1,4 @@
-//! Inputs for libFuzzer to begin with, below `fuzz/corpus`.
+//! Seed inputs for libFuzzer, below `fuzz/corpus`.
 
 mod doctor;
 
@@ -6,25 +6,25 @@ use std::path::Path;
 
 use anyhow::Context;
 
-#[path = "../../../packet/tests/build/mod.rs"]
+#[path = "../../../packet/tests/it/build/mod.rs"]
 mod build;
 #[path = "../../../datapath/src/vtep/neighbour/tests/frames.rs"]
 mod neighbours;
 #[path = "../../../datapath/src/vhost_user/tests/seeds.rs"]
 mod rings;
-#[path = "../../../packet/tests/build/seeds.rs"]
+#[path = "../../../packet/tests/it/seeds.rs"]
 mod seeds;
 
 use build::Random;
 use neighbours::{OWNER, VLAN_5, advertisement, ip4, ip6, odd_ones, reply_of, tagged};
 
-/// `fuzz/corpus` of this tree.
+/// Path of `fuzz/corpus`.
 const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus");
 
-/// Writes the inputs of every target that has some.
+/// Writes the inputs of all targets that have seeds.
 ///
 /// # Errors
-/// When a file cannot be read or written.
+/// If a file cannot be read or written.
 pub fn write() -> anyhow::Result<()> {
     packets()?;
     neighbours()?;
@@ -44,7 +44,7 @@ fn keep(target: &str, name: &str, data: &[u8]) -> anyhow::Result<()> {
     std::fs::write(&file, data).with_context(|| format!("write {}", file.display()))
 }
 
-/// Well-formed packets, 2048 bytes at most.
+/// Writes well-formed packets of at most 2048 bytes.
 fn packets() -> anyhow::Result<()> {
     type Maker = fn(&mut Random) -> Vec<u8>;
     let makers: [(&str, Maker); 4] = [
@@ -63,11 +63,11 @@ fn packets() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Questions about neighbours, each after what makes it known.
+/// Writes neighbour requests, each after the packets from which the endpoint learns the answer.
 fn neighbours() -> anyhow::Result<()> {
     for (name, frame) in odd_ones() {
         let mut data = Vec::new();
-        // Who is asked for has spoken before, in that VLAN.
+        // The requested host has sent packets before, in the same VLAN.
         let vlan: &[[u8; 4]] = if name.starts_with("tagged") { &[VLAN_5] } else { &[] };
         let said = [reply_of(OWNER, ip4(2)), advertisement(OWNER, ip6(2), 0xe0)];
         for (how, frame) in
