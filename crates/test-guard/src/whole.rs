@@ -1,0 +1,92 @@
+//! A whole run: the state at its beginning, and the judgement at its end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Result;
+use std::path::Path;
+use std::time::Instant;
+
+use crate::overlap::Overlap;
+use crate::run::{self, DIRECTORIES, SUSPECTS};
+use crate::state::{self, State};
+use crate::{PATIENCE, TICK, processes};
+
+/// The state of the machine at the beginning.
+const BEGIN: &str = "begin";
+/// How many network namespaces there were.
+const NAMESPACES: &str = "namespaces";
+
+fn everything() -> State {
+    let mut state = state::now();
+    state.append(&mut state::tables());
+    state
+}
+
+/// Records the state of the machine in a directory, which is made.
+pub fn begin(directory: &Path) -> Result<()> {
+    fs::create_dir_all(directory)?;
+    for name in [SUSPECTS, DIRECTORIES] {
+        // Of an earlier run, if there was one.
+        let _ = fs::remove_file(directory.join(name));
+    }
+    let lines: Vec<String> = everything().into_iter().collect();
+    fs::write(directory.join(BEGIN), lines.join("\n"))?;
+    let count = state::namespaces().map_or(String::new(), |count| count.to_string());
+    fs::write(directory.join(NAMESPACES), count)
+}
+
+/// Says which objects are left of the run, and which tests may have left them; the exit status.
+pub fn finish(directory: &Path) -> Result<u8> {
+    let before = fs::read_to_string(directory.join(BEGIN))?;
+    let before: State = before.lines().map(str::to_owned).collect();
+    // No guard has written a file that is missing.
+    let recorded = |name| fs::read_to_string(directory.join(name)).unwrap_or_default();
+    let suspects = recorded(SUSPECTS);
+    let mut tests = BTreeMap::<&str, BTreeSet<&str>>::new();
+    for (object, test) in suspects.lines().filter_map(|line| line.split_once('\t')) {
+        tests.entry(object).or_default().insert(test);
+    }
+    // Tests of another clone may still run.
+    let overlap = Overlap::begin("--finish")?;
+
+    let run = directory.to_string_lossy();
+    let mut orphans: State = processes::of_run(&run).into_iter().map(processes::shown).collect();
+    processes::kill_all(|| processes::of_run(&run));
+    for place in recorded(DIRECTORIES).lines().map(Path::new).filter(|place| place.exists()) {
+        orphans.insert(format!("directory {}", place.display()));
+        run::remove(place);
+    }
+    for object in &orphans {
+        eprintln!("left behind: {object}: a test whose guard was killed");
+    }
+
+    let begun = Instant::now();
+    let mut left = loop {
+        let left: State = everything().difference(&before).cloned().collect();
+        if left.is_empty() || begun.elapsed() >= PATIENCE {
+            break left;
+        }
+        std::thread::sleep(TICK);
+    };
+    state::drop_held(&mut left);
+    let judged = overlap.alone();
+    for object in &left {
+        let tests = tests.get(object.as_str()).cloned().unwrap_or_default();
+        let tests: Vec<&str> = tests.into_iter().collect();
+        let who = match *tests {
+            [] => "a test whose guard was killed, or no test".to_owned(),
+            [one] => one.to_owned(),
+            _ => format!("one of the tests {}", tests.join(", ")),
+        };
+        let or = if judged { "" } else { ", or a test of another run, which has not ended" };
+        eprintln!("left behind: {object}: {who}{or}");
+    }
+    // No failure: another program may have made one, or one is still being removed.
+    match (recorded(NAMESPACES).parse::<u64>(), state::namespaces()) {
+        (Ok(then), Some(now)) if now > then => {
+            eprintln!("note: the kernel had {then} network namespaces, and has {now}");
+        }
+        _ => {}
+    }
+    Ok(u8::from(!orphans.is_empty() || (judged && !left.is_empty())))
+}
