@@ -15,12 +15,12 @@ AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo scripts/as-root)
 # Has cargo run what it built as root; cargo takes no empty one.
 RUNNER := $(if $(AS_ROOT),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER="$(AS_ROOT)")
 
-.PHONY: help demo build check lint deny msrv test test-unit test-root test-guests mutants hostile bench bench-generator bench-engines bench-sampling bench-pacing bench-latency bench-open-loop bench-packet bench-compare bench-busy busy-shown bench-busy-simulation bench-watch bench-watch-peers bench-doctor bench-datapath bench-accel bench-bgp bench-evpn kills cluster policy requests soak fuzz install clean
+.PHONY: help demo build check lint deny msrv test test-unit test-all mutants hostile bench bench-generator bench-engines bench-sampling bench-pacing bench-latency bench-open-loop bench-packet bench-compare bench-busy busy-shown bench-busy-simulation bench-watch bench-watch-peers bench-doctor bench-datapath bench-accel bench-bgp bench-evpn kills cluster policy requests soak fuzz install clean
 
 help:
 	@echo "make demo    build, then measure every network mode of this machine (5 min)"
 	@echo "make check   format, clippy, docs, licences, oldest Rust, fuzz targets, unit tests"
-	@echo "make test    all tests: test-unit, test-root and test-guests, which run alone, too"
+	@echo "make test    every capability once; make test-unit: without root, 90 s; make test-all: nightly"
 	@echo "make bench   benchmarks of the load engine, the samplers and the packet library"
 	@echo "make policy  packet filters flipped under load, against the fast path (10 min)"
 	@echo "make soak    vtep and tapbridge for an hour among malformed packets"
@@ -38,26 +38,20 @@ build:
 	@scripts/setup build
 	cargo build --release --locked -p overlane
 
-# All tests in one run. The stages below share its build.
+# Every capability once, by its most telling path.
 test:
 	@scripts/setup test
-	@scripts/run-tests all $(AS_ROOT)
+	@scripts/test test
 
-# Tests inside the crates' sources and those that need neither root nor time. As root,
-# unit tests that need it run, too; otherwise they are listed as skipped.
+# Tests that need no root.
 test-unit:
-	@scripts/setup test
-	@scripts/run-tests unit
+	@scripts/setup unit
+	@scripts/test unit
 
-# Tests that build networks of their own.
-test-root:
+# Nightly: all guest kernels, all variants, long simulations and loads beside a busy machine.
+test-all:
 	@scripts/setup test
-	@scripts/run-tests root $(AS_ROOT)
-
-# Tests that boot guests in QEMU, or run Docker and Open vSwitch.
-test-guests:
-	@scripts/setup test
-	@scripts/run-tests guests $(AS_ROOT)
+	@scripts/test all
 
 # What a change is looked at with first.
 check: lint deny msrv test-unit
@@ -247,7 +241,7 @@ OVERLANE_POLICY_SECONDS ?= 600
 policy:
 	@scripts/setup test
 	$(RUNNER) OVERLANE_POLICY_SECONDS=$(OVERLANE_POLICY_SECONDS) cargo test --locked \
-		-p overlane-accel --test policy -- --nocapture
+		-p overlane-accel --test root policy:: -- --nocapture
 
 # Requests over real flannel through 50 switches of accel and 50 kills of it, and to services of
 # the real kube-proxy while their endpoints change; none may fail.
@@ -262,7 +256,7 @@ OVERLANE_SOAK_SECONDS ?= 3600
 soak:
 	@scripts/setup test
 	$(RUNNER) OVERLANE_SOAK_SECONDS=$(OVERLANE_SOAK_SECONDS) cargo test --locked \
-		--release -p overlane --test soak -- --nocapture
+		--release -p overlane --test root soak:: -- --nocapture
 
 # An unprivileged user beside the daemons, for some seconds.
 HOSTILE_SECONDS ?= 600
@@ -315,11 +309,11 @@ book:
 docs-pages: build
 	$(AS_ROOT) scripts/docs-pages --overlane $(OVERLANE)
 
-# Commands, links, generated parts and sentences of every document; the book.
+# Commands, links and generated parts of every document; the book.
 check-docs:
 	@scripts/setup build
 	$(RUNNER) cargo test --locked -p overlane --bin overlane documents
-	$(RUNNER) cargo test --locked -p overlane --test documents
+	$(RUNNER) cargo test --locked -p overlane --test it documents
 	@$(MAKE) --no-print-directory book
 
 # Measures every claim of docs/results/claims.json and writes its page: quiet machine,

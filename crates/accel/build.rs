@@ -1,4 +1,5 @@
-//! Compiles the programs of `bpf/`, and writes what the Rust side of `bpf/abi.h` is held to.
+//! Compiles the programs in `bpf/`, and generates layout assertions for the Rust side of
+//! `bpf/abi.h`.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -8,7 +9,7 @@ use std::process::ExitCode;
 use libbpf_rs::btf::types::{Composite, Enum, MemberAttr};
 use libbpf_rs::btf::{Btf, BtfKind, BtfType, HasSize, TypeId};
 
-/// The header, and the object whose BTF describes what it declares.
+/// The header, and the object whose BTF describes its declarations.
 const HEADER: &str = "bpf/abi.h";
 const OBJECT: &str = "abi.bpf.o";
 
@@ -26,14 +27,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// Writes `abi_layout.rs`: an assertion a struct, the values of the enumerations.
+/// Writes `abi_layout.rs`: an assertion per struct, and the values of the enums.
 fn layouts() -> Result<(), Box<dyn Error>> {
     let out = std::env::var("OUT_DIR")?;
     let btf = Btf::from_path(Path::new(&out).join(OBJECT))?;
     let header = std::fs::read_to_string(HEADER)?;
     let mut text = String::new();
     for line in header.lines() {
-        // A kind of declaration that is not understood here would not be asserted.
+        // Fail on other declarations: their layout would not be asserted.
         match line.strip_suffix(" {").map(|line| line.split(' ').collect::<Vec<_>>()).as_deref() {
             Some(["struct", name]) => structure(&mut text, &btf, name)?,
             Some(["enum", name]) => enumeration(&mut text, &btf, name)?,
@@ -48,7 +49,7 @@ fn layouts() -> Result<(), Box<dyn Error>> {
     Ok(std::fs::write(Path::new(&out).join("abi_layout.rs"), text)?)
 }
 
-/// A type of this kind by name.
+/// Finds a type of one of these kinds by name.
 fn find<'a>(btf: &'a Btf<'_>, name: &str, kinds: &[BtfKind]) -> Result<BtfType<'a>, String> {
     let is = |at: &BtfType<'a>| {
         kinds.contains(&at.kind()) && at.name().is_some_and(|known| known == name)
@@ -90,7 +91,7 @@ fn enumeration(text: &mut String, btf: &Btf<'_>, name: &str) -> Result<(), Box<d
         names.push(word);
     }
     if name == "reason" {
-        // The last is their number.
+        // The last enumerator is their number.
         let last = names.pop();
         let names: Vec<String> = names.iter().map(|word| word.to_lowercase()).collect();
         if last.as_deref() != Some("REASONS") {
@@ -102,7 +103,7 @@ fn enumeration(text: &mut String, btf: &Btf<'_>, name: &str) -> Result<(), Box<d
     Ok(())
 }
 
-/// `struct mac_key` is `RawMacKey`.
+/// Converts `struct mac_key` to `RawMacKey`.
 fn raw(name: &str) -> String {
     let capital = |word: &str| word[..1].to_uppercase() + &word[1..];
     format!("Raw{}", name.split('_').map(capital).collect::<String>())

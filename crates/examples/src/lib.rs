@@ -1,4 +1,4 @@
-//! Nothing to call: the examples beside this are files to copy. The tests hold
-//! them to the formats of those who read them.
+//! This crate has only tests. They check the files in `examples/` against the formats of the
+//! programs that read them.
 
 #![forbid(unsafe_code)]

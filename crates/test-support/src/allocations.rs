@@ -1,25 +1,24 @@
-//! An allocator that counts, for programs that prove what does not allocate, or how
-//! much at most.
+//! A counting allocator, for tests that check that code does not allocate, or how much.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Threads that are told apart; two whose ids differ by a multiple of it are one.
+/// Number of counters. Threads whose IDs differ by a multiple of it share one.
 const THREADS: usize = 4096;
 
-/// Bytes that are allocated, and the most that were since [`Counting::forget_peak`].
+/// Allocated bytes, and their maximum since [`Counting::forget_peak`].
 static HELD: AtomicU64 = AtomicU64::new(0);
 static PEAK: AtomicU64 = AtomicU64::new(0);
 
 static COUNTS: [AtomicU64; THREADS] = [const { AtomicU64::new(0) }; THREADS];
 
 thread_local! {
-    /// The thread's place; 0: not asked for yet.
+    /// The ID of the thread; 0 if not read yet.
     static PLACE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The system's allocator, counting calls by thread.
+/// The system allocator, with counts of calls by thread.
 ///
 /// ```
 /// use test_support::allocations::Counting;
@@ -33,27 +32,27 @@ thread_local! {
 pub struct Counting;
 
 impl Counting {
-    /// Allocations so far of the thread with that id (`gettid`).
+    /// Returns the number of allocations by the thread with this ID (`gettid`).
     pub fn of_thread(id: usize) -> u64 {
         COUNTS[id % THREADS].load(Ordering::Relaxed)
     }
 
-    /// Bytes that are allocated now, by all threads.
+    /// Returns the bytes currently allocated by all threads.
     pub fn held() -> u64 {
         HELD.load(Ordering::Relaxed)
     }
 
-    /// The most bytes that were allocated at one time since [`Counting::forget_peak`].
+    /// Returns the maximum of allocated bytes since [`Counting::forget_peak`].
     pub fn peak() -> u64 {
         PEAK.load(Ordering::Relaxed)
     }
 
-    /// Begins a new peak with what is allocated now.
+    /// Resets the peak to the currently allocated bytes.
     pub fn forget_peak() {
         PEAK.store(Counting::held(), Ordering::Relaxed);
     }
 
-    /// Allocations so far of all threads.
+    /// Returns the number of allocations by all threads.
     pub fn all() -> u64 {
         COUNTS.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
@@ -62,11 +61,11 @@ impl Counting {
 fn count(bytes: usize) {
     let held = HELD.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
     PEAK.fetch_max(held, Ordering::Relaxed);
-    // A thread that ends has no such variable any more; what it still allocates is
-    // counted at 0, which is nobody's id.
+    // An ending thread has already destroyed the variable. Count its allocations at 0, which is no
+    // thread's ID.
     let place = PLACE.try_with(|place| {
         if place.get() == 0 {
-            // A thread has one id as long as it runs.
+            // Cache the ID: it does not change during the life of the thread.
             place.set(nix::unistd::gettid().as_raw() as usize);
         }
         place.get()
@@ -74,12 +73,12 @@ fn count(bytes: usize) {
     COUNTS[place.unwrap_or(0) % THREADS].fetch_add(1, Ordering::Relaxed);
 }
 
-// SAFETY: every call goes on to `System` with the same arguments, which keeps the
-// contract of `GlobalAlloc`; counting touches no allocated memory and allocates none.
+// SAFETY: every call is forwarded to `System` with the same arguments, which fulfils the contract
+// of `GlobalAlloc`; counting neither touches allocated memory nor allocates.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
-        // SAFETY: the caller's promise about `layout` is passed on.
+        // SAFETY: the caller guarantees that `layout` is valid.
         unsafe { System.alloc(layout) }
     }
 

@@ -1,28 +1,27 @@
-//! System calls made by another process, as whoever has taken it over would make them.
+//! Injects system calls into another process, as an attacker in control of it would make them.
 //!
-//! A thread of the process is stopped (ptrace(2)), its registers are set to a `syscall`
-//! instruction of its own code and the call's number and arguments, and one step is run.
-//! Strings and structures that an argument points to are written below the thread's stack.
-//! Afterwards registers and memory are as they were, and the thread goes on: a call that it
-//! waited in is taken up again.
+//! Stops a thread of the process (ptrace(2)), points its registers at a `syscall` instruction of
+//! its own code, with the number and arguments of the call, and executes one step. Strings and
+//! structures are written below the stack of the thread. Afterwards, registers and memory are
+//! restored and the thread continues; an interrupted call is restarted.
 //!
-//! Limit: x86-64 only; [`possible`] says so elsewhere.
+//! Limit: x86-64 only; [`possible`] fails on other architectures.
 
 use std::fmt;
 
-/// What became of a call.
+/// Outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was made, and returned this.
+    /// The call returned this value.
     Returned(i64),
-    /// It failed with this error number.
+    /// The call failed with this error.
     Failed(nix::errno::Errno),
-    /// The process was killed by this signal: SIGSYS by a system call filter.
+    /// The process was killed by this signal (SIGSYS: by a seccomp filter).
     Killed(nix::sys::signal::Signal),
 }
 
 impl Outcome {
-    /// Whether the call did not do its work.
+    /// Returns whether the call did not succeed.
     pub fn is_refused(self) -> bool {
         !matches!(self, Outcome::Returned(_))
     }
@@ -41,9 +40,9 @@ impl fmt::Display for Outcome {
 /// An argument of a call.
 #[derive(Debug, Clone)]
 pub enum Argument {
-    /// A register as it is.
+    /// A plain register value.
     Number(u64),
-    /// The address of these bytes.
+    /// A pointer to these bytes.
     Bytes(Vec<u8>),
 }
 
@@ -65,7 +64,7 @@ impl From<u32> for Argument {
     }
 }
 
-/// A string, with the NUL byte that ends it.
+/// A string, with a terminating NUL byte.
 impl From<&str> for Argument {
     fn from(text: &str) -> Argument {
         Argument::Bytes([text.as_bytes(), &[0]].concat())
@@ -78,10 +77,10 @@ impl From<Vec<u8>> for Argument {
     }
 }
 
-/// Whether calls can be injected here.
+/// Checks whether calls can be injected on this machine.
 ///
 /// # Errors
-/// Why not.
+/// The reason why not.
 pub fn possible() -> Result<(), String> {
     if !cfg!(target_arch = "x86_64") {
         return Err("calls are injected on x86-64 only".to_owned());
@@ -92,7 +91,7 @@ pub fn possible() -> Result<(), String> {
 #[cfg(target_arch = "x86_64")]
 pub use x86_64::inject;
 
-/// Never called: [`possible`] has said no.
+/// Never called, because [`possible`] fails.
 ///
 /// # Errors
 /// Always.
@@ -114,19 +113,19 @@ mod x86_64 {
 
     use super::{Argument, Outcome};
 
-    /// `syscall`.
+    /// The instruction `syscall`.
     const INSTRUCTION: [u8; 2] = [0x0f, 0x05];
-    /// Below the stack pointer: more than the red zone of 128 bytes.
+    /// Distance below the stack pointer: more than the red zone of 128 bytes.
     const BELOW: u64 = 16 << 10;
-    /// The number that is no call's: nothing is to be taken up again.
+    /// An invalid call number, so that the kernel restarts no call.
     const NO_CALL: u64 = u64::MAX;
     /// The largest error number is 4095 (`MAX_ERRNO` of `include/linux/err.h`).
     const MIN_RESULT: i64 = -4095;
 
-    /// Has a thread (its id, of whatever process) make a call.
+    /// Injects a call into the thread with this ID, of any process.
     ///
     /// # Errors
-    /// What of ptrace did not work, in words; the call was not made then.
+    /// A description of the ptrace operation that failed. The call was then not made.
     pub fn inject(thread: i32, call: i64, arguments: &[Argument]) -> Result<Outcome, String> {
         let pid = Pid::from_raw(thread);
         let failed = |what: &str| {
@@ -142,6 +141,7 @@ mod x86_64 {
         let memory = OpenOptions::new().read(true).write(true).open(&path);
         let memory = memory.map_err(|e| format!("open {path}: {e}"))?;
 
+        // Align to 16 bytes, so that every structure is aligned.
         let mut at = (before.rsp - BELOW) & !15;
         let mut values = [0; 6];
         let mut overwritten = Vec::new();
@@ -164,6 +164,7 @@ mod x86_64 {
         (registers.r10, registers.r8, registers.r9) = (r10, r8, r9);
         ptrace::setregs(pid, registers).map_err(failed("set registers of"))?;
         ptrace::step(pid, None).map_err(failed("step"))?;
+        // Nothing to restore: the process is gone.
         if let Some(signal) = stopped(pid)? {
             return Ok(Outcome::Killed(signal));
         }
@@ -180,7 +181,7 @@ mod x86_64 {
         })
     }
 
-    /// Waits until it is stopped; `Some` where it has ended instead, by that signal.
+    /// Waits until the thread is stopped. Returns the signal if it was killed instead.
     fn stopped(pid: Pid) -> Result<Option<Signal>, String> {
         loop {
             match waitpid(pid, Some(WaitPidFlag::__WALL)) {
@@ -193,7 +194,7 @@ mod x86_64 {
         }
     }
 
-    /// Writes there; what was there before.
+    /// Writes to memory. Returns the previous content.
     fn put(memory: &File, at: u64, bytes: &[u8]) -> Result<Vec<u8>, String> {
         let mut before = vec![0; bytes.len()];
         memory.read_exact_at(&mut before, at).map_err(|e| format!("read memory: {e}"))?;
@@ -201,7 +202,7 @@ mod x86_64 {
         Ok(before)
     }
 
-    /// Where code of the process has the instruction.
+    /// Finds the instruction in the code of the process.
     fn instruction(thread: i32) -> Result<u64, String> {
         let text = |what: &'static str| move |e: std::io::Error| format!("{what}: {e}");
         let maps = std::fs::read_to_string(format!("/proc/{thread}/maps")).map_err(text("maps"))?;
@@ -212,7 +213,7 @@ mod x86_64 {
             let Some((start, end)) = range.split_once('-') else { continue };
             let number = |text| u64::from_str_radix(text, 16).unwrap_or(0);
             let (start, end) = (number(start), number(end));
-            // The page for old programs cannot be read.
+            // Skip the vsyscall page, which cannot be read.
             if !rights.starts_with("r-x") || line.ends_with("[vsyscall]") {
                 continue;
             }
@@ -232,7 +233,7 @@ mod tests {
 
     use super::*;
 
-    /// A program that ends with the test, however that ends.
+    /// A process that is killed at the end of the test, even if it fails.
     struct Ended(std::process::Child);
 
     impl Drop for Ended {
@@ -249,7 +250,7 @@ mod tests {
         let made = directory.path().join("made");
         let mut child = Ended(std::process::Command::new("sleep").arg("600").spawn().unwrap());
         let thread = child.0.id().cast_signed();
-        // Shortly after its start a program has none of its code yet.
+        // Retry: shortly after its start, the process has not mapped its code yet.
         let begun = std::time::Instant::now();
         let outcome = loop {
             let outcome = inject(thread, libc::SYS_getpid, &[]);

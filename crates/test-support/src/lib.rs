@@ -1,6 +1,6 @@
-//! What a test needs of the machine, said in one way.
+//! Requirements of tests on the machine, with uniform reports.
 //!
-//! A test that cannot run here says so by [`require!`], and ends:
+//! A test that cannot run on this machine reports it with [`require!`] and returns:
 //!
 //! ```no_run
 //! # use test_support::{require, need};
@@ -10,18 +10,18 @@
 //! # drop(file); }
 //! ```
 //!
-//! | the test says by | it means | counted as |
+//! | macro or function | meaning | counted as |
 //! | --- | --- | --- |
-//! | [`require!`], [`skip!`] | this machine lacks what the whole test needs | skipped |
-//! | [`left_out`] | this machine lacks what one case needs; the others run | passed, and listed |
-//! | [`inconclusive!`] | the measurement could not decide | inconclusive |
+//! | [`require!`], [`skip!`] | the machine lacks a feature that the whole test needs | skipped |
+//! | [`left_out`] | the machine lacks a feature that one case needs | passed, and listed |
+//! | [`inconclusive!`] | the measurement gave no decision | inconclusive |
 //!
-//! Each is one line, `KIND: TEST: REASON`, on the standard error stream and in the file
-//! that `OVERLANE_TEST_RECORD` names, from which `scripts/run-tests` counts. With
-//! `OVERLANE_STRICT=1` a skip or a case left out fails the test, unless
-//! `scripts/expected-skips` names the test and a part of the reason.
+//! Each report is one line, `KIND: TEST: REASON`, on standard error and in the file that
+//! `OVERLANE_TEST_RECORD` names, which `scripts/test` evaluates. With `OVERLANE_STRICT=1`, a
+//! skipped test or case fails the test, unless `scripts/expected-skips` lists the test and a part
+//! of the reason.
 //!
-//! The crate uses nothing of the workspace: unit tests of every crate can use it.
+//! This crate depends on no other crate of the workspace, so that all of them can use it.
 
 #![deny(unsafe_code)]
 
@@ -40,11 +40,11 @@ use std::time::{Duration, Instant};
 pub mod inject;
 pub mod need;
 
-/// The skips that a strict run accepts, relative to the top of the repository.
+/// The list of skips that a strict run accepts.
 const EXPECTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/expected-skips");
 
-/// Goes on with the values of its arguments, `Result`s with a displayable error, or says
-/// that this test is skipped, and why, and returns from it.
+/// Unwraps `Result`s with a displayable error. On an error, reports the test as skipped with this
+/// reason and returns from it.
 #[macro_export]
 macro_rules! require {
     ($need:expr $(,)?) => {
@@ -62,7 +62,7 @@ macro_rules! require {
     };
 }
 
-/// Says that this test is skipped, and why, and returns from it.
+/// Reports this test as skipped with a reason, and returns from it.
 #[macro_export]
 macro_rules! skip {
     ($($reason:tt)*) => {{
@@ -71,8 +71,8 @@ macro_rules! skip {
     }};
 }
 
-/// Says that this test measured and could not decide, and returns from it. What does not
-/// depend on the measurement is asserted before.
+/// Reports that the measurement of this test gave no decision, and returns from it. Assert
+/// everything that does not depend on the measurement before.
 #[macro_export]
 macro_rules! inconclusive {
     ($($reason:tt)*) => {{
@@ -81,7 +81,7 @@ macro_rules! inconclusive {
     }};
 }
 
-/// Says that this test is skipped; [`require!`] and [`skip!`] also return from it.
+/// Reports this test as skipped. [`require!`] and [`skip!`] also return from it.
 ///
 /// # Panics
 /// In a strict run, if the skip is not on the list.
@@ -89,7 +89,7 @@ pub fn skipped(reason: &dyn Display) {
     say("skipped", &accepted(reason));
 }
 
-/// Says that a case of this test cannot run here. The test goes on with its other cases.
+/// Reports that a case of this test cannot run on this machine. The test continues.
 ///
 /// # Panics
 /// In a strict run, if the case is not on the list.
@@ -97,11 +97,11 @@ pub fn left_out(reason: &dyn Display) {
     say("left out", &accepted(reason));
 }
 
-/// What `work` makes of each item, in their order. Some are at work at once: most of a testbed's
-/// building is waiting.
+/// Applies `work` to each item and returns the results in order. Runs some in parallel, because
+/// building a testbed mostly means waiting.
 ///
 /// # Panics
-/// If `work` does, once the others have ended.
+/// If `work` panics, after the other threads have ended.
 pub fn some_at_once<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     const AT_ONCE: usize = 4;
     let next = AtomicUsize::new(0);
@@ -124,17 +124,18 @@ pub fn some_at_once<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// What `bind` makes of an address, once it is free: a child that another thread forks has a
-/// copy of the last socket there until it executes its program.
+/// Calls `bind` until its address is free. A child forked by another thread keeps a copy of the
+/// previous socket until it executes its program.
 ///
 /// # Panics
-/// If it is in use for a minute, or cannot be had for another reason.
+/// If the address is in use for a minute, or `bind` fails for another reason.
 #[track_caller]
 pub fn bound<T>(bind: impl Fn() -> std::io::Result<T>) -> T {
     const LIMIT: Duration = Duration::from_secs(60);
     let begun = Instant::now();
     loop {
         match bind() {
+            // Any other error would not go away.
             Err(error) if error.kind() == ErrorKind::AddrInUse && begun.elapsed() < LIMIT => {}
             result => return result.unwrap(),
         }
@@ -142,11 +143,12 @@ pub fn bound<T>(bind: impl Fn() -> std::io::Result<T>) -> T {
     }
 }
 
-/// Writes a program that every user may run at once. What this process writes itself cannot be
-/// run (ETXTBSY) for as long as a child of another thread has a copy of the descriptor.
+/// Writes a program that every user may execute at once. Uses install(1), because a file that this
+/// process writes itself cannot be executed (ETXTBSY) while a child of another thread has a copy of
+/// the descriptor.
 ///
 /// # Panics
-/// If it cannot be written, as of a place where there is none.
+/// If the file cannot be written.
 #[track_caller]
 pub fn install(program: &[u8], to: &Path) {
     let mut command = Command::new("install");
@@ -157,8 +159,8 @@ pub fn install(program: &[u8], to: &Path) {
     assert!(status.success(), "install {}: {status}", to.display());
 }
 
-/// Sets a flag when it goes, also in a test that fails: threads that look at the flag end, and
-/// whoever waits for them goes on.
+/// Sets a flag when dropped, also in a failing test, so that threads that check the flag end and
+/// can be joined.
 #[derive(Debug)]
 pub struct Stop<'a>(pub &'a AtomicBool);
 
@@ -168,17 +170,18 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Says that this test measured and could not decide; [`inconclusive!`] also returns.
+/// Reports that the measurement of this test gave no decision. [`inconclusive!`] also returns.
 pub fn undecided(reason: &dyn Display) {
     say("inconclusive", &reason.to_string());
 }
 
-/// The reason as text.
+/// Returns the reason as text.
 ///
 /// # Panics
-/// In a strict run, if the list has no such test and reason.
+/// In a strict run, if the list does not have this test and reason.
 fn accepted(reason: &dyn Display) -> String {
     let reason = reason.to_string();
+    // Without strict mode, every skip is accepted.
     if std::env::var_os("OVERLANE_STRICT").is_some_and(|value| value == "1") {
         let list = std::fs::read_to_string(EXPECTED).expect("read scripts/expected-skips");
         let name = test();
@@ -190,12 +193,12 @@ fn accepted(reason: &dyn Display) -> String {
     reason
 }
 
-/// One line about the test that runs: `KIND: TEST: REASON`.
+/// Reports a line about the current test: `KIND: TEST: REASON`.
 fn say(kind: &str, reason: &str) {
     let line = format!("{kind}: {}: {}", test(), reason.replace('\n', " "));
     eprintln!("{line}");
     if let Some(file) = std::env::var_os("OVERLANE_TEST_RECORD") {
-        // One write of a whole line, so that lines of tests beside each other stay whole.
+        // One write per line, so that lines of parallel tests do not mix.
         let written = std::fs::OpenOptions::new().append(true).open(&file).and_then(|mut file| {
             file.write_all(format!("{} {line}\n", std::process::id()).as_bytes())
         });
@@ -205,17 +208,21 @@ fn say(kind: &str, reason: &str) {
     }
 }
 
-/// The binary and the name of the test that runs.
+/// The crate and the name of the running test. The runner names the crate in the environment;
+/// in a guest there is only the binary's name.
 fn test() -> String {
-    let binary = std::env::current_exe().unwrap_or_default();
-    let stem = binary.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    // cargo appends a hash to the name of a test binary.
-    let binary = stem.rsplit_once('-').map_or(stem.as_str(), |(name, _)| name);
+    let of_crate = std::env::var("CARGO_PKG_NAME").ok();
+    let crate_name = of_crate.unwrap_or_else(|| {
+        let binary = std::env::current_exe().unwrap_or_default();
+        binary.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+    });
     let thread = std::thread::current();
-    format!("{binary}::{}", thread.name().unwrap_or("unnamed thread"))
+    let name = thread.name().unwrap_or("unnamed thread");
+    format!("{}::{name}", crate_name.trim_start_matches("overlane-"))
 }
 
-/// Whether `list` has a line `TEST: PART OF THE REASON` for this skip. `#` starts a comment.
+/// Returns whether `list` has a line `TEST: PART OF THE REASON` for this skip. `#` starts a
+/// comment.
 fn expected(list: &str, test: &str, reason: &str) -> bool {
     list.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).any(
         |line| {
@@ -225,7 +232,7 @@ fn expected(list: &str, test: &str, reason: &str) -> bool {
     )
 }
 
-/// Where a program is, in `PATH` or where daemons are kept.
+/// Finds a program in `PATH` or the directories of daemons.
 fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)

@@ -1,38 +1,38 @@
-//! A test of a test program as a process of its own, to be killed.
+//! Runs a test of a test program as a separate process that can be killed.
 //!
-//! The process runs one test of the same program by its name. That test asks [`is_meant`]
-//! first, builds what is to be killed, calls [`stands`], and stays in its loop.
+//! The process runs one test of the same program by name. That test checks [`is_meant`] first,
+//! builds its objects, calls [`stands`], and stays in its loop.
 
 use std::io::{self, BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// What [`stands`] begins its line with.
+/// Beginning of the line of [`stands`].
 const WORD: &str = "stands";
-/// Set in the environment of the process.
+/// Environment variable that marks the process.
 const MEANT: &str = "OVERLANE_TEST_STANDS";
 
-/// Whether this process was started by [`Standing::start`]: the test is then to build what
-/// is to be killed, and to test nothing.
+/// Returns whether this process was started by [`Standing::start`]. The test must then only build
+/// its objects, and test nothing.
 pub fn is_meant() -> bool {
     std::env::var_os(MEANT).is_some()
 }
 
-/// A running one; killed when dropped.
+/// A running process. Killed when dropped.
 #[derive(Debug)]
 pub struct Standing {
     child: Child,
-    /// Closed, it is told to end.
+    /// Closing it ends the process.
     input: Option<ChildStdin>,
     lines: Lines<BufReader<ChildStdout>>,
     said: String,
 }
 
 impl Standing {
-    /// Runs the test `name` of the calling program, with these variables in its
-    /// environment besides, and waits until it stands.
+    /// Runs the test `name` of the calling program with additional environment variables, and waits
+    /// until it is ready.
     ///
     /// # Errors
-    /// When it cannot be started, or ends before it stands.
+    /// If it cannot be started, or ends before it is ready.
     pub fn start(name: &str, environment: &[(&str, &str)]) -> io::Result<Standing> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(["--exact", name, "--nocapture"])
@@ -46,6 +46,7 @@ impl Standing {
         let lines = BufReader::new(output).lines();
         let mut standing = Standing { child, input, lines, said: String::new() };
         loop {
+            // Skip the output of the test harness.
             let line = standing.lines.next().ok_or_else(|| ended(name))??;
             if let Some(said) = line.strip_prefix(WORD) {
                 standing.said = said.trim().to_owned();
@@ -54,39 +55,39 @@ impl Standing {
         }
     }
 
-    /// Process ID of the standing process.
+    /// Returns the process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it told [`stands`] to say.
+    /// Returns the words that the process passed to [`stands`].
     pub fn said(&self) -> &str {
         &self.said
     }
 
-    /// Asks it a line, and waits for the line with which it answers.
+    /// Sends a line, and waits for the answer line.
     ///
     /// # Errors
-    /// When it has ended.
+    /// If the process has ended.
     pub fn ask(&mut self, line: &str) -> io::Result<String> {
         let input = self.input.as_mut().ok_or_else(|| ended(line))?;
         writeln!(input, "{line}")?;
         self.lines.next().ok_or_else(|| ended(line))?
     }
 
-    /// Kills it, and waits for its end.
+    /// Kills the process, and waits for its end.
     ///
     /// # Errors
-    /// None that a child is known to give.
+    /// None are known for a child process.
     pub fn kill(&mut self) -> io::Result<()> {
         self.child.kill()?;
         self.child.wait().map(drop)
     }
 
-    /// Tells it to end, and waits for that.
+    /// Closes its input, and waits for its end.
     ///
     /// # Errors
-    /// None that a child is known to give.
+    /// None are known for a child process.
     pub fn end(&mut self) -> io::Result<()> {
         self.input = None;
         self.child.wait().map(drop)
@@ -95,7 +96,7 @@ impl Standing {
 
 impl Drop for Standing {
     fn drop(&mut self) {
-        // It may have ended before.
+        // Ignore errors: it may already have ended.
         let _ = self.kill();
     }
 }
@@ -104,10 +105,10 @@ fn ended(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, format!("{what}: the process has ended"))
 }
 
-/// In that process: says that it stands, and `words` besides; gives the lines that it is
-/// asked, until it is told to end, or whoever started it is gone.
+/// Runs in the process: reports readiness with `words`. Returns the received lines, until the input
+/// is closed.
 pub fn stands(words: &str) -> impl Iterator<Item = String> {
-    // The test harness has printed the test's name without a line end.
+    // Start a new line, because the test harness has printed the name without one.
     println!("\n{WORD} {words}");
     io::stdin().lines().map_while(io::Result::ok)
 }

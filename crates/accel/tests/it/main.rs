@@ -1,0 +1,3 @@
+//! Tests that need no rights.
+
+mod modules;

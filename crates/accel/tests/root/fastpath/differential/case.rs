@@ -1,0 +1,103 @@
+//! What is sent: valid, odd and malformed frames.
+
+use packet::checksum::Sum;
+use packet::ethernet::MacAddr;
+use packet::vnet_hdr::{Layout, VnetHdr, gso_type};
+
+use super::super::build::{Random, Spec};
+use super::{CLIENT, MAC_A, VNET};
+
+/// A frame as a tenant's device hands it over, with its vnet header.
+#[derive(Clone, Debug)]
+pub struct Case {
+    vnet: VnetHdr,
+    pub frame: Vec<u8>,
+}
+
+impl Case {
+    /// To an address of the other tenant, or of the router before it.
+    pub fn random(random: &mut Random, to: MacAddr) -> Case {
+        let mut spec = Spec::random(random, false);
+        let one = random.once_in(2);
+        if one {
+            spec.payload =
+                [0, 1, 18, 64, random.below(1500), 1380 + random.below(80)][random.below(6)];
+            spec.gso_size = 1;
+        }
+        let (mut vnet, mut frame) = spec.build();
+        frame[..6].copy_from_slice(&to.0);
+        frame[6..12].copy_from_slice(&MAC_A);
+        if !spec.udp && !random.once_in(3) {
+            let at = usize::from(vnet.csum_start);
+            frame[at..at + 2].copy_from_slice(&CLIENT.port().to_be_bytes());
+        }
+        if one {
+            vnet = VnetHdr { gso_type: gso_type::NONE, gso_size: 0, ..vnet };
+            if random.once_in(2) {
+                let (start, offset) = (vnet.csum_start, vnet.csum_offset);
+                packet::checksum::complete_partial(&mut frame, start.into(), offset.into())
+                    .unwrap();
+                vnet = VnetHdr::default();
+            }
+        }
+        // Odd and malformed: anything in the headers, addresses included.
+        if random.once_in(3) {
+            for _ in 0..1 + random.below(3) {
+                let at = random.below(frame.len().min(80));
+                // Of the addresses the first bytes only: never the other tenant's.
+                frame[if at < 12 { at / 6 * 6 } else { at }] = random.next() as u8 & 0xfe;
+            }
+        }
+        // What was changed in the header is to reach the router, too.
+        if random.once_in(2) && frame.len() >= 34 && frame[12..15] == [8, 0, 0x45] {
+            frame[24..26].fill(0);
+            let sum = Sum::of(&frame[14..34]).checksum();
+            frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        }
+        if random.once_in(12) {
+            frame.truncate(14 + random.below(frame.len() - 13));
+        }
+        if random.once_in(12) {
+            frame.resize((frame.len() + random.below(40)).min(65_535), 0);
+        }
+        if random.once_in(20) {
+            frame[..6]
+                .copy_from_slice(&[[0xff; 6], [0x33, 0x33, 0, 0, 0, 9], MAC_A][random.below(3)]);
+        }
+        Case { vnet, frame }
+    }
+
+    /// The client's part in the connection's beginning.
+    pub fn handshake(to: MacAddr, flags: u8, sequence: u32, acknowledgement: u32) -> Case {
+        let spec = Spec {
+            payload: 0,
+            gso_size: 1,
+            tcp_options: 0,
+            flags,
+            sequence,
+            acknowledgement,
+            ..Spec::PLAIN
+        };
+        let (vnet, mut frame) = spec.build();
+        frame[..6].copy_from_slice(&to.0);
+        frame[6..12].copy_from_slice(&MAC_A);
+        frame[34..36].copy_from_slice(&CLIENT.port().to_be_bytes());
+        Case { vnet: VnetHdr { gso_type: gso_type::NONE, gso_size: 0, ..vnet }, frame }
+    }
+
+    /// One that both hosts take, where it is not the slow path's turn.
+    pub fn probe(to: MacAddr) -> Case {
+        let spec = Spec { udp: true, payload: 64, gso_size: 1, ..Spec::PLAIN };
+        let (vnet, mut frame) = spec.build();
+        frame[..6].copy_from_slice(&to.0);
+        frame[6..12].copy_from_slice(&MAC_A);
+        Case { vnet: VnetHdr { gso_type: gso_type::NONE, gso_size: 0, ..vnet }, frame }
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; VNET];
+        self.vnet.emit(Layout::Basic, &mut bytes).unwrap();
+        bytes.extend_from_slice(&self.frame);
+        bytes
+    }
+}

@@ -1,0 +1,201 @@
+//! Flows without a verdict: rules see every packet of them, and the tunnel's own way is passed by.
+
+use std::process::Command;
+
+use accel::{Accel, Options, Wanted};
+use test_support::{need, require};
+use testbed::{Host, NIC, Offload, poll};
+
+use super::pair::{DEVICE, LIMIT, Pair, TENANT_B, sh};
+use super::underlay::Underlay;
+use super::verdicts::accelerate;
+use super::wire::captures_of;
+
+/// It depends on the packet: no flow gets a verdict.
+const HOLDS: &str = "
+    nft add table inet held
+    nft 'add chain inet held c { type filter hook forward priority 0; }'
+    nft add rule inet held c ip protocol icmp counter
+    nft add rule inet held c ct state invalid drop
+    nft add rule inet held c meta length 1-65535 accept";
+
+/// A routed pair with the rules in both hosts.
+fn held(underlay: Underlay, offload: Offload, udp_csum: bool, bridge: bool) -> Pair {
+    let pair = Pair::routed_over(underlay, offload, udp_csum, bridge);
+    for host in [&pair.a, &pair.b] {
+        sh(host, HOLDS);
+    }
+    pair
+}
+
+fn sent(accel: &Accel) -> u64 {
+    accel.status().sent_half().packets
+}
+
+fn received(accel: &Accel) -> u64 {
+    accel.status().packets("decap_half")
+}
+
+fn counts([a, b]: &[Accel; 2]) -> [u64; 4] {
+    [sent(a), received(a), sent(b), received(b)]
+}
+
+/// Sends until packets of both directions go so in both hosts. Where outer checksums are sent,
+/// echoes do not: BPF cannot sum them up.
+fn settle(pair: &Pair, accels: &[Accel; 2]) {
+    poll("the half path, both ways", LIMIT, || {
+        let before = counts(accels);
+        pair.stream(TENANT_B.into(), 100);
+        let now = counts(accels);
+        let all = now.iter().zip(before).all(|(now, before)| *now > before);
+        let seen = || format!("{:#?}", accels.each_ref().map(Accel::status));
+        Ok(all.then_some(()).ok_or_else(seen))
+    })
+    .unwrap();
+}
+
+/// How many of so many echoes are answered; the last is waited for so long, seconds.
+fn answered(pair: &Pair, of: usize, wait: &str, more: &[&str]) -> usize {
+    let mut ping = Command::new("ping");
+    ping.args(["-n", "-q", "-i", "0.002", "-W", wait, "-c", &of.to_string()]).args(more);
+    ping.arg(TENANT_B.to_string());
+    // Its status is not 0 where an answer is missing.
+    let output = pair.tenant_a.netns().run(|| ping.output().unwrap()).unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let words: Vec<&str> = said.split_whitespace().collect();
+    let at = words.iter().position(|word| word.starts_with("received")).expect(&said);
+    words[at - 1].parse().unwrap()
+}
+
+#[test]
+fn bytes_go_both_ways_past_the_device_only() {
+    require!(need::root(), need::tool("nft"));
+    for underlay in Underlay::BOTH {
+        for (offload, udp_csum, bridge) in [
+            (Offload::Full, false, false),
+            (Offload::None, false, true),
+            (Offload::Full, true, true),
+        ] {
+            let pair = held(underlay, offload, udp_csum, bridge);
+            let accels = accelerate(&pair);
+            let counters = |host: &Host, device| host.netlink().link(device).unwrap().counters;
+            settle(&pair, &accels);
+            let (nic, device) = (counters(&pair.b, NIC), counters(&pair.b, DEVICE));
+            let before = counts(&accels);
+            let what = format!("{offload} over {underlay:?}, checksum {udp_csum}");
+            // How many of them are GSO packets, which do not go so from the wire, is the moment's.
+            poll(&format!("packets of {what}"), LIMIT, || {
+                pair.stream(TENANT_B.into(), 3_000_000);
+                pair.stream("fd00::12".parse().unwrap(), 3_000_000);
+                for size in ["0", "1", "1000", "1399"] {
+                    pair.ping(&["-s", size]);
+                }
+                pair.ping6();
+                let all = counts(&accels).iter().zip(before).all(|(now, before)| now - before > 20);
+                Ok(all
+                    .then_some(())
+                    .ok_or_else(|| format!("{:#?}", accels.each_ref().map(Accel::status))))
+            })
+            .unwrap();
+            // What was delivered here, the device has not seen.
+            let half = received(&accels[1]) - before[3];
+            let slow = counters(&pair.b, DEVICE).since(&device);
+            let all = counters(&pair.b, NIC).since(&nic);
+            assert!(slow.rx_packets + half <= all.rx_packets, "{what}: {slow:?} {half} {all:?}");
+            let hits = accels.iter().map(|a| a.status().packets("encap_hit")).sum::<u64>();
+            assert_eq!(hits, 0, "{what}: rules see all of it");
+        }
+    }
+}
+
+#[test]
+fn on_the_wire_it_looks_as_the_kernel_s() {
+    require!(need::root(), need::tool("nft"));
+    for underlay in Underlay::BOTH {
+        for udp_csum in [false, true] {
+            let pair = held(underlay, Offload::None, udp_csum, true);
+            captures_of(&pair, underlay, udp_csum, sent);
+        }
+    }
+}
+
+/// What each rule is, and where: `true` in the sender's host.
+const FORBIDS: [(&str, bool); 6] = [
+    ("iptables-nft -I FORWARD -p icmp -j DROP", true),
+    ("iptables-nft -I FORWARD -p icmp -j DROP", false),
+    ("iptables-nft -t raw -I PREROUTING -i DEVICE -p icmp -j DROP", false),
+    ("iptables-nft -t mangle -I POSTROUTING -o DEVICE -p icmp -j DROP", true),
+    // About the tunnel's datagrams.
+    ("iptables-nft -I OUTPUT -p udp --dport 4789 -j DROP", true),
+    ("iptables-nft -I INPUT -p udp --dport 4789 -j DROP", false),
+];
+
+#[test]
+fn what_a_rule_forbids_does_not_arrive() {
+    require!(need::root(), need::tool("nft"), need::tool("iptables-nft"));
+    let pair = held(Underlay::V4, Offload::Full, false, true);
+    let accels = accelerate(&pair);
+    for (rule, in_a) in FORBIDS {
+        settle(&pair, &accels);
+        let host = if in_a { &pair.a } else { &pair.b };
+        let rule = rule.replace("DEVICE", DEVICE);
+        sh(host, &rule);
+        assert_eq!(answered(&pair, 20, "0.2", &[]), 0, "{rule}");
+        sh(host, &rule.replace(" -I ", " -D "));
+    }
+    settle(&pair, &accels);
+    // Each packet comes to the rules.
+    let seen = |host: &Host| {
+        let mut list = Command::new("nft");
+        let rules = host.run(list.args(["list", "chain", "inet", "held", "c"])).unwrap();
+        let words: Vec<&str> = rules.split_whitespace().collect();
+        let at = words.iter().position(|word| *word == "packets").unwrap();
+        words[at + 1].parse::<u64>().unwrap()
+    };
+    let before = [&pair.a, &pair.b].map(seen);
+    assert_eq!(answered(&pair, 50, "10", &[]), 50);
+    for (host, before) in [&pair.a, &pair.b].into_iter().zip(before) {
+        assert_eq!(seen(host) - before, 100, "there and back");
+    }
+}
+
+/// The tunnel's datagrams inherit marks of the packets inside, which other rules may be about.
+#[test]
+fn packets_with_a_mark_take_the_whole_way() {
+    require!(need::root(), need::tool("nft"), need::tool("iptables-nft"));
+    let pair = held(Underlay::V4, Offload::Full, false, true);
+    let accels = accelerate(&pair);
+    sh(
+        &pair.a,
+        "iptables-nft -t mangle -I FORWARD -p icmp -m length --length 528 -j MARK --set-mark 1
+         iptables-nft -I OUTPUT -m mark --mark 1 -j DROP",
+    );
+    settle(&pair, &accels);
+    assert_eq!(answered(&pair, 20, "0.2", &["-s", "500"]), 0);
+    assert_eq!(answered(&pair, 20, "10", &["-s", "501"]), 20);
+}
+
+/// Rules about the tunnel's datagrams are to count each of them.
+#[test]
+fn with_accounting_it_is_not_taken() {
+    require!(need::root(), need::tool("nft"));
+    let pair = held(Underlay::V4, Offload::Full, false, true);
+    for host in [&pair.a, &pair.b, &pair.tenant_a, &pair.tenant_b] {
+        host.settle().unwrap();
+    }
+    let start = |host: &Host| {
+        let options = Options { accounting: true, ..Options::default() };
+        Accel::with(host.netns(), Wanted::All, options).unwrap()
+    };
+    let accels = [start(&pair.a), start(&pair.b)];
+    poll("packets that the rules are to see", LIMIT, || {
+        pair.ping(&[]);
+        let slow = accels.iter().all(|accel| {
+            let status = accel.status();
+            status.packets("decap_verdict") + status.packets("decap_tracking") > 10
+        });
+        Ok(slow.then_some(()).ok_or_else(|| format!("{:#?}", accels.each_ref().map(Accel::status))))
+    })
+    .unwrap();
+    assert_eq!(counts(&accels), [0; 4]);
+}

@@ -1,0 +1,121 @@
+//! A process that is killed under datagrams both ways: none of them is lost.
+
+use std::net::UdpSocket;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+use accel::{Accel, Wanted};
+use nix::sys::socket::{setsockopt, sockopt};
+use sys::netns::NetNs;
+use test_support::standing::{Standing, is_meant, stands};
+use test_support::{need, require};
+use testbed::{Host, Offload, poll};
+
+use super::pair::{LIMIT, Pair, TENANT_A, TENANT_B};
+use super::sandboxed::pairs;
+use super::underlay::Underlay;
+
+/// Where the process that is to be killed finds its namespace.
+const NETNS: &str = "OVERLANE_ACCEL_TEST_NETNS";
+/// The test that another process runs, to be killed in it.
+const STANDING: &str = "fastpath::killed::a_kill_loses_no_packet";
+
+/// In a process of its own.
+fn stands_until_killed() {
+    let path = std::env::var(NETNS).unwrap();
+    let netns = NetNs::open(path.as_ref()).unwrap();
+    let accel = Accel::start(&netns, Wanted::All).unwrap();
+    // What is counted, each time it is asked; until it is killed.
+    for _ in stands("") {
+        let status = accel.status();
+        println!("{} {}", status.packets("encap_hit"), status.packets("decap_hit"));
+    }
+}
+
+#[test]
+fn a_kill_loses_no_packet() {
+    if is_meant() {
+        return stands_until_killed();
+    }
+    require!(need::root());
+    for underlay in Underlay::BOTH {
+        kill(&Pair::over(underlay, Offload::Full, false), 2);
+    }
+}
+
+#[test]
+fn a_kill_loses_no_packet_and_what_it_left_is_removed_by_the_next() {
+    require!(need::root());
+    for (underlay, rounds) in [(Underlay::V4, 5), (Underlay::V6, 2)] {
+        let pair = Pair::sandboxed_over(underlay, Offload::Full, false);
+        kill(&pair, rounds);
+        let accel = Accel::start(pair.b.netns(), Wanted::All).unwrap();
+        assert_eq!(pairs(&pair.b).len(), 1);
+        drop(accel);
+        assert_eq!(pairs(&pair.b), Vec::<String>::new());
+    }
+}
+
+/// Packets that it has sent and received by the fast path.
+fn hits(standing: &mut Standing) -> [u64; 2] {
+    let line = standing.ask("").unwrap();
+    let mut words = line.split(' ').map(|word| word.parse().unwrap());
+    [words.next().unwrap(), words.next().unwrap()]
+}
+
+/// Kills a process that accelerates the second host.
+fn kill(pair: &Pair, rounds: usize) {
+    // A killed process's programs go one after the other.
+    for round in 0..rounds {
+        let fd = pair.b.netns().as_fd().as_raw_fd();
+        let path = format!("/proc/{}/fd/{fd}", std::process::id());
+        let mut standing = Standing::start(STANDING, &[(NETNS, &path)]).unwrap();
+        poll("the fast path of b", LIMIT, || {
+            let before = hits(&mut standing);
+            pair.ping(&[]);
+            let now = hits(&mut standing);
+            let both = now[0] > before[0] && now[1] > before[1];
+            Ok(both.then_some(()).ok_or_else(|| format!("{now:?}")))
+        })
+        .unwrap();
+        let socket = |host: &Host| host.netns().run(|| UdpSocket::bind("0.0.0.0:5405").unwrap());
+        let (one, other) = (socket(&pair.tenant_a).unwrap(), socket(&pair.tenant_b).unwrap());
+        one.connect((TENANT_B, 5405)).unwrap();
+        other.connect((TENANT_A, 5405)).unwrap();
+        for socket in [&one, &other] {
+            socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            setsockopt(socket, sockopt::RcvBufForce, &(8 << 20)).unwrap();
+        }
+        const SENT: u32 = 20_000;
+        let send = |socket: &UdpSocket| {
+            for number in 0..SENT {
+                socket.send(&number.to_ne_bytes()).unwrap();
+                std::thread::sleep(Duration::from_micros(20));
+            }
+        };
+        let receive = |socket: &UdpSocket| {
+            let mut buffer = [0; 4];
+            // Whoever sends may be held up for longer than packets take.
+            std::iter::from_fn(|| socket.recv(&mut buffer).ok()).take(SENT as usize).count() as u32
+        };
+        let received = std::thread::scope(|scope| {
+            let received = [&one, &other].map(|socket| scope.spawn(|| receive(socket)));
+            scope.spawn(|| send(&one));
+            scope.spawn(|| send(&other));
+            poll("datagrams by the fast path", LIMIT, || {
+                let before = hits(&mut standing);
+                std::thread::sleep(Duration::from_millis(10));
+                let now = hits(&mut standing);
+                let both = now[0] > before[0] + 10 && now[1] > before[1] + 10;
+                Ok(both.then_some(()).ok_or_else(|| format!("{now:?}")))
+            })
+            .unwrap();
+            standing.kill().unwrap();
+            received.map(|thread| thread.join().unwrap())
+        });
+        assert_eq!(received, [SENT, SENT], "round {round}");
+        // Without programs, and of no use to anyone.
+        assert_eq!(pairs(&pair.b).len(), usize::from(pair.sandboxes.is_some()));
+        pair.ping(&[]);
+    }
+}

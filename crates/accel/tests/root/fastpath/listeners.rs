@@ -1,0 +1,47 @@
+//! Packet sockets where the fast path passes by are told of.
+
+use std::process::Command;
+
+use accel::status::Listener;
+use test_support::{need, require};
+use testbed::{Host, Offload, Process, Processes, poll};
+
+use super::pair::{BRIDGE, DEVICE, LIMIT, PORT, Pair};
+
+fn listen(processes: &Processes, host: &Host, device: &str) -> Process {
+    let mut command = Command::new("tcpdump");
+    command.args(["-p", "-n", "-i", device, "-w", "/dev/null"]);
+    processes.start(host, &mut command).unwrap()
+}
+
+#[test]
+fn who_listens_where_packets_pass_by_is_told() {
+    require!(need::root(), need::tool("tcpdump"));
+    let pair = Pair::new(Offload::Full, false);
+    let accels = pair.accelerate();
+    let processes = Processes::new().unwrap();
+    let told = |expected: &[Option<&str>]| {
+        poll(&format!("{expected:?} in the status"), LIMIT, || {
+            let status = accels[0].status();
+            let Some(listeners) = status.listeners.clone() else { return Ok(Err("null".into())) };
+            let devices: Vec<Option<&str>> =
+                listeners.iter().map(|Listener { device, .. }| device.as_deref()).collect();
+            Ok(if devices == expected { Ok(()) } else { Err(format!("{listeners:?}")) })
+        })
+        .unwrap();
+    };
+    told(&[]);
+    for (device, expected) in
+        [("any", None), (BRIDGE, Some(BRIDGE)), (DEVICE, Some(DEVICE)), (PORT, Some(PORT))]
+    {
+        let process = listen(&processes, &pair.a, device);
+        told(&[expected]);
+        drop(process);
+        told(&[]);
+    }
+    // What comes by the NIC is seen there on either path; other hosts are none of ours.
+    let _nic = listen(&processes, &pair.a, "nic0");
+    let _other = listen(&processes, &pair.b, "any");
+    let _port = listen(&processes, &pair.a, PORT);
+    told(&[Some(PORT)]);
+}

@@ -1,0 +1,30 @@
+//! The socket of a VXLAN device is the kernel's alone.
+
+use std::net::{SocketAddr, UdpSocket};
+
+use nix::errno::Errno;
+use test_support::{need, require};
+use testbed::Offload;
+
+use super::pair::Pair;
+
+/// What comes to a tunnel's port is nobody's but the tunnel's: the fast path takes nothing
+/// from another socket.
+#[test]
+fn nobody_else_gets_the_port_of_a_tunnel() {
+    require!(need::root());
+    let pair = Pair::new(Offload::Full, true);
+    let shared = |address| sys::udp::bind_shared(address).map(drop).map_err(|error| error.errno);
+    let alone = |address: SocketAddr| {
+        let errno = |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap());
+        UdpSocket::bind(address).map(drop).map_err(errno)
+    };
+    for address in ["0.0.0.0:4789", "10.0.0.1:4789"] {
+        let address: SocketAddr = address.parse().unwrap();
+        let got = pair.a.netns().run(|| (alone(address), shared(address))).unwrap();
+        assert_eq!(got, (Err(Errno::EADDRINUSE), Err(Errno::EADDRINUSE)), "{address}");
+    }
+    // Its neighbours' are free.
+    let got = pair.a.netns().run(|| alone("10.0.0.1:4790".parse().unwrap())).unwrap();
+    assert_eq!(got, Ok(()));
+}

@@ -1,0 +1,157 @@
+//! What may have arrived and what must have.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use super::bed::Key;
+use super::rules::Style;
+use super::traffic::{Kind, Received, Sent, Taken};
+
+/// What a call that has returned may still let pass: the fast path's bound.
+const BOUND: Duration = Duration::from_millis(10);
+/// How long a packet may be under way on a busy machine. What is sent so shortly before a
+/// rule forbids it need not arrive.
+pub const UNDER_WAY: Duration = Duration::from_millis(300);
+/// Problems of each kind that are told.
+const TOLD: usize = 10;
+
+/// A change of a rule: when the call began and when it had returned.
+#[derive(Debug, Clone, Copy)]
+pub struct Flip {
+    pub start: Instant,
+    pub end: Instant,
+    pub deny: bool,
+}
+
+/// The changes of each key, in order. First all is allowed.
+#[derive(Default)]
+pub struct Flips(HashMap<Key, Vec<Flip>>);
+
+impl Flips {
+    pub fn add(&mut self, key: Key, flip: Flip) {
+        self.0.entry(key).or_default().push(flip);
+    }
+
+    /// Whether the key is denied now.
+    pub fn denies(&self, key: Key) -> bool {
+        self.0.get(&key).and_then(|flips| flips.last()).is_some_and(|flip| flip.deny)
+    }
+
+    /// The last change that was in force for certain, and the next one.
+    fn around(&self, key: Key, sent: Instant) -> Option<(Option<Flip>, Option<Flip>)> {
+        let flips = self.0.get(&key).map_or(&[][..], Vec::as_slice);
+        let next = flips.iter().position(|flip| flip.start >= sent).unwrap_or(flips.len());
+        let last = next.checked_sub(1).map(|at| flips[at]);
+        // Within the bound it is not certain.
+        let is_certain = last.is_none_or(|last| last.end + BOUND < sent);
+        is_certain.then(|| (last, flips.get(next).copied()))
+    }
+
+    /// Forbidden when it was sent, and still when it arrived.
+    fn forbids(&self, key: Key, sent: Instant, received: Instant) -> bool {
+        let Some((Some(last), next)) = self.around(key, sent) else { return false };
+        last.deny && next.is_none_or(|next| received < next.start)
+    }
+
+    /// Whether it was forbidden when it was sent.
+    fn forbade(&self, key: Key, sent: Instant) -> bool {
+        self.around(key, sent).is_some_and(|(last, _)| last.is_some_and(|last| last.deny))
+    }
+
+    /// Allowed when it was sent and long enough after.
+    fn allows(&self, key: Key, sent: Instant) -> bool {
+        let Some((last, next)) = self.around(key, sent) else { return false };
+        last.is_none_or(|last| !last.deny) && next.is_none_or(|next| sent + UNDER_WAY < next.start)
+    }
+}
+
+/// What became of a round's packets, or of all.
+#[derive(Default)]
+pub struct Verdict {
+    flips: usize,
+    allowed: usize,
+    forbidden: usize,
+    undecided: usize,
+    arrived: usize,
+    /// Forbidden, and arrived.
+    pub late: Vec<String>,
+    /// Allowed, and lost.
+    pub lost: Vec<String>,
+}
+
+impl Verdict {
+    pub fn add(&mut self, other: Verdict) {
+        self.flips += other.flips;
+        self.allowed += other.allowed;
+        self.forbidden += other.forbidden;
+        self.undecided += other.undecided;
+        self.arrived += other.arrived;
+    }
+
+    /// There was enough of everything for the test to say something.
+    pub fn is_of_use(&self) {
+        assert!(
+            self.flips > 50 && self.allowed > 500 && self.forbidden > 100 && self.arrived > 500,
+            "{self}"
+        );
+    }
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} changes of rules; {} packets allowed and arrived, {} forbidden and lost, {} sent \
+             about a change",
+            self.flips, self.allowed, self.forbidden, self.undecided
+        )
+    }
+}
+
+/// The keys on whose rules it depends that a packet arrives.
+fn keys(style: Style, key: Key, kind: Kind) -> Vec<Key> {
+    match kind {
+        // Under way for long, in both directions.
+        Kind::Flow | Kind::Stream if style.spares_established() => vec![],
+        // What is seen of it is that its answer came.
+        Kind::Connection if !style.spares_established() => vec![key, key.back()],
+        _ => vec![key],
+    }
+}
+
+pub fn judge(style: Style, flips: &Flips, taken: Taken) -> Verdict {
+    let Taken { sent, received } = taken;
+    let mut verdict = Verdict {
+        flips: flips.0.values().map(Vec::len).sum(),
+        arrived: received.len(),
+        ..Verdict::default()
+    };
+    let mut arrived = HashSet::new();
+    for Received { id, key, kind, sent, at } in received {
+        arrived.insert(id);
+        for rule in keys(style, key, kind).into_iter().filter(|rule| flips.forbids(*rule, sent, at))
+        {
+            let last = flips.around(rule, sent).and_then(|(last, _)| last);
+            let late = last.map_or(Duration::ZERO, |last| sent - last.end);
+            verdict.late.push(format!(
+                "{kind:?} {key:?}, sent {late:?} after the call that forbids {rule:?}, arrived"
+            ));
+        }
+    }
+    for Sent { id, key, kind, at } in sent {
+        let rules = keys(style, key, kind);
+        if rules.iter().any(|rule| flips.forbade(*rule, at)) {
+            verdict.forbidden += 1;
+        } else if rules.iter().all(|rule| flips.allows(*rule, at)) {
+            verdict.allowed += 1;
+            if !arrived.contains(&id) {
+                verdict.lost.push(format!("{kind:?} {key:?}: allowed, and lost"));
+            }
+        } else {
+            verdict.undecided += 1;
+        }
+    }
+    verdict.late.truncate(TOLD);
+    verdict.lost.truncate(TOLD);
+    verdict
+}

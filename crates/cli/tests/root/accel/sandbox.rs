@@ -1,0 +1,306 @@
+//! The fast path beside devices in a sandbox, as Docker's Swarm has them: with the rights
+//! that the units give, and killed.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use lab::Network;
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use sys::tcx::{self, Hook};
+use test_support::{need, require};
+use testbed::{Host, poll};
+
+use super::foreground::{Foreground, LIMIT, OVERLANE};
+use super::{Connection, Served, network, run, text};
+
+const DEVICE: &str = "vxlan0";
+const PORT: &str = "veth0";
+const BRIDGE: &str = "br0";
+
+/// Moves what is not the NIC of a host into a namespace of its own.
+pub fn sandbox(network: &Network, host: &str) -> Host {
+    let host = network.host(host).unwrap().netlink();
+    let sandbox = Host::new("sandbox").unwrap();
+    let mtu = host.link(DEVICE).unwrap().mtu;
+    host.delete_link(BRIDGE).unwrap();
+    for device in [DEVICE, PORT] {
+        host.set_netns(device, sandbox.netns()).unwrap();
+        sandbox.netlink().set_up(device).unwrap();
+    }
+    sandbox.bridge(BRIDGE, mtu, &[DEVICE, PORT]).unwrap();
+    sandbox
+}
+
+/// What a sandbox's device is called.
+fn device(sandbox: &Host) -> String {
+    format!("net:[{}]/{DEVICE}", sandbox.netns().inode())
+}
+
+pub fn links(host: &Host) -> BTreeSet<String> {
+    host.netlink().links().unwrap().into_iter().map(|link| link.name).collect()
+}
+
+/// Programs at all devices of a host. A device that goes while they are counted, as the pair
+/// into a sandbox does, has none.
+fn programs(host: &Host) -> u32 {
+    let links = host.netlink().links().unwrap();
+    let at = |index, hook| match tcx::count(index, hook) {
+        Err(error) if error.errno == Errno::ENODEV => 0,
+        count => count.unwrap(),
+    };
+    let all = || {
+        links.iter().map(|link| at(link.index, Hook::Ingress) + at(link.index, Hook::Egress)).sum()
+    };
+    host.netns().run(all).unwrap()
+}
+
+#[test]
+fn a_kill_beside_a_sandbox_leaves_an_unused_pair_that_off_and_the_next_start_remove() {
+    let network = require!(network());
+    let sandboxes = ["a", "b"].map(|host| sandbox(&network, host));
+    let served = Served::of(&network, "b");
+    let host = network.host("b").unwrap();
+    let mut connection = Connection::new(&network);
+    connection.exchange();
+    let before = [links(host), links(&sandboxes[1])];
+    let pair = format!("ovl{}", sandboxes[1].netns().inode());
+    let with_pair = before.clone().map(|mut links| {
+        links.insert(pair.clone());
+        links
+    });
+
+    for removed_by_off in [true, false] {
+        let (mut killed, _) = run(&served, "--all");
+        connection.until_taken(&served);
+        // The pair may come a turn later than the tunnel.
+        poll("programs in host and sandbox", LIMIT, || {
+            let both = [programs(host), programs(&sandboxes[1])];
+            Ok(if both.iter().all(|count| *count >= 2) { Ok(()) } else { Err(format!("{both:?}")) })
+        })
+        .unwrap();
+
+        // Under traffic that must not notice.
+        let (done, exchanged) = (AtomicBool::new(false), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            let traffic = scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    connection.exchange();
+                    exchanged.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            let more = |what: &str| {
+                let before = exchanged.load(Ordering::Relaxed);
+                poll(what, LIMIT, || {
+                    let now = exchanged.load(Ordering::Relaxed);
+                    let gone_on = now > before + 1 || traffic.is_finished();
+                    Ok(gone_on.then_some(()).ok_or_else(|| format!("{now} exchanges")))
+                })
+                .unwrap();
+            };
+            more("traffic");
+            killed.child.kill().unwrap();
+            assert_eq!(killed.end(), None);
+            more("traffic after the kill");
+            done.store(true, Ordering::Relaxed);
+            traffic.join().unwrap();
+        });
+
+        // Nothing but the pair, of which nobody makes use.
+        poll("the end of the programs", LIMIT, || {
+            let left = programs(host) + programs(&sandboxes[1]);
+            Ok(if left == 0 { Ok(()) } else { Err(format!("{left} programs")) })
+        })
+        .unwrap();
+        assert_eq!([links(host), links(&sandboxes[1])], with_pair);
+        let status = served.status();
+        assert_eq!(status["left_behind"], serde_json::json!([pair]), "{status}");
+        assert_eq!(status["pid"], Value::Null);
+        let said = served.accel(&["status"]);
+        assert!(text(&said.stdout).contains(&format!("left over from a killed process: {pair} ")));
+
+        if removed_by_off {
+            let said = served.off();
+            assert!(said.status.success(), "{}", text(&said.stderr));
+            assert!(text(&said.stdout).starts_with(&format!("{pair}: removed")));
+            assert_eq!([links(host), links(&sandboxes[1])], before);
+            assert!(served.status().is_null(), "{}", served.status());
+        }
+    }
+
+    // What is left by now is replaced, and works.
+    let (mut next, _) = run(&served, "--all");
+    assert_eq!([links(host), links(&sandboxes[1])], with_pair);
+    connection.until_taken(&served);
+    assert_eq!(served.status()["left_behind"], serde_json::json!([]));
+    assert!(served.off().status.success());
+    assert_eq!(next.end(), Some(0));
+    assert_eq!([links(host), links(&sandboxes[1])], before);
+    connection.exchange();
+}
+
+/// Programs for a namespace that comes later are loaded by a process that is confined.
+#[test]
+fn a_sandbox_that_comes_later_is_accelerated_by_a_confined_process() {
+    let network = require!(network());
+    let served = Served::of(&network, "b");
+    let mut connection = Connection::new(&network);
+    let (mut running, _) = run(&served, "--all");
+    connection.until_taken(&served);
+    let sandboxes = ["a", "b"].map(|host| sandbox(&network, host));
+    connection.until_taken(&served);
+    let status = served.status();
+    assert_eq!(status["devices"][0]["device"], device(&sandboxes[1]), "{status}");
+    assert!(served.off().status.success());
+    assert_eq!(running.end(), Some(0));
+}
+
+/// The finder alone tells who keeps a sandbox.
+#[test]
+fn a_killed_finder_gives_sandboxes_back_to_the_slow_path() {
+    let network = require!(network());
+    let sandboxes = ["a", "b"].map(|host| sandbox(&network, host));
+    let served = Served::of(&network, "b");
+    let mut connection = Connection::new(&network);
+    connection.exchange();
+    let (mut running, _) = run(&served, "--all");
+    connection.until_taken(&served);
+    assert!(programs(&sandboxes[1]) >= 2);
+
+    let pid = running.child.id();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let is_finder = |child: &&str| {
+        std::fs::read_to_string(format!("/proc/{child}/comm")).is_ok_and(|c| c == "accel-finder\n")
+    };
+    let finder: Vec<&str> = children.split_whitespace().filter(is_finder).collect();
+    assert_eq!(finder.len(), 1, "{children}");
+    kill(Pid::from_raw(finder[0].parse().unwrap()), Signal::SIGKILL).unwrap();
+    poll("the end of the programs in the sandbox", LIMIT, || {
+        let left = programs(&sandboxes[1]);
+        Ok(if left == 0 { Ok(()) } else { Err(format!("{left} programs")) })
+    })
+    .unwrap();
+    connection.exchange();
+    assert!(served.off().status.success());
+    assert_eq!(running.end(), Some(0));
+}
+
+/// A unit's command, and the capabilities it leaves, as setpriv has them.
+fn unit(name: &str) -> (Vec<String>, Vec<String>) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/systemd").join(name);
+    let unit = std::fs::read_to_string(&path).unwrap();
+    let value = |key: &str| {
+        let line = unit.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+        line.split(' ').map(|word| word.trim_start_matches("CAP_").to_lowercase()).collect()
+    };
+    let command: Vec<String> = value("ExecStart=/usr/bin/overlane ");
+    (command, value("CapabilityBoundingSet="))
+}
+
+/// Starts a unit's command with these capabilities, and tells whether that accelerates
+/// the device.
+fn start(
+    served: &Served,
+    command: &[String],
+    capabilities: &[&str],
+    device: &str,
+) -> (Foreground, bool) {
+    let set: String = capabilities.iter().map(|name| format!(",+{name}")).collect();
+    let mut confined = Command::new("setpriv");
+    let bounds = format!("--bounding-set=-all{set}");
+    confined.args(["--no-new-privs", "--inh-caps=-all", &bounds, OVERLANE]);
+    confined.args(command.iter().map(|word| word.replace("%i", DEVICE)));
+    confined.stderr(Stdio::null());
+    let (running, said) = Foreground::attempt(&served.host, confined, None);
+    (running, said.is_some_and(|said| said.contains(&format!("{device}: accelerated"))))
+}
+
+/// Whether the thread with the heartbeat of the process that serves the namespace runs
+/// before all that are scheduled fairly.
+fn runs_in_real_time(served: &Served) -> bool {
+    /// `SCHED_RR` of `include/uapi/linux/sched.h`.
+    const ROUND_ROBIN: &str = "2";
+    let tasks = format!("/proc/{}/task", served.status()["pid"]);
+    let stats = std::fs::read_dir(&tasks).unwrap().map(|task| {
+        let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+        let (head, fields) = stat.rsplit_once(") ").unwrap();
+        // Field 41 of proc_pid_stat(5); these begin with the third.
+        (head.ends_with("(accel"), fields.split(' ').nth(41 - 3) == Some(ROUND_ROBIN))
+    });
+    stats.into_iter().any(|(accel, round_robin)| accel && round_robin)
+}
+
+#[test]
+fn a_unit_gives_the_rights_that_its_command_needs_and_no_more() {
+    require!(need::tool("setpriv"));
+    let network = require!(network());
+    // Where a root's thread cannot be, the capability is of no use either.
+    let possible = std::thread::spawn(|| sys::priority::real_time().is_ok()).join().unwrap();
+    let mut connection = Connection::new(&network);
+    let served = Served::of(&network, "b");
+    let mut check = |name: &str, device: &str| {
+        let (command, all) = unit(name);
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        let (running, _) = start(&served, &command, &all, device);
+        // A process that ended for want of rights is not there to be asked.
+        assert!(!served.status().is_null(), "{name}: {all:?} do not suffice");
+        connection.until_taken(&served);
+        assert_eq!(runs_in_real_time(&served), possible, "{name}");
+        drop(running);
+        for without in all.iter().filter(|name| possible || **name != "sys_nice") {
+            // The next one finds nothing of the last.
+            served.off();
+            let fewer: Vec<&str> = all.iter().copied().filter(|name| name != without).collect();
+            let (_running, accelerated) = start(&served, &command, &fewer, device);
+            let whole = accelerated && runs_in_real_time(&served) == possible;
+            assert!(!whole, "{name}: {without} is not needed");
+        }
+    };
+    check("overlane-accel@.service", DEVICE);
+    let sandbox = sandbox(&network, "b");
+    check("overlane-accel.service", &device(&sandbox));
+}
+
+/// The command and the capabilities of `examples/kubernetes/accel`, as they are written there.
+fn daemonset() -> (Vec<String>, Vec<String>) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../examples/kubernetes/accel/base/daemonset.yaml");
+    let text = std::fs::read_to_string(path).unwrap();
+    let lines = || text.lines().map(str::trim);
+    let words = lines().find_map(|line| line.strip_prefix("args: [")?.strip_suffix(']')).unwrap();
+    let command = words.split(", ").map(|word| word.trim_matches('"').to_owned()).collect();
+    let added = lines().skip_while(|line| *line != "add:").skip(1);
+    let names = added.map_while(|line| line.strip_prefix("- ")?.split(' ').next());
+    (command, names.map(str::to_lowercase).collect())
+}
+
+/// An image has few capabilities, and a container those that are named.
+#[test]
+fn the_daemonset_gives_the_rights_that_its_command_needs() {
+    require!(need::tool("setpriv"));
+    let network = require!(network());
+    let mut connection = Connection::new(&network);
+    let served = Served::of(&network, "b");
+    let (command, all) = daemonset();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    assert_eq!(all.len(), 6, "{all:?}");
+    // Of the node itself, as flannel's.
+    let (running, _) = start(&served, &command, &all, DEVICE);
+    assert!(!served.status().is_null(), "{all:?} do not suffice");
+    connection.until_taken(&served);
+    drop(running);
+    // What the chart leaves away for devices of the node only.
+    let fewer: Vec<&str> = all.iter().copied().filter(|name| *name != "sys_ptrace").collect();
+    let (running, _) = start(&served, &command, &fewer, DEVICE);
+    assert!(!served.status().is_null(), "{fewer:?} do not suffice");
+    connection.until_taken(&served);
+    drop(running);
+    let sandbox = sandbox(&network, "b");
+    let (_running, _) = start(&served, &command, &all, &device(&sandbox));
+    assert!(!served.status().is_null(), "{all:?} do not suffice");
+    connection.until_taken(&served);
+}

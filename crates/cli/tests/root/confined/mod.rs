@@ -1,0 +1,150 @@
+//! What a confined program can still do when somebody else decides what it does: system
+//! calls are injected into it, each of which must fail.
+
+use std::process::Command;
+
+use attacks::{Attack, Victim, connect};
+use foreground::{Foreground, LIMIT, OVERLANE, path};
+use test_support::inject::{self, Outcome};
+use test_support::{need, require};
+use testbed::Host;
+
+mod attacks;
+use crate::foreground;
+mod units;
+
+/// Threads of a process.
+fn threads(program: &Foreground) -> Vec<i32> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", program.child.id())).unwrap();
+    tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect()
+}
+
+/// Open file descriptors of the process, by number.
+fn descriptors(program: &Foreground) -> Vec<i32> {
+    let list = std::fs::read_dir(format!("/proc/{}/fd", program.child.id())).unwrap();
+    list.map(|fd| fd.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect()
+}
+
+/// Has every thread try everything, a program started anew after each call that killed it.
+fn withstands(start: impl Fn() -> Foreground, victim: &mut Victim, attacks: &[Attack]) {
+    let mut program = start();
+    let mut succeeded = Vec::new();
+    for (number, attack) in attacks.iter().enumerate() {
+        // Each thread in turn; what is in force must be so for all.
+        let threads = threads(&program);
+        let thread = threads[number % threads.len()];
+        let outcome = attack.by(thread);
+        victim.expect_unharmed(attack.what);
+        if !outcome.is_refused() {
+            succeeded.push(format!("{}: {outcome}", attack.what));
+        }
+        if let Outcome::Killed(_) = outcome {
+            // Its devices are gone when all of its threads are.
+            let _ = program.child.wait();
+            program = start();
+        }
+    }
+    let address = victim.address();
+    for descriptor in descriptors(&program) {
+        let outcome = connect(program.child.id().cast_signed(), descriptor, &address);
+        if !outcome.is_refused() {
+            succeeded.push(format!("connect by descriptor {descriptor}: {outcome}"));
+        }
+        if let Outcome::Killed(_) = outcome {
+            let _ = program.child.wait();
+            program = start();
+        }
+    }
+    assert!(succeeded.is_empty(), "{succeeded:#?}");
+}
+
+#[test]
+fn vtep_harms_nobody() {
+    require!(inject::possible(), need::tun());
+    let (host, tenant) = (Host::new("alone").unwrap(), Host::new("tenant").unwrap());
+    host.netlink().set_up("lo").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("vtep.toml");
+    let text = format!(
+        "local = \"127.0.0.1\"\n[[network]]\nvni = 10\ntap = \"tap0\"\nnetns = \"{}\"\n\
+         remotes = [\"127.0.0.2\"]\n",
+        path(&tenant)
+    );
+    std::fs::write(&file, text).unwrap();
+    let start = || {
+        let mut command = Command::new(OVERLANE);
+        command.arg("vtep").arg("--config").arg(&file);
+        Foreground::start(&host, command, None).0
+    };
+    let mut victim = Victim::new();
+    let mut attacks = victim.attacks();
+    attacks.extend(victim.attacks_without_rights());
+    withstands(start, &mut victim, &attacks);
+}
+
+#[test]
+fn tapbridge_harms_nobody() {
+    require!(inject::possible(), need::tun());
+    for engine in ["bpf", "epoll", "uring"] {
+        let host = Host::new("alone").unwrap();
+        let start = || {
+            let mut command = Command::new(OVERLANE);
+            command.args(["tapbridge", "--left", "tap0", "--right", "tap1", "--engine", engine]);
+            // The devices of one that was killed go a moment after it.
+            testbed::poll("the end of the devices", LIMIT, || {
+                let left =
+                    host.netlink().link("tap0").is_ok() || host.netlink().link("tap1").is_ok();
+                Ok(if left { Err("they are there".to_owned()) } else { Ok(()) })
+            })
+            .unwrap();
+            Foreground::start(&host, command, None).0
+        };
+        let mut victim = Victim::new();
+        let mut attacks = victim.attacks();
+        attacks.extend(victim.attacks_without_rights());
+        withstands(start, &mut victim, &attacks);
+    }
+}
+
+#[test]
+fn accel_harms_nobody() {
+    require!(inject::possible());
+    let host = Host::new("alone").unwrap();
+    let start = || {
+        let mut command = Command::new(OVERLANE);
+        command.args(["accel", "run", "--all"]);
+        Foreground::start(&host, command, None).0
+    };
+    let mut victim = Victim::new();
+    let attacks = victim.attacks();
+    withstands(start, &mut victim, &attacks);
+}
+
+#[test]
+fn a_server_of_measurements_harms_nobody() {
+    require!(inject::possible());
+    let host = Host::new("alone").unwrap();
+    host.netlink().set_up("lo").unwrap();
+    let start = || {
+        let mut command = Command::new(OVERLANE);
+        command.args(["measure", "serve", "--bind", "127.0.0.1"]);
+        Foreground::start(&host, command, None).0
+    };
+    let mut victim = Victim::new();
+    // What it needs, or does to itself.
+    const OWN: [&str; 10] = [
+        "fork",
+        "open own memory",
+        "open a counter",
+        "change groups",
+        "load a program",
+        "make a file in memory",
+        "map code",
+        "a pair of sockets",
+        "a raw socket",
+        "kill a thread",
+    ];
+    let mut attacks = victim.attacks();
+    attacks.retain(|attack| !OWN.contains(&attack.what));
+    withstands(start, &mut victim, &attacks);
+}

@@ -1,0 +1,315 @@
+//! `overlane report`: what it writes, where, and what it refuses.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+
+use serde_json::Value;
+use test_support::{need, require};
+
+use super::launch::{Ended, entries, run};
+
+/// A results file of a short real run.
+fn results(directory: &Path, name: &str) -> (String, Value) {
+    let results = super::run::small();
+    let path = directory.join(name);
+    fs::write(&path, results.to_string()).unwrap();
+    (path.to_str().unwrap().to_owned(), results)
+}
+
+#[track_caller]
+fn refused(arguments: &[&str], named: &[&str]) -> Ended {
+    let ended = run(arguments).expect(2);
+    for text in named {
+        assert!(ended.stderr.contains(text), "{arguments:?} does not say {text:?}: {ended:#?}");
+    }
+    assert!(ended.stdout.is_empty() && !ended.stderr.contains("panicked"), "{ended:#?}");
+    ended
+}
+
+#[test]
+fn page_and_charts_are_written() {
+    require!(need::root());
+    let directory = tempfile::tempdir().unwrap();
+    let (file, _) = results(directory.path(), "r.json");
+    let page = directory.path().join("out.html");
+    let charts = directory.path().join("charts");
+    let (page_name, charts_name) = (page.to_str().unwrap(), charts.to_str().unwrap());
+    let ended = run(["report", &file, "--html", page_name, "--svg", charts_name]).expect(0);
+    assert_eq!(ended.stdout, "", "nothing else was asked for");
+    let text = fs::read_to_string(&page).unwrap();
+    assert!(text.starts_with("<!DOCTYPE html>") && text.ends_with("</html>"));
+    assert!(text.contains("Ratio to the baseline") && text.contains("Every sample"));
+    let names = entries(&charts);
+    assert!(names.iter().any(|name| name.contains("-ratio-")), "{names:?}");
+    assert!(names.iter().all(|name| name.ends_with(".svg")), "{names:?}");
+    // A second time, over what is there; and the tables when asked for too.
+    let ended = run(["report", &file, "--html", page_name, "--markdown"]).expect(0);
+    assert!(ended.stdout.starts_with("### "), "{ended:#?}");
+    for (short, long) in [("--markdown", "markdown"), ("--csv", "csv"), ("--json", "json")] {
+        let long = run(["report", &file, "--format", long]).expect(0).stdout;
+        assert_eq!(run(["report", &file, short]).expect(0).stdout, long);
+    }
+    assert_eq!(entries(directory.path()), ["charts", "out.html", "r.json"]);
+}
+
+#[test]
+fn places_that_cannot_be_written_are_found_first() {
+    let directory = tempfile::tempdir().unwrap();
+    let inside = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    // The results are not there either: the place is looked at before them.
+    refused(
+        &["report", "none.json", "--html", directory.path().to_str().unwrap()],
+        &["--html", "it is a directory"],
+    );
+    refused(
+        &["report", "none.json", "--html", &inside("no/out.html")],
+        &["--html", "No such file"],
+    );
+    refused(&["report", "none.json", "--html", "/proc/out.html"], &["--html", "cannot be written"]);
+    fs::write(inside("file"), "kept").unwrap();
+    refused(&["report", "none.json", "--svg", &inside("file")], &["--svg", "not a directory"]);
+    refused(&["report", "none.json", "--svg", &inside("no/charts")], &["--svg", "No such file"]);
+    refused(
+        &["report", "none.json", "--html", &inside("out.html")],
+        &["none.json", "No such file"],
+    );
+    refused(&["report", "r.json", "--csv", "--markdown"], &["--csv", "--markdown"]);
+    refused(&["report"], &["<FILE>"]);
+    assert_eq!(entries(directory.path()), ["file"]);
+}
+
+#[test]
+fn a_comparison_is_a_gate() {
+    require!(need::root());
+    let directory = tempfile::tempdir().unwrap();
+    let (before, mut results) = results(directory.path(), "a.json");
+    // A second run in which every mode but the baseline lost a third.
+    let after = directory.path().join("b.json");
+    for cell in results["cells"].as_array_mut().unwrap() {
+        // Few blocks prove nothing: make them many.
+        let samples = cell["samples"].as_array_mut().unwrap();
+        let copies = samples.clone();
+        for round in 1..12_u32 {
+            for (i, mut sample) in copies.iter().cloned().enumerate() {
+                sample["block"] = (round * copies.len() as u32 + i as u32).into();
+                samples.push(sample);
+            }
+        }
+    }
+    let many = directory.path().join("many.json");
+    fs::write(&many, results.to_string()).unwrap();
+    for cell in results["cells"].as_array_mut().unwrap() {
+        if cell["role"] == "measured" {
+            for sample in cell["samples"].as_array_mut().unwrap() {
+                if let Some(ratio) = sample["ratio"].as_f64() {
+                    sample["ratio"] = (ratio / 1.5).into();
+                }
+            }
+        }
+    }
+    fs::write(&after, results.to_string()).unwrap();
+    let (many, after) = (many.to_str().unwrap(), after.to_str().unwrap());
+    let gate = |a: &str, b: &str, limit: &str| run(["report", "compare", a, b, "--fail-on", limit]);
+    let lost = gate(many, after, "5%").expect(10);
+    let said = lost.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("A proven regression exceeds 5.0%"), "{lost:#?}");
+    gate(many, after, "40").expect(0);
+    gate(many, many, "0").expect(0);
+    assert!(run(["report", "compare", many, after]).expect(0).stdout.contains("worse"));
+    // JSON: valid by its schema, and the same answer.
+    let json =
+        run(["report", "compare", many, after, "--fail-on", "5%", "--json"]).expect(10).json();
+    super::schema::validate("compare", &json);
+    assert_eq!(json["failed"], true);
+    let few = run(["report", "compare", &before, &before, "--json"]).expect(0).json();
+    super::schema::validate("compare", &few);
+
+    refused(&["report", "compare", &before], &["<B>"]);
+    for limit in ["-1%", "101%", "five", ""] {
+        refused(
+            &["report", "compare", &before, after, &format!("--fail-on={limit}")],
+            &["--fail-on"],
+        );
+    }
+    let none = directory.path().join("none.json");
+    refused(
+        &["report", "compare", &before, none.to_str().unwrap()],
+        &["none.json", "No such file"],
+    );
+    let cut = directory.path().join("cut.json");
+    fs::write(&cut, &fs::read(after).unwrap()[..900]).unwrap();
+    refused(
+        &["report", "compare", &before, cut.to_str().unwrap()],
+        &["cut.json", "results are cut short"],
+    );
+    let edited = directory.path().join("edited.json");
+    results["plan"]["baseline"] = "vxlan".into();
+    fs::write(&edited, results.to_string()).unwrap();
+    refused(
+        &["report", "compare", &before, edited.to_str().unwrap()],
+        &["/plan/baseline", "\"host\"", "\"vxlan\""],
+    );
+}
+
+/// Four intervals of a testbed, recorded by `watch`.
+fn recording() -> String {
+    concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/watch.jsonl").to_owned()
+}
+
+/// Compares with a file that was read by people. `UPDATE_EXPECTED=1` writes it anew.
+fn as_expected(name: &str, got: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
+    if std::env::var_os("UPDATE_EXPECTED").is_some() {
+        fs::write(&path, got).unwrap();
+    }
+    let expected = fs::read_to_string(&path).unwrap();
+    for (number, (got, expected)) in got.lines().zip(expected.lines()).enumerate() {
+        assert_eq!(got, expected, "{name}, line {}", number + 1);
+    }
+    assert_eq!(got.len(), expected.len(), "{name}");
+}
+
+#[test]
+fn a_recording_is_reported_as_text_and_as_a_page() {
+    let text = run(["report", &recording()]).expect(0);
+    as_expected("watch.txt", &text.stdout);
+    for line in text.stdout.lines().filter(|line| !line.contains("  ")) {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    assert_eq!(run(["report", &recording(), "--format", "text"]).expect(0).stdout, text.stdout);
+    let directory = tempfile::tempdir().unwrap();
+    let page = directory.path().join("page.html");
+    let ended = run(["report", &recording(), "--html", page.to_str().unwrap()]).expect(0);
+    assert_eq!(ended.stdout, "", "nothing else was asked for");
+    let page = fs::read_to_string(&page).unwrap();
+    // A line an element, so that a difference is told by its line.
+    as_expected("watch.html", &(page.replace("><", ">\n<") + "\n"));
+    for head in ["In short", "Dropped packets over time", "Cost of the recording", "Packet paths"] {
+        assert!(page.contains(&format!("<h2>{head}</h2>")), "{head}");
+    }
+    for shown in ["Time from the previous hop, p99", "Packets per second", "NO_SOCKET", "VXLAN 42"]
+    {
+        assert!(page.contains(shown), "{shown}");
+    }
+    for forbidden in ["<script", "javascript:", "src=", "@import", "url(", "style=\""] {
+        assert!(!page.contains(forbidden), "{forbidden}");
+    }
+    assert_eq!(entries(directory.path()), ["page.html"]);
+}
+
+#[test]
+fn a_recording_from_a_pipe_is_reported() {
+    let mut command = super::launch::overlane(["report", "/dev/stdin"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut reporting = command.spawn().unwrap();
+    let mut pipe = reporting.stdin.take().unwrap();
+    let recorded = fs::read(recording()).unwrap();
+    // Not all at once.
+    for part in [&recorded[..1], &recorded[1..]] {
+        pipe.write_all(part).unwrap();
+    }
+    drop(pipe);
+    let reported = reporting.wait_with_output().unwrap();
+    let of_file = run(["report", &recording()]).expect(0);
+    assert_eq!(String::from_utf8(reported.stdout).unwrap(), of_file.stdout);
+}
+
+#[test]
+fn what_a_recording_has_not_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let charts = directory.path().join("charts");
+    let file = recording();
+    for arguments in [
+        &["--svg", charts.to_str().unwrap()][..],
+        &["--json"],
+        &["--csv"],
+        &["--markdown"],
+        &["--format", "csv"],
+    ] {
+        refused(
+            &[&["report", &file], arguments].concat(),
+            &[&format!("{}: ", arguments[0]), "only text and --html"],
+        );
+    }
+}
+
+#[test]
+fn a_damaged_recording_is_refused_by_its_line_and_no_page_is_written() {
+    let recorded = fs::read_to_string(recording()).unwrap();
+    let lines: Vec<&str> = recorded.lines().collect();
+    let directory = tempfile::tempdir().unwrap();
+    let [file, page] = ["r.jsonl", "page.html"].map(|name| directory.path().join(name));
+    let mut other: Value = serde_json::from_str(lines[0]).unwrap();
+    other["format"] = 7.into();
+    for (text, problem) in [
+        (format!("{}\n{}", lines[0], &lines[1][..500]), "line 2: EOF while parsing"),
+        (format!("{}\nnoise\n", lines[0]), "line 2: expected ident"),
+        (format!("{other}\n"), "line 1: format 7, this version reads 1"),
+        (format!("{}\n{}", lines[0], "[".repeat(20 << 20)), "line 2: "),
+        (format!("{}\n{}\n{{}}", lines[0], lines[1]), "line 3: missing field"),
+    ] {
+        fs::write(&file, text).unwrap();
+        let (file, page) = (file.to_str().unwrap(), page.to_str().unwrap());
+        let ended = refused(&["report", file, "--html", page], &["FILE: ", "r.jsonl", problem]);
+        assert!(ended.stderr.len() < 500, "{ended:?}");
+        assert_eq!(entries(directory.path()), ["r.jsonl"]);
+    }
+}
+
+/// What anybody may write into a recording is shown, and only shown.
+#[test]
+fn nothing_in_a_recording_becomes_markup_or_drives_a_terminal() {
+    const EVIL: &str = "\"'><script>alert(1)</script>&<!--]]>\x1b[31m\u{202e}\n\u{0}";
+    let recorded = fs::read_to_string(recording()).unwrap();
+    let mut lines: Vec<Value> =
+        recorded.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut number = 0;
+    for line in &mut lines {
+        line["not_seen"] = vec![EVIL].into();
+        line["time_s"] = 1e300.into();
+        line["seconds"] = 1e-300.into();
+        line["own_cpu"] = 1e308.into();
+        line["events"] = u64::MAX.into();
+        line["followed"] = u64::MAX.into();
+        line["other_ways"] = u64::MAX.into();
+        for way in line["ways"].as_array_mut().unwrap() {
+            way["ending"] = EVIL.into();
+            way["packets"] = u64::MAX.into();
+            way["example"]["source"] = EVIL.into();
+            for hop in way["hops"].as_array_mut().unwrap() {
+                number += 1;
+                hop["namespace"] = format!("{EVIL}{number}").into();
+                hop["device"] = EVIL.repeat(20).into();
+                hop["since_before"]["p99_ns"] = u64::MAX.into();
+                hop["since_before"]["count"] = u64::MAX.into();
+                hop["cut"] = 1e308.into();
+                hop["bytes"] = (-1e308).into();
+                if hop["counted"].is_object() {
+                    hop["counted"]["packets_per_s"] = 1e308.into();
+                }
+            }
+        }
+        for drop in line["drops"].as_array_mut().unwrap() {
+            drop["packets"] = u64::MAX.into();
+            for key in ["namespace", "device", "reason", "function", "meaning", "check"] {
+                drop[key] = EVIL.into();
+            }
+        }
+    }
+    let text: String = lines.iter().cycle().take(40).map(|line| format!("{line}\n")).collect();
+    let directory = tempfile::tempdir().unwrap();
+    let [file, page] = ["r.jsonl", "page.html"].map(|name| directory.path().join(name));
+    fs::write(&file, text).unwrap();
+    let (file, page) = (file.to_str().unwrap(), page.to_str().unwrap());
+    let ended = run(["report", file, "--html", page, "--format", "text"]).expect(0);
+    for c in ['\x1b', '\u{202e}', '\0'] {
+        assert!(!ended.stdout.contains(c), "{ended:?}");
+    }
+    let page = fs::read_to_string(page).unwrap();
+    assert!(!page.contains("<script") && !page.contains("<!--") && !page.contains('\x1b'));
+    assert!(page.contains("&lt;script&gt;") && !page.contains("NaN"));
+    // As it is played back, too.
+    run(["watch", file, "--once"]).expect(0);
+}

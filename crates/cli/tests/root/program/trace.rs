@@ -1,0 +1,183 @@
+//! `overlane trace`: what it refuses, and the capture file that it writes.
+
+use std::fs;
+use std::net::UdpSocket;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use lab::{Network, Params};
+use nix::sys::signal::Signal;
+use test_support::{need, require};
+use testbed::{Host, Offload, Processes};
+
+use super::launch::{Running, entries, eventually, overlane, run, turn};
+
+#[test]
+fn arguments_that_are_wrong_are_refused() {
+    for (arguments, problem) in [
+        (&["--payload", "10"][..], "--pcapng"),
+        (&["--pcapng", "x", "--payload", "1501"], "--payload: 1501: expected at most 1500 bytes"),
+        (&["--pcapng", "/nowhere/x"], "--pcapng: cannot create /nowhere/x: No such file"),
+    ] {
+        let ended = run([&["trace"], arguments].concat()).expect(2);
+        assert!(ended.stderr.contains(problem), "{ended:?}");
+    }
+    assert!(!Path::new("x").exists());
+}
+
+#[test]
+fn expressions_that_are_none_are_refused_in_libpcaps_words() {
+    require!(observe::Expression::compile("ip").map_err(|error| error.to_string()));
+    for (expression, problem) in [
+        ("tcp port", "syntax error"),
+        ("port 70000", "70000"),
+        ("host 10.1.0.300", "10.1.0.300"),
+        ("ip broadcast", "netmask not known"),
+        ("ip protochain 17", "loop"),
+        ("inbound", "not in the packet"),
+    ] {
+        for verb in ["trace", "watch"] {
+            let ended = run([verb, "--filter", expression]).expect(2);
+            let is_told = ended.stderr.contains("--filter: ") && ended.stderr.contains(problem);
+            assert!(is_told, "{verb}: {ended:?}");
+        }
+    }
+}
+
+#[test]
+fn a_capture_is_never_written_over() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("c.pcapng");
+    fs::write(&path, "mine").unwrap();
+    let ended = run(["trace", "--pcapng", path.to_str().unwrap()]).expect(2);
+    assert!(ended.stderr.contains("--pcapng: ") && ended.stderr.contains("exists"), "{ended:?}");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
+    assert_eq!(entries(directory.path()), ["c.pcapng"]);
+}
+
+fn network() -> Result<Network, String> {
+    need::root()?;
+    let params = Params::new(1500, Offload::Full);
+    lab::find("vxlan").unwrap().build(&params).map_err(|error| error.to_string())
+}
+
+/// What tshark says of a capture, without a word about the file.
+fn tshark(path: &Path, more: &[&str]) -> String {
+    let mut command = Command::new("tshark");
+    let output = command.arg("-r").arg(path).args(more).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let said: Vec<&str> = stderr.lines().filter(|line| !line.contains("Running as user")).collect();
+    assert!(output.status.success() && said.is_empty(), "{stderr}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Datagrams that somebody reads, in a tunnel: the file has every step, and ends with a whole
+/// block by Ctrl-C.
+#[test]
+fn a_capture_shows_journeys_in_tshark() {
+    const BYTES: usize = 100;
+    require!(need::root(), need::tools(&["tshark", "capinfos"]));
+    let _turn = turn();
+    let network = network().unwrap();
+    let (client, server) = (network.client(), network.server());
+    // A process finds namespaces by those who are in them.
+    let processes = Processes::new().unwrap();
+    let sleep = |host: &Arc<Host>| processes.start(host, Command::new("sleep").arg("600")).unwrap();
+    let _sleeping: Vec<_> = network.hosts().iter().map(sleep).collect();
+    let open = |address: &str| UdpSocket::bind(address).unwrap();
+    let sender = client.netns().run(|| open("0.0.0.0:0")).unwrap();
+    let listen = network.address.listen.to_string();
+    let receiver = server.netns().run(|| open(&listen)).unwrap();
+    receiver.set_nonblocking(true).unwrap();
+    let port = sender.local_addr().unwrap().port();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("c.pcapng");
+    let flow = format!("*:{port} -> {}/udp", network.address.target);
+    let mut arguments = vec!["trace", "--flow", &flow, "--pcapng", path.to_str().unwrap()];
+    arguments.extend(["--payload", "4"]);
+    let mut tracing = Running::start(overlane(arguments));
+    tracing.await_stderr("tracing: ");
+    // One that was not flooded, as the first ones may be.
+    let told = eventually("a datagram from socket to socket", || {
+        sender.send_to(&[7; BYTES], network.address.target).unwrap();
+        while receiver.recv(&mut [0; BYTES]).is_ok() {}
+        let text = tracing.stdout_so_far();
+        let whole = text.split("packet ").find(|packet| {
+            let is_read = packet.contains(" read by ") || packet.contains("received by the socket");
+            is_read && !packet.contains("copy") && !packet.contains("DROPPED")
+        });
+        whole.map(str::to_owned).ok_or(text.clone())
+    });
+    let number = told.split(':').next().unwrap();
+    tracing.signal(Signal::SIGINT);
+    tracing.wait().expect(130);
+    // Each is an interface, in the order of the way.
+    let fields = ["-T", "fields", "-E", "separator=|", "-E", "aggregator=;"];
+    let names =
+        ["frame.interface_name", "frame.len", "frame.cap_len", "udp.payload", "frame.comment"];
+    let names: Vec<&str> = names.iter().flat_map(|name| ["-e", name]).collect();
+    let of_it = format!("frame.comment contains \"packet {number}, \"");
+    let text = tshark(&path, &[&["-Y", &of_it][..], &fields, &names].concat());
+    let steps: Vec<Vec<&str>> = text.lines().map(|line| line.split('|').collect()).collect();
+    let all = steps.len();
+    assert!(all >= 8, "{text}");
+    for (at, step) in steps.iter().enumerate() {
+        let [name, length, captured, payload, comment] = &step[..] else { panic!("{step:?}") };
+        let (length, captured): (usize, usize) =
+            (length.parse().unwrap(), captured.parse().unwrap());
+        let place = format!("packet {number}, step {} of {all}: ", at + 1);
+        assert!(comment.contains(&place), "{step:?}");
+        assert!(comment.contains(" bytes, checksum "), "{step:?}");
+        assert_eq!(comment.contains("end: re"), at == all - 1, "{step:?}");
+        // Headers and four bytes.
+        assert_eq!(length - captured, BYTES - 4, "{step:?}");
+        assert!(payload.ends_with("07070707"), "{step:?}");
+        assert!(!name.is_empty());
+    }
+    // In the tunnel, and out of it again.
+    let inside =
+        tshark(&path, &["-Y", "vxlan.vni and ip.src and udp", "-T", "fields", "-e", "vxlan.vni"]);
+    assert!(inside.lines().count() >= 4, "{inside}");
+    let broken = tshark(&path, &["-Y", "_ws.malformed"]);
+    assert_eq!(broken, "");
+    let about = Command::new("capinfos").arg(&path).output().unwrap();
+    let about = String::from_utf8(about.stdout).unwrap();
+    for line in ["pcapng", "Strict time order:   True", "Capture application: overlane "] {
+        assert!(about.contains(line), "{line}: {about}");
+    }
+    assert!(about.contains("Time resolution = 0x09"), "{about}");
+}
+
+/// While it stands still more comes than the ring of events holds: 10 steps of 20,000 datagrams.
+#[test]
+fn of_more_than_can_be_told_packets_are_followed_by_chance() {
+    require!(need::root());
+    let _turn = turn();
+    let network = network().unwrap();
+    let processes = Processes::new().unwrap();
+    let sleep = |host: &Arc<Host>| processes.start(host, Command::new("sleep").arg("600")).unwrap();
+    let _sleeping: Vec<_> = network.hosts().iter().map(sleep).collect();
+    let sender = network.client().netns().run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+    let port = sender.local_addr().unwrap().port();
+    let flow = format!("*:{port} -> {}/udp", network.address.target);
+    // What is asked for is kept.
+    for asked in [&[][..], &["--sample", "1/1"]] {
+        let mut tracing = Running::start(overlane([&["trace", "--flow", &flow], asked].concat()));
+        tracing.await_stderr("tracing: ");
+        tracing.signal(Signal::SIGSTOP);
+        for _ in 0..20_000 {
+            // The path has a limit, too.
+            let _ = sender.send_to(&[7; 100], network.address.target);
+        }
+        tracing.signal(Signal::SIGCONT);
+        let told = "events lost: now tracing 1 in ";
+        if asked.is_empty() {
+            tracing.await_stderr(told);
+        }
+        tracing.signal(Signal::SIGINT);
+        let ended = tracing.wait().expect(130);
+        assert!(!ended.stderr.contains(", 0 events lost"), "{}", ended.stderr);
+        assert_eq!(ended.stderr.contains(told), asked.is_empty(), "{}", ended.stderr);
+    }
+}

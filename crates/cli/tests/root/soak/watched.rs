@@ -1,0 +1,80 @@
+//! A program that is watched from outside.
+
+use std::time::Instant;
+
+/// What resident memory may come to during a program's life after its beginning, bytes.
+const GROWTH: u64 = 4 << 20;
+
+/// CPU time that a process has taken, s.
+pub fn cpu_seconds(pid: u32) -> f64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    // The name may have spaces; it ends with the last parenthesis.
+    let fields: Vec<&str> = text.rsplit_once(") ").unwrap().1.split(' ').collect();
+    let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+    ticks as f64 / netstate::cpu::user_hz() as f64
+}
+
+/// What a process holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// Resident memory that is no file's (`RssAnon`), bytes: pages of the program itself
+    /// come one after the other as they are first used.
+    pub memory: u64,
+    /// Entries of `/proc/PID/fd`.
+    pub descriptors: usize,
+    /// Entries of `/proc/PID/task`.
+    pub threads: usize,
+}
+
+impl Held {
+    pub fn by(pid: u32) -> Held {
+        let count = |what| std::fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
+        let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        let kib: u64 = line.trim_end_matches("kB").trim().parse().unwrap();
+        Held { memory: kib << 10, descriptors: count("fd"), threads: count("task") }
+    }
+}
+
+/// What a program holds over its life, compared with its state after the first traffic.
+#[derive(Debug)]
+pub struct Watched {
+    pid: u32,
+    start: Instant,
+    /// After the first traffic.
+    first: Option<Held>,
+    pub largest: u64,
+}
+
+impl Watched {
+    pub fn new(pid: u32) -> Watched {
+        Watched { pid, start: Instant::now(), first: None, largest: 0 }
+    }
+
+    /// It holds no more than it did after the first traffic.
+    pub fn look(&mut self) -> Held {
+        let first = *self.first.get_or_insert_with(|| Held::by(self.pid));
+        // A connection that has just asked something may not be closed yet.
+        let now = testbed::poll("descriptors as before", super::foreground::LIMIT, || {
+            let now = Held::by(self.pid);
+            let same = (now.descriptors, now.threads) == (first.descriptors, first.threads);
+            Ok(if same { Ok(now) } else { Err(format!("{first:?} before, {now:?}")) })
+        });
+        let now = now.unwrap();
+        assert!(now.memory <= first.memory + GROWTH, "{first:?} before, {now:?}");
+        self.largest = self.largest.max(now.memory);
+        now
+    }
+
+    /// What it held in the beginning and at most, and its share of a CPU, in words.
+    pub fn summary(&self) -> String {
+        let first = self.first.map_or(0, |held| held.memory);
+        let share = cpu_seconds(self.pid) / self.start.elapsed().as_secs_f64();
+        format!(
+            "{} KiB, then at most {} KiB; {:.0}% of a CPU",
+            first >> 10,
+            self.largest >> 10,
+            share * 100.0
+        )
+    }
+}

@@ -1,0 +1,5 @@
+//! Tests that need no rights.
+
+mod accel;
+mod api;
+mod kubernetes;

@@ -1,0 +1,315 @@
+//! VXLAN devices filled by BGP EVPN: whose their entries are, who answers for neighbours, what
+//! becomes of traffic when a tenant moves or a daemon is killed, and that nothing stays behind.
+
+use crate::traffic;
+use crate::traffic::befall;
+use crate::traffic::daemons;
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::MetadataExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use befall::{RECOVERY, befall};
+use daemons::left_on_the_machine;
+use lab::{Capabilities, Mode, Network, Params, modes};
+use netstate::control_plane::Controlled;
+use netstate::{HopKind, MacAddr};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use test_support::{Stop, need, require, some_at_once};
+use testbed::{Host, Offload, Privileges, mac};
+use traffic::{LIMIT, echo, segmented_datagrams_arrive, stream_both_ways};
+
+const PARAMS: Params = Params::new(1500, Offload::Full);
+const TENANT_A: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 11);
+const TENANT_B: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 12);
+const HOST_A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const HOST_B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const HOST_C: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
+/// `RTPROT_ZEBRA` (`linux/rtnetlink.h`).
+const ZEBRA: u8 = 11;
+
+fn mode(name: &str) -> Result<&'static dyn Mode, String> {
+    need::root()?;
+    let mode = lab::find(name).unwrap();
+    let probed = mode.probe(&Capabilities::new(Privileges::Root).unwrap());
+    probed.map_err(|unsupported| format!("{name}: {}", unsupported.reason))?;
+    Ok(mode)
+}
+
+fn index(host: &Host, device: &str) -> u32 {
+    host.netlink().link(device).unwrap().index
+}
+
+/// The VTEP that a host's VXLAN device sends frames for an address to, by a control plane's
+/// entry.
+fn vtep(host: &Host, mac: MacAddr) -> Option<IpAddr> {
+    let device = index(host, "vxlan0");
+    let is_meant =
+        |entry: &Controlled| (entry.link, entry.bridge, entry.mac) == (device, None, mac);
+    let fdb = host.netlink().controlled_fdb().unwrap();
+    fdb.into_iter().find(is_meant).and_then(|entry| entry.address)
+}
+
+/// What a control plane has told a host of an address: the neighbour, and who told it.
+fn neighbour(host: &Host, address: Ipv4Addr) -> Option<(MacAddr, Option<u8>)> {
+    let bridge = index(host, "br0");
+    let neighbours = host.netlink().controlled_neighbours().unwrap();
+    let is_meant =
+        |entry: &&Controlled| (entry.link, entry.address) == (bridge, Some(address.into()));
+    neighbours.iter().find(is_meant).map(|entry| (entry.mac, entry.protocol))
+}
+
+/// Those that bridge with a device a VNI. The others are measured in a guest
+/// (cli/tests/at_guest.rs): they want a VRF, and a bridge that filters VLANs.
+#[test]
+fn entries_are_zebra_s_and_carry_traffic() {
+    let names = modes().iter().map(|mode| mode.name());
+    let is_meant =
+        |name: &&str| name.starts_with("evpn") && !["evpn-l3", "evpn-svd"].contains(name);
+    let names: Vec<_> = names.filter(is_meant).collect();
+    assert_eq!(names.len(), 4);
+    require!(mode("evpn"), mode("evpn+accel"));
+    some_at_once(&names, |name| {
+        let begun = Instant::now();
+        let mut network = mode(name).unwrap().build(&PARAMS).unwrap();
+        println!("{name}: built in {:.1?}", begun.elapsed());
+        for (host, other, address, at) in
+            [("a", "tenant-b", TENANT_B, HOST_B), ("b", "tenant-a", TENANT_A, HOST_A)]
+        {
+            let host = network.host(host).unwrap();
+            let mac = mac(other, "eth0");
+            assert_eq!(vtep(host, mac), Some(at.into()), "{name}");
+            assert_eq!(neighbour(host, address), Some((mac, Some(ZEBRA))), "{name}");
+            // Nothing was learned from packets: the device has an entry for each remote end,
+            // and one for the tenant.
+            let device = index(host, "vxlan0");
+            let fdb = host.netlink().fdb().unwrap();
+            let own = fdb.iter().filter(|entry| entry.link == device && entry.bridge.is_none());
+            let others = network.hosts().len() - 2 - if name.contains("rr") { 2 } else { 1 };
+            assert_eq!(own.count(), others + 1, "{name}: {fdb:?}");
+        }
+        echo(&network, &[1, 1400]);
+        stream_both_ways(&network);
+        segmented_datagrams_arrive(&network);
+        network.check().unwrap();
+        for hop in network.hops.iter().filter(|hop| hop.kind == HopKind::Device) {
+            let counters =
+                network.host(&hop.host).unwrap().netlink().link(&hop.device).unwrap().counters;
+            let bytes = counters.rx_bytes.min(counters.tx_bytes) as usize;
+            assert!(hop.bypass.is_some() || bytes > traffic::BYTES, "{name} {hop:?}: {counters:?}");
+        }
+    });
+}
+
+/// A tenant that takes no ARP at all is found nevertheless: the bridge of the other host
+/// answers for it.
+#[test]
+fn the_bridge_answers_for_neighbours_that_zebra_knows() {
+    require!(mode("evpn"), mode("evpn+accel"));
+    some_at_once(&["evpn", "evpn+accel"], |name| {
+        let network = mode(name).unwrap().build(&PARAMS).unwrap();
+        let deaf = "table arp t { chain c { type filter hook input priority 0; drop; }; }";
+        network.server().nft(deaf).unwrap();
+        // Its own way back is not to be asked for.
+        let client = mac("tenant-a", "eth0");
+        network.server().netlink().add_neighbour("eth0", TENANT_A.into(), client).unwrap();
+        let mut flush = Command::new("ip");
+        network.client().run(flush.args(["neigh", "flush", "dev", "eth0"])).unwrap();
+        echo(&network, &[1]);
+        let known = network.client().netlink().neighbours().unwrap();
+        let server = mac("tenant-b", "eth0");
+        assert!(known.iter().any(|n| n.address == TENANT_B && n.mac == Some(server)), "{known:?}");
+    });
+}
+
+#[test]
+fn a_tenant_that_moves_is_followed() {
+    require!(mode("evpn-rr"), mode("evpn-rr+accel"));
+    some_at_once(&["evpn-rr", "evpn-rr+accel"], |name| {
+        let mode = mode(name).unwrap();
+        let network = mode.build(&PARAMS).unwrap();
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // When the fast path of `a` takes packets again, once zebra's entry is the new one.
+            let lag = scope.spawn(|| lag(&network, &is_done));
+            let done = Stop(&is_done);
+            drop(befall(mode, &network, "mac-moves"));
+            if name.ends_with("+accel") {
+                testbed::poll("the fast path of a", RECOVERY, || {
+                    // It takes packets that there are.
+                    echo(&network, &[1]);
+                    Ok(if is_done.load(Ordering::Relaxed) { Ok(()) } else { Err(String::new()) })
+                })
+                .unwrap();
+            }
+            drop(done);
+            if let Some(lag) = lag.join().unwrap() {
+                println!("{name}: the fast path followed zebra's entry within {lag:.1?}");
+            }
+        });
+        assert_eq!(vtep(network.host("a").unwrap(), mac("tenant-b", "eth0")), Some(HOST_C.into()));
+        // What FRR 8.4 leaves at `b` and `c`, and when neighbours follow, differs from run to run.
+        echo(&network, &[1, 1400]);
+    });
+}
+
+/// How long after the kernel's entry leads to `c` the fast path of `a` takes packets again.
+/// Looks at nothing but the cable before it has left `b`: traffic is to flow until then.
+fn lag(network: &Network, is_done: &AtomicBool) -> Option<Duration> {
+    let a = network.host("a").unwrap();
+    let server = mac("tenant-b", "eth0");
+    let stage = network.hops.iter().find(|hop| hop.kind == HopKind::Stage && hop.host == "a")?;
+    let meter = stage.meter.as_ref().unwrap();
+    let sent = || meter.read().carried.tx_packets;
+    let over = || is_done.load(Ordering::Relaxed);
+    let b = network.host("b").unwrap();
+    while b.netlink().link("veth0").is_ok() && !over() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    while vtep(a, server) != Some(HOST_C.into()) && !over() {}
+    let (begun, before) = (Instant::now(), sent());
+    while sent() == before && !over() {
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    is_done.store(true, Ordering::Relaxed);
+    Some(begun.elapsed())
+}
+
+/// Process ID of a program of FRR's in a host, and its command line.
+fn program(network: &Network, host: &str, name: &str) -> (u32, Vec<String>) {
+    let host = network.host(host).unwrap().netns().inode();
+    let is_meant = |pid: &u32| {
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
+        let namespace = std::fs::metadata(format!("/proc/{pid}/ns/net")).unwrap();
+        comm.trim() == name && namespace.ino() == host
+    };
+    let pid = network.programs().map(testbed::Process::pid).find(is_meant).unwrap();
+    let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
+    (pid, line.trim_end_matches('\0').split('\0').map(str::to_owned).collect())
+}
+
+/// Without `bgpd` the other host withdraws what it announced; the tunnel then floods to nobody.
+/// The next `bgpd` brings all back.
+#[test]
+fn a_killed_bgpd_is_named_and_its_entries_come_back_with_the_next() {
+    let mode = require!(mode("evpn"));
+    let mut network = mode.build(&PARAMS).unwrap();
+    network.check().unwrap();
+    // The next `bgpd` stays until the end.
+    let _befallen = befall(mode, &network, "daemon-killed");
+    let server = mac("tenant-b", "eth0");
+    assert_eq!(vtep(network.host("a").unwrap(), server), Some(HOST_B.into()));
+    let error = network.check().unwrap_err().to_string();
+    assert!(error.contains("bgpd in b") && error.contains("signal: 9"), "{error}");
+}
+
+/// `zebra` that is killed leaves the kernel what it wrote: traffic goes on.
+#[test]
+fn a_killed_zebra_is_named_and_traffic_goes_on() {
+    let mut network = require!(mode("evpn")).build(&PARAMS).unwrap();
+    let (pid, _) = program(&network, "a", "zebra");
+    let server = mac("tenant-b", "eth0");
+    kill(Pid::from_raw(pid as i32), Signal::SIGKILL).unwrap();
+    testbed::poll("zebra's end", RECOVERY, || Ok(network.check().err().ok_or_else(String::new)))
+        .unwrap();
+    let error = network.check().unwrap_err().to_string();
+    assert!(error.contains("zebra in a") && error.contains("signal: 9"), "{error}");
+    assert_eq!(vtep(network.host("a").unwrap(), server), Some(HOST_B.into()));
+    echo(&network, &[1, 1400]);
+}
+
+/// What makes this test the process that is to be killed.
+const BUILDS: &str = "OVERLANE_TEST_BUILDS_EVPN";
+/// How often it is killed.
+const KILLS: usize = 12;
+
+/// Processes that have this one among their ancestors, by number and time of start.
+fn descendants(of: u32) -> BTreeSet<(u32, String)> {
+    let mut parents = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Ok(text) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
+        // The name, in parentheses, may have any character.
+        let Some((pid, rest)) = text.split_once(' ') else { continue };
+        let fields: Vec<_> = rest[rest.rfind(')').unwrap() + 2..].split(' ').collect();
+        let (pid, parent): (u32, u32) = (pid.parse().unwrap(), fields[1].parse().unwrap());
+        parents.push((pid, parent, fields[19].to_owned()));
+    }
+    let mut found = BTreeSet::from([of]);
+    let mut all = BTreeSet::new();
+    loop {
+        let before = all.len();
+        for (pid, parent, begun) in &parents {
+            if found.contains(parent) && *pid != of {
+                found.insert(*pid);
+                all.insert((*pid, begun.clone()));
+            }
+        }
+        if all.len() == before {
+            return all;
+        }
+    }
+}
+
+fn is_alive(process: &(u32, String)) -> bool {
+    std::fs::read_to_string(format!("/proc/{}/stat", process.0)).is_ok_and(|text| {
+        text[text.rfind(')').unwrap() + 2..].split(' ').nth(19) == Some(process.1.as_str())
+    })
+}
+
+/// Builds the mode and sends over it, again and again.
+fn builds_until_killed() -> ! {
+    let mode = mode("evpn-rr").unwrap();
+    loop {
+        let network = mode.build(&PARAMS).unwrap();
+        for _ in 0..3 {
+            stream_both_ways(&network);
+        }
+    }
+}
+
+#[test]
+fn nothing_is_left_after_kills_at_random_moments() {
+    if std::env::var_os(BUILDS).is_some() {
+        builds_until_killed();
+    }
+    require!(mode("evpn-rr"));
+    let before = left_on_the_machine();
+    let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let seed = seed.as_nanos() as u64;
+    println!("seed {seed}");
+    // Knuth's MMIX generator.
+    let next = |random: &u64| {
+        let random = random.wrapping_mul(6_364_136_223_846_793_005);
+        Some(random.wrapping_add(1_442_695_040_888_963_407))
+    };
+    let random = std::iter::successors(Some(seed), next).skip(1).take(KILLS);
+    let moments: Vec<_> =
+        random.map(|random| Duration::from_millis((random >> 33) % 6000)).collect();
+    some_at_once(&moments, |moment| {
+        let mut child: Child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "evpn::nothing_is_left_after_kills_at_random_moments"])
+            .env(BUILDS, "1")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(*moment);
+        // Stopped, it starts nothing between the look and its end.
+        let pid = Pid::from_raw(child.id() as i32);
+        kill(pid, Signal::SIGSTOP).unwrap();
+        let all = descendants(child.id());
+        kill(pid, Signal::SIGKILL).unwrap();
+        child.wait().unwrap();
+        println!("kill after {moment:.1?}: {} processes", all.len());
+        testbed::poll("the end of all programs", LIMIT, || {
+            let left: Vec<_> = all.iter().filter(|process| is_alive(process)).collect();
+            Ok(if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) })
+        })
+        .unwrap();
+    });
+    assert_eq!(left_on_the_machine(), before);
+}

@@ -1,0 +1,195 @@
+//! Nodes of Kubernetes with the real control plane: what they carry, by what rules, and that
+//! nothing of them stays behind.
+
+use crate::traffic;
+
+use std::process::Command;
+
+use lab::{Capabilities, Mode, Network, Params, modes};
+use netstate::HopKind;
+use test_support::standing::{Standing, is_meant, stands};
+use test_support::{need, require};
+use testbed::{Offload, Privileges};
+use traffic::{LIMIT, echo, segmented_datagrams_arrive, stream_both_ways};
+
+const PARAMS: Params = Params::new(1500, Offload::Full);
+
+fn mode(name: &str) -> Result<&'static dyn Mode, String> {
+    need::root()?;
+    let mode = lab::find(name).unwrap();
+    let probed = mode.probe(&Capabilities::new(Privileges::Root).unwrap());
+    probed.map_err(|unsupported| format!("{name}: {}", unsupported.reason))?;
+    Ok(mode)
+}
+
+/// What a program prints in a host of the network.
+fn printed(network: &Network, host: &str, command: &str) -> String {
+    network.host(host).unwrap().run(Command::new("sh").args(["-c", command])).unwrap()
+}
+
+/// Traffic to the server, by the devices that the mode declares.
+fn drive(network: &mut Network) {
+    echo(network, &[1, 1400]);
+    stream_both_ways(network);
+    segmented_datagrams_arrive(network);
+    network.check().unwrap();
+    for hop in &network.hops {
+        if hop.kind != HopKind::Device || hop.bypass.is_some() {
+            continue;
+        }
+        let host = network.host(&hop.host).unwrap();
+        let counters = host.netlink().link(&hop.device).unwrap().counters;
+        let least = counters.rx_bytes.min(counters.tx_bytes);
+        assert!(least > traffic::BYTES as u64, "{} {}: {counters:?}", hop.host, hop.device);
+    }
+}
+
+#[test]
+fn pods_reach_each_other_by_address_and_by_service_in_both_modes_of_kube_proxy() {
+    for name in ["k8s", "k8s-nft", "k8s-service", "k8s-service-nft", "k8s-service-100"] {
+        let mut network = require!(mode(name)).build(&PARAMS).unwrap();
+        assert_eq!(
+            network.address.target.ip() == network.address.listen.ip(),
+            !name.contains("service")
+        );
+        drive(&mut network);
+        let rules =
+            if name.contains("nft") { "nft list table ip kube-proxy" } else { "iptables-nft-save" };
+        for host in ["a", "b"] {
+            let rules = printed(&network, host, rules);
+            assert!(rules.contains("10.96.0.10"), "{name} in {host}: {rules}");
+            let others = (0..100).filter(|n| rules.contains(&format!("default/other-{n}"))).count();
+            assert_eq!(others, if name.ends_with("100") { 100 } else { 0 }, "{name} in {host}");
+        }
+        // The nodes have no device for the control plane, and the wire carries nothing of it.
+        let links = network.host("a").unwrap().netlink().links().unwrap();
+        let mut names: Vec<_> = links.iter().map(|link| link.name.as_str()).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["cni0", "flannel.1", "lo", "nic0", "veth0"]);
+    }
+}
+
+/// A client that goes by the service's address meets its rules.
+#[test]
+fn a_service_s_connections_are_translated() {
+    let network = require!(mode("k8s-service")).build(&PARAMS).unwrap();
+    stream_both_ways(&network);
+    let entries = printed(&network, "a", "conntrack -L -p tcp 2>/dev/null");
+    let translated =
+        |line: &&str| line.contains("dst=10.96.0.10") && line.contains("src=10.244.1.2");
+    assert!(entries.lines().any(|line| translated(&line)), "{entries}");
+}
+
+#[test]
+fn the_fast_path_takes_a_node_s_packets_with_its_rules_in_force() {
+    for name in ["k8s+accel", "k8s-service+accel", "k8s-service-nft+accel"] {
+        let mut network = require!(mode(name)).build(&PARAMS).unwrap();
+        drive(&mut network);
+        let mut stages = network.hops.iter().filter(|hop| hop.kind == HopKind::Stage);
+        assert!(
+            stages.all(|stage| {
+                let carried = stage.meter.as_ref().unwrap().read().carried;
+                carried.tx_packets > 0 && carried.rx_packets > 0
+            }),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn variants_say_how_they_differ() {
+    let names = modes().iter().map(|mode| mode.name()).filter(|name| name.starts_with("k8s"));
+    let names: Vec<_> = names.collect();
+    assert_eq!(names.len(), 16);
+    for name in names {
+        let mode = lab::find(name).unwrap();
+        assert!(!mode.in_all() && mode.build_seconds().is_some(), "{name}");
+        assert_eq!(
+            name.ends_with("+accel"),
+            mode.path().contains("eBPF") || mode.path().contains("+accel")
+        );
+    }
+}
+
+/// Process ids with one of these programs.
+fn processes() -> Vec<String> {
+    let names = ["kube-apiserver", "kube-proxy", "flannel", "etcd"];
+    let comm = |entry: std::fs::DirEntry| {
+        let name = std::fs::read_to_string(entry.path().join("comm")).ok()?;
+        names.contains(&name.trim()).then(|| format!("{} {name}", entry.path().display()))
+    };
+    std::fs::read_dir("/proc").unwrap().flatten().filter_map(comm).collect()
+}
+
+fn mounts() -> String {
+    std::fs::read_to_string("/proc/self/mountinfo").unwrap()
+}
+
+/// The test that another process runs, to be killed in it.
+const STANDING: &str = "k8s::nothing_is_left_after_its_end_or_a_kill";
+
+/// In a process of its own.
+fn stands_until_killed() {
+    let network = mode("k8s").unwrap().build(&PARAMS).unwrap();
+    echo(&network, &[64]);
+    let _ = stands("").next();
+    drop(network);
+}
+
+#[test]
+fn nothing_is_left_after_its_end_or_a_kill() {
+    require!(mode("k8s"));
+    if is_meant() {
+        return stands_until_killed();
+    }
+    for killed in [false, true] {
+        let before = mounts();
+        // Nobody listens there, and nobody is to be asked.
+        let proxy = "http://192.0.2.1:3128";
+        let proxies = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"].map(|name| (name, proxy));
+        let mut standing = Standing::start(STANDING, &proxies).unwrap();
+        let own = descendants(standing.pid());
+        assert!(own.len() >= 6, "{own:?}");
+        if killed { standing.kill() } else { standing.end() }.unwrap();
+        testbed::poll("the end of the programs", LIMIT, || {
+            let left: Vec<_> = processes()
+                .into_iter()
+                .filter(|process| {
+                    own.iter().any(|own| process.starts_with(&format!("/proc/{own} ")))
+                })
+                .collect();
+            Ok(if left.is_empty() { Ok(()) } else { Err(left.join(", ")) })
+        })
+        .unwrap();
+        assert_eq!(mounts(), before);
+    }
+}
+
+/// Those below a process that are one of the programs.
+fn descendants(of: u32) -> Vec<String> {
+    let parent = |pid: &str| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse::<u32>().ok())
+    };
+    let is_below = |pid: &str| {
+        let mut at = pid.to_owned();
+        while let Some(above) = parent(&at) {
+            if above == of {
+                return true;
+            }
+            at = above.to_string();
+        }
+        false
+    };
+    let pid = |process: &String| process.split(['/', ' ']).nth(2).unwrap().to_owned();
+    processes().iter().map(pid).filter(|pid| is_below(pid)).collect()
+}
+
+/// Takes the better part of a minute: each service is told to the API.
+#[test]
+fn a_node_among_five_thousand_services_stands() {
+    let mut network = require!(mode("k8s-service-nft-5000")).build(&PARAMS).unwrap();
+    drive(&mut network);
+    let rules = printed(&network, "a", "nft list map ip kube-proxy service-ips");
+    assert!(rules.contains("other-4999"), "{}", rules.len());
+}

@@ -1,0 +1,4 @@
+//! Tests that need root, each in namespaces of its own.
+
+mod driver;
+mod engine;

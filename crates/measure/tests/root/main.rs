@@ -1,0 +1,8 @@
+//! Tests that need root, each in namespaces of its own.
+
+mod drops;
+mod load_percent;
+mod pair;
+mod planned;
+mod remote;
+mod sampler;

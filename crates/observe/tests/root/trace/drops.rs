@@ -1,0 +1,112 @@
+//! Every way to lose a packet is told with its reason, at the place where it happens.
+
+use lab::Network;
+use observe::Packet;
+use test_support::{left_out, require};
+use testbed::Offload;
+
+use super::cases::{Bed, CASES, Case};
+use super::seen::{Seen, drops};
+use super::traffic::{Datagrams, port};
+use super::{network, privileged};
+
+/// Where a packet was dropped, why, and by which function of the kernel.
+type Told = (String, Option<String>, String, String);
+
+fn told(packet: &Packet) -> Vec<Told> {
+    let told = drops(packet).map(|(step, reason, function)| {
+        (step.namespace.clone(), step.device.clone(), reason.to_owned(), function.to_owned())
+    });
+    told.collect()
+}
+
+fn bed(network: &Network) -> Bed<'_> {
+    let port = port();
+    let Datagrams { client, server, .. } = Datagrams::new(network, port);
+    Bed { network, port, client, server }
+}
+
+/// What is told of a case: of the wanted drop, and others before it.
+fn run(case: &Case) -> Result<(Told, String), String> {
+    let network = network(case.mode, Offload::Full)?;
+    let bed = bed(&network);
+    let port = bed.port;
+    let mut round = (case.make)(bed);
+    let mut flows = vec![format!("*:{port}")];
+    if case.check == "OV021" {
+        // Only the first fragment has ports.
+        flows.push("10.1.0.11 -> 10.1.0.12/udp".to_owned());
+    }
+    let mut seen = Seen::of(&network, &flows);
+    let (host, device) = case.place;
+    let mut others = Vec::new();
+    let found = testbed::poll(case.name, std::time::Duration::from_secs(10), || {
+        round();
+        seen.look();
+        others = seen.packets.iter().flat_map(told).collect();
+        let wanted = seen.packets.iter().find_map(|packet| {
+            let is = |told: &Told| {
+                told.0 == host && told.1.as_deref() == device && told.2 == case.reason
+            };
+            Some((told(packet).into_iter().find(is)?, packet.text()))
+        });
+        Ok(wanted.ok_or_else(String::new))
+    });
+    found.map_err(|_| {
+        others.sort();
+        others.dedup();
+        format!("told instead: {others:?}\n{}", seen.text())
+    })
+}
+
+#[test]
+fn every_drop_is_told_with_its_reason_and_place() {
+    let machine = require!(privileged());
+    let (mut table, mut problems) = (Vec::new(), Vec::new());
+    for case in CASES {
+        if let Err(unsupported) = lab::find(case.mode).unwrap().probe(&machine) {
+            left_out(&format!("{}: {}", case.name, unsupported.reason));
+            continue;
+        }
+        let (host, device) = case.place;
+        let place = format!("{host} {}", device.unwrap_or("-"));
+        let (is_told, function) = match run(case) {
+            Ok(((_, _, _, function), _)) => ("yes", function),
+            Err(problem) => {
+                problems.push(format!("{}: {problem}", case.name));
+                ("NO", "?".to_owned())
+            }
+        };
+        let Case { name, check, mode, reason, .. } = case;
+        table.push(format!(
+            "{name:<41} {check:<6} {mode:<13} {reason:<25} {place:<17} {is_told:<6} {function}"
+        ));
+    }
+    println!(
+        "{:<41} {:<6} {:<13} {:<25} {:<17} named  by",
+        "case", "check", "mode", "reason", "where"
+    );
+    println!("{}", table.join("\n"));
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// moby#53004: flow, hop, reason and cause in one text.
+#[test]
+fn an_outer_source_that_is_not_the_entry_s_is_told_with_its_cause() {
+    require!(network("vxlan", Offload::Full));
+    let case = CASES.iter().find(|case| case.reason == "VXLAN_ENTRY_EXISTS").unwrap();
+    let (_, text) = run(case).unwrap();
+    println!("{text}");
+    for part in [
+        "10.1.0.11:",
+        "-> 10.1.0.12:5301 udp",
+        "in VXLAN 42 10.0.0.7:",
+        "-> 10.0.0.2:4789 udp",
+        "DROPPED: VXLAN_ENTRY_EXISTS",
+        "static entry that maps the sender's MAC address to another remote endpoint",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let dropped = text.lines().find(|line| line.contains("dropped")).unwrap();
+    assert!(dropped.contains(" b ") && dropped.contains("vxlan0"), "{dropped}");
+}

@@ -1,0 +1,327 @@
+//! Tracers beside each other, under namespaces that vanish, and killed.
+
+use std::process::Command;
+use std::time::Duration;
+
+use libbpf_rs::Program;
+use observe::{Filter, Packet, PacketEnding, Places, Tracer};
+use test_support::require;
+use test_support::standing::{Standing, is_meant, stands};
+use testbed::Offload;
+
+use super::seen::{Seen, begins_in, inode, is_arrived, is_from, was_at};
+use super::traffic::{Datagrams, port};
+use super::{LIMIT, network};
+
+/// Where a packet was, without when.
+fn places(packet: &Packet) -> Vec<(&str, &str, Option<&str>)> {
+    packet
+        .steps
+        .iter()
+        .map(|step| (step.what.as_str(), step.namespace.as_str(), step.device.as_deref()))
+        .collect()
+}
+
+fn arrived(packets: &[Packet], port: u16) -> Vec<&Packet> {
+    let is = |packet: &&Packet| {
+        begins_in(packet, "tenant-a")
+            && is_from(packet, "udp", port)
+            && is_arrived(packet, "tenant-b")
+    };
+    packets.iter().filter(is).collect()
+}
+
+#[test]
+fn two_at_once_see_the_same() {
+    let network = require!(network("vxlan", Offload::Full));
+    let port = port();
+    let datagrams = Datagrams::new(&network, port);
+    let (mut one, mut other) = (Seen::of_port(&network, port), Seen::of_port(&network, port));
+    for _ in 0..10 {
+        datagrams.send(100);
+        assert!(datagrams.receive());
+    }
+    for seen in [&mut one, &mut other] {
+        seen.until(
+            "ten journeys",
+            || {},
+            |packets| match arrived(packets, port).len() {
+                10 => Ok(()),
+                count => Err(format!("{count} journeys")),
+            },
+        );
+    }
+    let [of_one, of_other] = [&one, &other]
+        .map(|seen| arrived(&seen.packets, port).into_iter().map(places).collect::<Vec<_>>());
+    assert_eq!(of_one, of_other);
+}
+
+/// As the one before: the second goes on when the first has gone.
+#[test]
+fn one_goes_on_when_the_other_has_gone() {
+    let network = require!(network("vxlan", Offload::Full));
+    let port = port();
+    let datagrams = Datagrams::new(&network, port);
+    let (one, mut other) = (Seen::of_port(&network, port), Seen::of_port(&network, port));
+    drop(one);
+    let act = || {
+        datagrams.send(100);
+        datagrams.receive();
+    };
+    other.until("a journey", act, |packets| match arrived(packets, port).len() {
+        0 => Err("none".to_owned()),
+        _ => Ok(()),
+    });
+}
+
+#[test]
+fn only_what_is_wanted_is_told() {
+    let network = require!(network("vxlan", Offload::Full));
+    let port = port();
+    let datagrams = Datagrams::new(&network, port);
+    let flows = vec![format!("*:{port}").parse().unwrap()];
+    let wanted = Filter { flows, ..Filter::default() };
+    let act = || {
+        datagrams.send(100);
+        datagrams.receive();
+    };
+    let some = |packets: &[Packet]| match packets.len() {
+        0..3 => Err("none".to_owned()),
+        _ => Ok(()),
+    };
+    let of_b = inode(network.host("b").unwrap());
+    let mut seen = Seen::filtered(&network, Filter { netns: vec![of_b], ..wanted.clone() });
+    seen.until("packets in b", act, some);
+    let steps = || seen.packets.iter().flat_map(|packet| &packet.steps);
+    assert!(steps().all(|step| step.namespace == "b"), "{}", seen.text());
+    assert!(seen.packets.iter().any(|packet| was_at(packet, "b", "vxlan0")));
+
+    let device = Some("vxlan0".to_owned());
+    let mut seen = Seen::filtered(&network, Filter { device, ..wanted.clone() });
+    seen.until("packets at vxlan0", act, some);
+    let steps = || seen.packets.iter().flat_map(|packet| &packet.steps);
+    assert!(steps().all(|step| step.device.as_deref() == Some("vxlan0")), "{}", seen.text());
+
+    let mut seen = Seen::filtered(&network, Filter { vni: Some(42), ..wanted.clone() });
+    seen.until("packets in the tunnel", act, some);
+    // From there on it is followed, out of the tunnel as well.
+    assert!(seen.packets.iter().all(|packet| packet.steps[0].vni == Some(42)), "{}", seen.text());
+
+    // Nothing is dropped here; with the server gone, everything is.
+    let mut seen = Seen::filtered(&network, Filter { drops_only: true, ..wanted });
+    for _ in 0..20 {
+        act();
+    }
+    seen.rest();
+    assert_eq!(seen.packets, [], "{}", seen.text());
+    let Datagrams { client, server, .. } = datagrams;
+    drop(server);
+    let target = network.address.target;
+    let act = || drop(client.send_to(b"overlay", target));
+    seen.until("drops", act, some);
+    let steps = || seen.packets.iter().flat_map(|packet| &packet.steps);
+    assert!(steps().all(|step| step.what == "dropped"), "{}", seen.text());
+}
+
+#[test]
+fn one_packet_in_some_is_told_whole() {
+    let network = require!(network("vxlan", Offload::Full));
+    let port = port();
+    let datagrams = Datagrams::new(&network, port);
+    let mut all = Seen::of_port(&network, port);
+    let flows = vec![format!("*:{port}").parse().unwrap()];
+    let some = Filter { flows, sample: 10, ..Filter::default() };
+    let mut some = Seen::filtered(&network, some);
+    let act = || {
+        for _ in 0..50 {
+            datagrams.send(100);
+            assert!(datagrams.receive());
+        }
+        all.look();
+    };
+    some.until("a chosen journey", act, |packets| match arrived(packets, port).len() {
+        0..5 => Err("few".to_owned()),
+        _ => Ok(()),
+    });
+    all.rest();
+    some.rest();
+    let whole = places(arrived(&all.packets, port)[0]);
+    let chosen = arrived(&some.packets, port);
+    let other = chosen.iter().find(|packet| places(packet) != whole);
+    assert!(other.is_none(), "{}", other.unwrap().text());
+    assert_eq!(chosen.len(), some.packets.len(), "no part of another one: {}", some.text());
+    // Half of them would be a hundred times what chance has.
+    assert!(chosen.len() * 2 < arrived(&all.packets, port).len());
+}
+
+#[test]
+fn namespaces_that_vanish_disturb_nobody() {
+    let stays = require!(network("vxlan", Offload::Full));
+    let goes = require!(network("vxlan", Offload::Full));
+    let (port, port_gone) = (port(), port());
+    let datagrams = Datagrams::new(&stays, port);
+    let gone = Datagrams::new(&goes, port_gone);
+    // Packets that are under way while their namespace goes.
+    let shape = "qdisc add dev nic0 root tbf rate 8kbit burst 2kb limit 100kb";
+    goes.host("a").unwrap().run(Command::new("tc").args(shape.split(' '))).unwrap();
+    let mut seen = Seen::of(&stays, &[format!("*:{port}"), format!("*:{port_gone}")]);
+    for _ in 0..20 {
+        gone.send(1000);
+    }
+    let act = || {
+        datagrams.send(100);
+        datagrams.receive();
+    };
+    let more = |least: usize| {
+        move |packets: &[Packet]| match arrived(packets, port).len() {
+            count if count >= least => Ok(()),
+            count => Err(format!("{count} journeys")),
+        }
+    };
+    seen.until("journeys before", act, more(3));
+    let before = arrived(&seen.packets, port).len();
+    drop(gone);
+    drop(goes);
+    seen.until("journeys afterwards", act, more(before + 3));
+}
+
+/// The test that another process runs, to be killed in it.
+const STANDING: &str = "trace::life::nothing_stays_attached_after_a_kill";
+
+/// In a process of its own.
+fn stands_until_killed() {
+    let filter = Filter { drops_only: true, ..Filter::default() };
+    let places = Places::of_machine().unwrap();
+    let tracer = Tracer::start(filter, &places).unwrap();
+    let all = Tracer::start(
+        Filter {
+            flows: vec!["192.0.2.1 -> 192.0.2.2:9/udp".parse().unwrap()],
+            ..Filter::default()
+        },
+        &places,
+    )
+    .unwrap();
+    for _ in stands("") {
+        let _ = tracer.poll(Duration::ZERO).unwrap();
+        println!("{}", all.poll(Duration::ZERO).unwrap().len());
+    }
+}
+
+/// Programs that a process holds, itself or by links.
+fn programs(pid: u32) -> Vec<u32> {
+    let fds = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap();
+    let infos = fds.filter_map(|fd| std::fs::read_to_string(fd.ok()?.path()).ok());
+    let id = |info: String| {
+        info.lines().find_map(|line| line.strip_prefix("prog_id:")?.trim().parse().ok())
+    };
+    let mut programs: Vec<u32> = infos.filter_map(id).collect();
+    programs.sort_unstable();
+    programs.dedup();
+    programs
+}
+
+#[test]
+fn nothing_stays_attached_after_a_kill() {
+    if is_meant() {
+        return stands_until_killed();
+    }
+    require!(super::privileged());
+    let mut standing = Standing::start(STANDING, &[]).unwrap();
+    standing.ask("").unwrap();
+    let programs = programs(standing.pid());
+    // One at drops, and all at their places.
+    assert!(programs.len() >= 10, "{programs:?}");
+    standing.kill().unwrap();
+    testbed::poll("the end of the programs", LIMIT, || {
+        let there = |id: &&u32| Program::fd_from_id(**id).is_ok();
+        let left: Vec<_> = programs.iter().filter(there).collect();
+        Ok(if left.is_empty() { Ok(()) } else { Err(format!("{left:?} of {programs:?}")) })
+    })
+    .unwrap();
+}
+
+/// A datagram is told when its socket has it, not after the patience for packets that nobody
+/// sees any more. Short ones are read without a word.
+#[test]
+fn a_datagram_is_told_when_its_socket_has_it() {
+    let network = require!(network("vxlan", Offload::Full));
+    let port = port();
+    let datagrams = Datagrams::new(&network, port);
+    let mut seen = Seen::of_port(&network, port);
+    let act = || {
+        datagrams.send(100);
+        datagrams.receive();
+    };
+    let is_received = |packet: &Packet| {
+        let last = packet.steps.last();
+        let is_in_socket =
+            last.is_some_and(|step| step.what == "socket" && step.namespace == "tenant-b");
+        packet.legs[0].ending == PacketEnding::Received && is_in_socket
+    };
+    seen.until("a datagram in its socket", act, |packets| match packets.iter().any(is_received) {
+        true => Ok(()),
+        false => Err(format!("none in {} journeys", packets.len())),
+    });
+}
+
+/// However long nobody has read, a reading takes so many events at most, and the next ones the rest.
+#[test]
+fn a_reading_takes_a_bounded_part_of_a_flood() {
+    let network = require!(network("host", Offload::Full));
+    let port = port();
+    let datagrams = Datagrams::new(&network, port);
+    let flow = format!("*:{port}/udp").parse().unwrap();
+    let filter = Filter { flows: vec![flow], ..Filter::default() };
+    let tracer = Tracer::start(filter, &Places::of_machine().unwrap()).unwrap();
+    // Each of them is seen at two places and more; some may find no room.
+    for _ in 0..observe::MOST_AT_ONCE {
+        datagrams.send(10);
+    }
+    let read = || tracer.poll(Duration::ZERO).unwrap().len();
+    let sizes: Vec<usize> = std::iter::from_fn(|| Some(read()).filter(|size| *size > 0)).collect();
+    assert_eq!(sizes.iter().max(), Some(&observe::MOST_AT_ONCE), "{sizes:?}");
+    assert!(sizes.len() > 1, "{sizes:?}");
+}
+
+/// A flood beside a tracer of drops that stands still: no event is lost. What found no room is
+/// counted by the kernel's reason, and with what is told it is what the kernel counts itself.
+#[test]
+fn no_drop_of_a_flood_is_lost_and_each_is_counted() {
+    /// More than the ring has room for: 16 MiB, 208 bytes an event.
+    const FLOOD: u64 = 100_000;
+    let network = require!(network("host", Offload::Full));
+    let port = port();
+    let Datagrams { client, server, .. } = Datagrams::new(&network, port);
+    drop(server);
+    let target = network.address.target;
+    let refused = || super::healthy::counted(network.server(), "Udp", "NoPorts");
+    let drops = Filter { drops_only: true, ..Filter::default() };
+    let flows = vec![format!("*:{port}/udp").parse().unwrap()];
+    for filter in [Filter { flows, ..drops.clone() }, drops] {
+        let is_of_flow = !filter.flows.is_empty();
+        let tracer = Tracer::start(filter, &Places::of_machine().unwrap()).unwrap();
+        let before = refused();
+        // An answer by ICMP makes the next one fail: then it was not sent.
+        let mut sent = 0;
+        while sent < FLOOD {
+            sent += u64::from(client.send_to(b"overlay", target).is_ok());
+        }
+        testbed::poll("the end of the flood", LIMIT, || match refused() - before {
+            count if count >= FLOOD => Ok(Ok(())),
+            count => Ok(Err(format!("{count} of {FLOOD}"))),
+        })
+        .unwrap();
+        let counted = refused() - before;
+        assert_eq!(tracer.lost().unwrap(), 0);
+        let not_told = tracer.not_told().unwrap();
+        let of_reason = not_told.iter().filter(|drops| drops.reason == "NO_SOCKET");
+        let not_told: u64 = of_reason.map(|drops| drops.packets).sum();
+        let read = || Some(tracer.poll(Duration::ZERO).unwrap()).filter(|read| !read.is_empty());
+        let events: Vec<_> = std::iter::from_fn(read).flatten().collect();
+        let told = events.iter().filter(|event| tracer.reason(event.reason) == "NO_SOCKET");
+        let sum = told.count() as u64 + not_told;
+        assert!(not_told > 0 && !events.is_empty(), "{not_told} of {counted}");
+        // Without a flow there are those of others, too.
+        assert!(sum >= counted && (sum == counted || !is_of_flow), "{sum} of {counted}");
+    }
+}

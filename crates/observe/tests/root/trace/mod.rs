@@ -1,0 +1,39 @@
+//! Packets of real networks, followed.
+//!
+//! Every test builds networks of its own, and looks at the packets of one client port: others
+//! may use the machine meanwhile.
+
+mod cases;
+mod cuts;
+mod delay;
+mod drops;
+mod expressions;
+mod fragments;
+mod healthy;
+mod life;
+mod modes;
+pub mod seen;
+pub mod traffic;
+
+use std::time::Duration;
+
+use lab::{Capabilities, Network, Params};
+use test_support::need;
+use testbed::{Offload, Privileges};
+
+/// How long the machine may take for what takes no time when it is at rest.
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn privileged() -> Result<Capabilities, String> {
+    need::root()?;
+    Ok(Capabilities::new(Privileges::Root).unwrap())
+}
+
+/// A mode of the lab that tests want, where this machine can build it.
+fn network(mode: &str, offload: Offload) -> Result<Network, String> {
+    let machine = privileged()?;
+    let mode = lab::find(mode).unwrap();
+    let probed = mode.probe(&machine);
+    probed.map_err(|unsupported| format!("{}: {}", mode.name(), unsupported.reason))?;
+    Ok(mode.build(&Params::new(1500, offload)).unwrap())
+}

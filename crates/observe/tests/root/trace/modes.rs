@@ -1,0 +1,286 @@
+//! Every mode of the lab: packets from the client's socket to the server's, by the hops that
+//! the lab declares, cut where the devices' counters say.
+
+use lab::{Mode, Network, Params, modes};
+use netstate::{Counters, Hop, HopKind, Side};
+use observe::Packet;
+use test_support::{left_out, require, some_at_once};
+use testbed::Offload;
+
+use super::seen::{Seen, begins_in, cut_at, is_arrived, is_from, is_received, steps_at, was_at};
+use super::traffic::{Datagrams, STREAM, port, stream};
+use super::{LIMIT, privileged};
+
+/// Modes that take a minute to stand.
+fn is_slow(mode: &str) -> bool {
+    mode.starts_with("k8s") || mode.starts_with("flannel") || mode.starts_with("swarm")
+}
+
+/// Modes whose packets cross devices and translations that other modes have, which are
+/// followed, and that take seconds to stand.
+fn is_as_another(mode: &str) -> bool {
+    ["vrouter", "floating-ip", "snat", "evpn"].iter().any(|start| mode.starts_with(start))
+}
+
+/// Modes whose path leaves the kernel, or ends one connection and makes another: packets come
+/// back as new ones.
+fn is_in_user_space(mode: &str) -> bool {
+    ["tap", "vtep", "ovs", "nat-proxy"].iter().any(|begin| mode.starts_with(begin))
+}
+
+/// Modes in which a device takes packets from the one below it without a trace point: they are
+/// seen at the one below, and then in the socket.
+fn is_taken_over(mode: &str) -> bool {
+    ["macvlan", "ipvlan", "vlan"].contains(&mode) || mode.ends_with("+accel")
+}
+
+/// Bytes of the largest packet that was cut, on any device: the MTU, Ethernet's header and a
+/// tunnel's.
+const CUT: u64 = 1500 + 14 + 70;
+
+#[test]
+fn packets_are_followed_from_socket_to_socket_in_every_mode() {
+    let machine = require!(privileged());
+    let mut cases = Vec::new();
+    // Packets inside guests are their kernels' own.
+    let is_left =
+        |mode: &&&dyn Mode| mode.in_guests() || is_slow(mode.name()) || is_as_another(mode.name());
+    for mode in modes().iter().filter(|mode| !is_left(mode)) {
+        match mode.probe(&machine) {
+            Ok(()) => cases.extend([Offload::Full, Offload::None].map(|offload| (*mode, offload))),
+            Err(unsupported) => left_out(&format!("{}: {}", mode.name(), unsupported.reason)),
+        }
+    }
+    let lines = some_at_once(&cases, |(mode, offload)| {
+        let network = mode.build(&Params::new(1500, *offload)).unwrap();
+        let mut problems = Vec::new();
+        let mut problem = |error: testbed::Error| {
+            problems.push(format!("{} {offload}: {error}", mode.name()));
+            (String::new(), "NO".to_owned())
+        };
+        // Both flows by one tracer: to load its programs takes longer than all else here.
+        let (of_datagrams, of_stream) = (Datagrams::new(&network, port()), port());
+        let mut seen = Seen::of(&network, &flows(*mode, &of_datagrams, of_stream));
+        let (steps, datagrams) =
+            datagram(*mode, &network, &of_datagrams, &mut seen).unwrap_or_else(&mut problem);
+        drop(of_datagrams);
+        let (cut, streams) =
+            transfer(*mode, &network, seen, of_stream).unwrap_or_else(&mut problem);
+        let line = format!(
+            "{:<20} {:<8} {steps:>5}  {datagrams:<12} {cut:<18} {streams}",
+            mode.name(),
+            offload.name()
+        );
+        (line, problems)
+    });
+    let (table, problems): (Vec<_>, Vec<_>) = lines.into_iter().unzip();
+    let problems = problems.concat();
+    println!("mode                 offload  steps  datagram     cut at             stream");
+    println!("{}", table.join("\n"));
+    assert!(!table.is_empty());
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// Devices that a packet must be seen at.
+fn devices<'n>(mode: &dyn Mode, network: &'n Network) -> impl Iterator<Item = &'n Hop> + Clone {
+    let all = network.hops.len() - usize::from(is_taken_over(mode.name()));
+    let seen = network.hops[..all].iter();
+    seen.filter(|hop| hop.kind == HopKind::Device && hop.bypass.is_none())
+}
+
+/// What a tracer is to look at.
+fn flows(mode: &dyn Mode, datagrams: &Datagrams, of_stream: u16) -> Vec<String> {
+    // A proxy sends from a port of its own.
+    let of_datagrams = match mode.name() {
+        "nat-proxy" => format!("*:{}/udp", lab::PORT),
+        _ => format!("*:{}", datagrams.port()),
+    };
+    vec![of_datagrams, format!("*:{of_stream}")]
+}
+
+/// How many steps a datagram had, and what was found.
+fn datagram(
+    mode: &dyn Mode,
+    network: &Network,
+    datagrams: &Datagrams,
+    seen: &mut Seen,
+) -> Result<(String, String), testbed::Error> {
+    let port = datagrams.port();
+    let client = network.client().name();
+    let last = devices(mode, network).last();
+    let server = last.map_or(network.server().name(), |hop| &hop.host);
+    let act = || {
+        datagrams.send(100);
+        datagrams.receive();
+    };
+    let what = format!("{}: a datagram's journey", mode.name());
+    if is_in_user_space(mode.name()) {
+        return seen.found(&what, act, |packets| {
+            let begun = packets.iter().find(|packet| begins_in(packet, client));
+            let ended = packets.iter().find(|packet| is_arrived(packet, server));
+            match (begun, ended) {
+                (Some(begun), Some(ended)) => {
+                    let steps = begun.steps.len() + ended.steps.len();
+                    Ok((steps.to_string(), "in parts".to_owned()))
+                }
+                // A program at the TAP devices hands packets on without a trace point.
+                (Some(part), None) | (None, Some(part)) if mode.name().ends_with("-bpf") => {
+                    Ok((part.steps.len().to_string(), "one part".to_owned()))
+                }
+                _ => Err(format!("begun {}, ended {}", begun.is_some(), ended.is_some())),
+            }
+        });
+    }
+    seen.found(&what, act, |packets| {
+        let whole = |packet: &&Packet| {
+            begins_in(packet, client) && is_arrived(packet, server) && is_from(packet, "udp", port)
+        };
+        let all = packets.iter().filter(whole).map(|packet| {
+            let missing =
+                devices(mode, network).find(|hop| !was_at(packet, &hop.host, &hop.device));
+            match missing {
+                Some(hop) => Err(format!("not at {} of {}", hop.device, hop.host)),
+                None if !packet.steps.iter().any(|step| step.namespace == server) => {
+                    Err("not in the server's namespace".to_owned())
+                }
+                None => Ok((packet.steps.len().to_string(), "whole".to_owned())),
+            }
+        });
+        all.reduce(|one, other| one.or(other)).unwrap_or_else(|| Err("no journey".to_owned()))
+    })
+}
+
+/// Packets and bytes that each device of the path carried towards the server.
+fn carried(mode: &dyn Mode, network: &Network) -> Vec<(u64, u64)> {
+    let of = |hop: &Hop| {
+        let host = network.host(&hop.host).unwrap();
+        let Counters { rx_packets, rx_bytes, tx_packets, tx_bytes, .. } =
+            host.netlink().link(&hop.device).unwrap().counters;
+        match hop.forward {
+            Side::Rx => (rx_packets, rx_bytes),
+            Side::Tx => (tx_packets, tx_bytes),
+        }
+    };
+    devices(mode, network).map(of).collect()
+}
+
+/// The first device whose packets are small, as the lab's counters have it: they were cut
+/// there.
+fn counted_cut<'n>(
+    mode: &dyn Mode,
+    network: &'n Network,
+    before: &[(u64, u64)],
+) -> Option<&'n Hop> {
+    let after = carried(mode, network);
+    let mean = |at: usize| {
+        let (packets, bytes) = (after[at].0 - before[at].0, after[at].1 - before[at].1);
+        if bytes < STREAM as u64 { 0 } else { bytes / packets.max(1) }
+    };
+    devices(mode, network)
+        .enumerate()
+        .find(|(at, _)| (1..CUT).contains(&mean(*at)))
+        .map(|(_, hop)| hop)
+}
+
+/// Where a stream's packets were cut, and what was found. `seen` looks at the first stream, from
+/// port `of_stream`; each one after it has a port and a tracer of its own.
+fn transfer(
+    mode: &dyn Mode,
+    network: &Network,
+    seen: Seen,
+    of_stream: u16,
+) -> Result<(String, String), testbed::Error> {
+    let client = network.client().name();
+    let what = format!("{}: a stream's journeys", mode.name());
+    let mut first = Some((seen, of_stream));
+    let mut next = || {
+        first.take().unwrap_or_else(|| {
+            let port = port();
+            (Seen::of_port(network, port), port)
+        })
+    };
+    if is_in_user_space(mode.name()) {
+        return testbed::poll(&what, LIMIT, || {
+            let (mut seen, port) = next();
+            stream(network, port);
+            seen.rest();
+            let begun = seen.packets.iter().any(|packet| {
+                let is_begun = begins_in(packet, client) || mode.name() == "tap-netmap-bpf";
+                is_begun && is_from(packet, "tcp", port)
+            });
+            Ok(if begun { Ok(()) } else { Err(seen.text()) })
+        })
+        .map(|()| ("-".to_owned(), "in parts".to_owned()));
+    }
+    // Connections that begin before the devices know each other's addresses go another way.
+    testbed::poll(&what, LIMIT, || {
+        let (mut seen, port) = next();
+        let before = carried(mode, network);
+        stream(network, port);
+        let counted = counted_cut(mode, network, &before);
+        seen.rest();
+        let judged = judge(mode, network, &seen.packets, port, counted);
+        Ok(judged.map_err(|problem| format!("{problem}\n{}", seen.text())))
+    })
+}
+
+fn judge(
+    mode: &dyn Mode,
+    network: &Network,
+    packets: &[Packet],
+    port: u16,
+    counted: Option<&Hop>,
+) -> Result<(String, String), String> {
+    let (client, server) = (network.client().name(), network.server().name());
+    let of_stream: Vec<&Packet> = packets
+        .iter()
+        .filter(|packet| begins_in(packet, client) && is_from(packet, "tcp", port))
+        // The loopback device takes packets of 64 KiB without cutting anything.
+        .filter(|packet| packet.steps[0].gso_packets.is_some() || mode.name() == "loopback")
+        .collect();
+    if of_stream.is_empty() {
+        return Err("no GSO packet was sent".to_owned());
+    }
+    let mut cuts: Vec<(String, String)> = of_stream.iter().flat_map(|p| cut_at(p)).collect();
+    cuts.sort();
+    cuts.dedup();
+    let expected: Vec<(String, String)> =
+        counted.iter().map(|hop| (hop.host.clone(), hop.device.clone())).collect();
+    if cuts != expected {
+        return Err(format!("cut at {cuts:?}, the counters say {expected:?}"));
+    }
+    let Some((host, device)) = cuts.pop() else {
+        // Whole from socket to socket.
+        let whole = of_stream.iter().find(|packet| {
+            let is_gso_at = |hop: &Hop| {
+                steps_at(packet, &hop.host, &hop.device)
+                    .any(|step| step.gso_packets.is_some() || mode.name() == "loopback")
+            };
+            devices(mode, network).all(is_gso_at) && is_received(&packet.legs[0].ending)
+        });
+        let whole = whole.ok_or("no GSO packet arrived whole by all hops")?;
+        let packets = whole.steps[0].gso_packets.unwrap_or(1);
+        if !whole.steps.iter().any(|step| step.namespace == server) {
+            return Err("not in the server's namespace".to_owned());
+        }
+        return Ok(("nowhere".to_owned(), format!("GSO packet of {packets} received whole")));
+    };
+    // A segment that merging took in arrives as part of another one.
+    let arrived = of_stream
+        .iter()
+        .flat_map(|packet| &packet.legs)
+        .filter(|leg| leg.segment_of.is_some() && is_received(&leg.ending));
+    let arrived = arrived.count();
+    if arrived == 0 {
+        return Err("no segment arrived".to_owned());
+    }
+    // As many segments as the packet stands for, all of them behind the cut.
+    for packet in &of_stream {
+        let segments = packet.legs.iter().filter(|leg| leg.segment_of == Some(0)).count();
+        let whole = packet.steps[0].gso_packets.map_or(1, usize::from);
+        if segments != whole {
+            return Err(format!("{segments} segments of a packet of {whole}\n{}", packet.text()));
+        }
+    }
+    Ok((format!("{host} {device}"), format!("{arrived} segments received")))
+}

@@ -1,0 +1,11 @@
+//! Tests that need no rights.
+
+mod build;
+mod fuzz_bounded;
+mod golden;
+mod limits;
+mod properties;
+mod refusals;
+mod sample;
+mod seeds;
+mod tunnel;

@@ -1,0 +1,219 @@
+//! Comparisons of made-up runs: how often a change is found where there is one,
+//! and where there is none.
+
+use crate::example;
+
+use rand::{Rng, SeedableRng};
+use rand_pcg::Pcg64;
+use report::{Basis, CompareError, Style, Verdict, compare, compare_text};
+use results::*;
+
+/// Noise of a busy virtual machine.
+struct Machine(Pcg64);
+
+impl Machine {
+    fn uniform(&mut self) -> f64 {
+        (self.0.next_u64() as f64 + 0.5) / u64::MAX as f64
+    }
+
+    /// Normal, mean 0, standard deviation 1.
+    fn normal(&mut self) -> f64 {
+        (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
+    }
+}
+
+/// A run of `cells` modes and `blocks` blocks. The machine's speed wanders from
+/// block to block by 4% and starts anywhere within a factor of two; every
+/// sample adds 3% of its own, skewed to the slow side as preemption is. The
+/// `slower`-th mode costs `cost` more.
+fn run(machine: &mut Machine, cells: usize, blocks: u32, slower: usize, cost: f64) -> Results {
+    let full = example::results();
+    let template =
+        full.cells.iter().find(|c| c.workload.name() == "udp_stream" && c.role == Role::Aa);
+    let template = Cell { latency_us: None, ..template.unwrap().clone() };
+    let sample = Sample {
+        latency_us: None,
+        service_demand: None,
+        service_demand_ratio: None,
+        ..template.samples[0].clone()
+    };
+    let mut speed = 1.0 + machine.uniform();
+    let mut made: Vec<Cell> = (0..=cells)
+        .map(|i| Cell {
+            mode: if i == 0 { "host".to_string() } else { format!("mode-{i}") },
+            role: if i == 0 { Role::Baseline } else { Role::Measured },
+            samples: Vec::new(),
+            ..template.clone()
+        })
+        .collect();
+    for block in 0..blocks {
+        speed *= 1.0 + 0.04 * machine.normal();
+        let mut values: Vec<f64> = (0..=cells)
+            .map(|_| 2e5 * speed * (1.0 + 0.02 * machine.normal() + 0.015 * machine.uniform().ln()))
+            .collect();
+        values[slower] /= 1.0 + cost;
+        for (cell, value) in made.iter_mut().zip(&values) {
+            let ratio = Some(value / values[0]);
+            cell.samples.push(Sample {
+                block,
+                value: *value,
+                ratio,
+                valid: true,
+                ..sample.clone()
+            });
+        }
+    }
+    Results { cells: made, ..full }
+}
+
+fn verdicts(a: &Results, b: &Results) -> Vec<Verdict> {
+    let compared = compare(a, b, None).unwrap().figures;
+    let ratios = compared.iter().filter(|figure| figure.basis == Basis::RatioToBaseline);
+    ratios.map(|figure| figure.verdict).filter(|v| *v != Verdict::NotEnoughData).collect()
+}
+
+#[test]
+fn drift_between_runs_raises_no_alarm_and_added_cost_is_found() {
+    for (cells, blocks) in [(1, 9), (1, 20), (8, 20)] {
+        let mut machine = Machine(Pcg64::seed_from_u64(7 + blocks as u64));
+        let (mut alarms, mut found, tries) = (0, 0, 300);
+        for _ in 0..tries {
+            let a = run(&mut machine, cells, blocks, 1, 0.0);
+            let same = verdicts(&a, &run(&mut machine, cells, blocks, 1, 0.0));
+            alarms += u32::from(same.iter().any(|v| *v != Verdict::NoProvenChange));
+            let worse = verdicts(&a, &run(&mut machine, cells, blocks, 1, 0.1));
+            found += u32::from(worse.first() == Some(&Verdict::Worse));
+        }
+        // One noisy baseline is common to all cells' ratios of a block, so the
+        // alarms of a comparison come together; 5% of comparisons is 15, with a
+        // standard deviation of 4.
+        assert!(alarms <= 27, "{cells} cells, {blocks} blocks: {alarms} of {tries} false alarms");
+        assert!(found >= tries * 9 / 10, "{cells} cells, {blocks} blocks: {found} of {tries}");
+    }
+}
+
+#[test]
+fn absolute_values_would_have_raised_them() {
+    // What the ratios save from: the same runs by Mann-Whitney on values.
+    let mut machine = Machine(Pcg64::seed_from_u64(5));
+    let alarms = (0..100)
+        .filter(|_| {
+            let [a, b] = [(); 2].map(|()| run(&mut machine, 1, 20, 1, 0.0));
+            let values =
+                |r: &Results| r.cells[1].samples.iter().map(|s| s.value).collect::<Vec<_>>();
+            results::stats::mann_whitney(&values(&a), &values(&b)).unwrap().p_value < 0.05
+        })
+        .count();
+    assert!(alarms > 50, "{alarms} of 100");
+}
+
+#[test]
+fn too_few_samples_are_their_own_answer() {
+    let mut machine = Machine(Pcg64::seed_from_u64(1));
+    let (a, b) = (run(&mut machine, 2, 3, 1, 0.0), run(&mut machine, 2, 3, 1, 5.0));
+    let compared = compare(&a, &b, Some(0.05)).unwrap();
+    assert!(compared.figures.iter().all(|figure| figure.verdict == Verdict::NotEnoughData));
+    assert!(!compared.failed);
+    let text = compare_text(&compared, Style { colour: false, width: 80 });
+    assert!(text.contains("too few to prove any change"), "{text}");
+    // The baseline is shown, never judged.
+    let (a, b) = (run(&mut machine, 2, 30, 0, 0.0), run(&mut machine, 2, 30, 0, 5.0));
+    let baseline = &compare(&a, &b, None).unwrap().figures[0];
+    assert_eq!((baseline.basis, baseline.verdict), (Basis::Absolute, Verdict::NotEnoughData));
+    assert!(baseline.ratio.unwrap().median < 0.5);
+}
+
+#[test]
+fn a_cell_with_few_samples_does_not_silence_the_others() {
+    let mut machine = Machine(Pcg64::seed_from_u64(4));
+    let mut a = run(&mut machine, 3, 12, 1, 0.0);
+    let b = run(&mut machine, 3, 12, 1, 0.3);
+    for cell in &mut a.cells[2..] {
+        cell.samples.truncate(2);
+    }
+    let compared = compare(&a, &b, Some(0.05)).unwrap();
+    let verdicts: Vec<Verdict> = compared.figures.iter().skip(1).map(|f| f.verdict).collect();
+    assert_eq!(verdicts, [Verdict::Worse, Verdict::NotEnoughData, Verdict::NotEnoughData]);
+    assert!(compared.failed);
+    assert!(!compare(&a, &b, Some(0.5)).unwrap().failed, "a smaller one is allowed");
+    assert!(!compare(&b, &a, Some(0.05)).unwrap().failed, "faster is no regression");
+}
+
+/// Of floods, whole datagrams may arrive in no block, or in some only.
+#[test]
+fn what_carries_nothing_any_more_is_a_regression() {
+    let mut machine = Machine(Pcg64::seed_from_u64(3));
+    let carries = run(&mut machine, 1, 12, 1, 0.0);
+    let nothing_in_every = |nth: u32, mut run: Results| {
+        for sample in run.cells[1].samples.iter_mut().filter(|s| s.block.is_multiple_of(nth)) {
+            (sample.value, sample.ratio) = (0.0, Some(0.0));
+        }
+        run
+    };
+    let nothing = nothing_in_every(1, run(&mut machine, 1, 12, 1, 0.0));
+    let figure = |a: &Results, b: &Results, allowed: f64| {
+        let compared = compare(a, b, Some(allowed)).unwrap();
+        (compared.figures[1].clone(), compared.failed)
+    };
+    let (lost, failed) = figure(&carries, &nothing, 0.99);
+    assert_eq!((lost.verdict, failed, lost.regression()), (Verdict::Worse, true, Some(1.0)));
+    assert_eq!((lost.b, lost.samples_b), (Some(0.0), 12));
+    let (found, failed) = figure(&nothing, &carries, 0.0);
+    assert_eq!((found.verdict, failed, found.ratio), (Verdict::Better, false, None));
+    let (still, _) = figure(&nothing, &nothing, 0.0);
+    assert_eq!((still.verdict, still.reason), (Verdict::NoProvenChange, None));
+    let seldom = nothing_in_every(2, run(&mut machine, 1, 30, 1, 0.0));
+    let (seldom, _) = figure(&run(&mut machine, 1, 30, 1, 0.0), &seldom, 0.0);
+    assert_eq!(seldom.samples_b, 30);
+    assert!(seldom.ratio.unwrap().low == 0.0 && seldom.p_value.unwrap() < 0.05, "{seldom:?}");
+    let mut text = compare(&nothing, &carries, None).unwrap();
+    text.figures.remove(0);
+    assert!(compare_text(&text, Style { colour: false, width: 80 }).contains("better"));
+}
+
+#[test]
+fn lower_is_better_where_the_unit_is_time() {
+    let mut machine = Machine(Pcg64::seed_from_u64(9));
+    let [mut a, mut b] = [(0, 0.0), (1, 0.3)].map(|(_, cost)| run(&mut machine, 1, 15, 1, cost));
+    for cell in a.cells.iter_mut().chain(&mut b.cells) {
+        cell.unit = "us".parse().unwrap();
+    }
+    // The lower latency is the better one.
+    assert_eq!(compare(&a, &b, Some(0.0)).unwrap().figures[1].verdict, Verdict::Better);
+    let back = compare(&b, &a, Some(0.25)).unwrap();
+    assert_eq!(back.figures[1].verdict, Verdict::Worse);
+    assert!(back.failed && !compare(&b, &a, Some(0.4)).unwrap().failed);
+}
+
+#[test]
+fn other_machines_compare_by_ratios_only_and_say_so() {
+    let mut machine = Machine(Pcg64::seed_from_u64(2));
+    let (a, mut b) = (run(&mut machine, 1, 12, 1, 0.0), run(&mut machine, 1, 12, 1, 0.4));
+    b.machine.cpus = 64;
+    b.machine.kernel = "7.0.0\x1b[2J".to_string();
+    let compared = compare(&a, &b, None).unwrap();
+    assert!(!compared.same_machine);
+    assert!(compared.figures.iter().all(|figure| figure.basis == Basis::RatioToBaseline));
+    assert_eq!(compared.figures[0].verdict, Verdict::Worse);
+    let text = compare_text(&compared, Style { colour: false, width: 80 });
+    assert!(text.contains("different machines") && text.contains("CPUs: 2 and 64"), "{text}");
+    assert!(!text.contains('\x1b'));
+}
+
+#[test]
+fn cells_match_by_their_whole_identity() {
+    let a = example::deep();
+    let mut b = example::deep();
+    let same = compare(&a, &b, Some(0.0)).unwrap();
+    assert!(same.figures.iter().all(|f| f.ratio.is_none_or(|r| r.median == 1.0)), "against itself");
+    assert!(same.only_in_a.is_empty() && same.only_in_b.is_empty() && !same.failed);
+    b.cells[0].flows = 99;
+    let other = compare(&a, &b, None).unwrap();
+    assert_eq!((other.only_in_a.len(), other.only_in_b.len()), (1, 1));
+    assert!(other.only_in_b[0].contains("99 flows"), "{:?}", other.only_in_b);
+    b.cells.retain(|cell| cell.flows == 99);
+    assert_eq!(compare(&a, &b, None), Err(CompareError::NothingInCommon));
+    b.plan.baseline = "bridge".to_string();
+    let error = compare(&a, &b, None).unwrap_err().to_string();
+    assert!(error.contains("/plan/baseline") && error.contains("\"bridge\""), "{error}");
+}

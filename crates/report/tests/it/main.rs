@@ -1,0 +1,8 @@
+//! Tests that need no rights.
+
+mod compare;
+mod example;
+mod golden;
+mod large;
+mod page;
+mod report;

@@ -1,0 +1,5 @@
+//! Tests that need no rights.
+
+mod limits;
+mod results_schema;
+mod stats_coverage;

@@ -1,0 +1,3 @@
+//! Tests that need root, each in namespaces of its own.
+
+mod journal;

@@ -1,0 +1,6 @@
+//! Tests that need no rights.
+
+mod dependencies;
+mod sources;
+mod standing;
+mod tiers;
