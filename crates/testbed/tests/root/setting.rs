@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use testbed::{Host, NIC, Offload, Setting, Wire};
 
-/// One test at a time: settings of the machine are the same for all.
+/// One test at a time: they share the settings of the machine. The runner has a group for it, too.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
