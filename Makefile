@@ -18,7 +18,7 @@ RUNNER := $(if $(AS_ROOT),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LI
 .PHONY: help demo build check lint deny msrv test test-unit test-all mutants hostile bench bench-generator bench-engines bench-sampling bench-pacing bench-latency bench-open-loop bench-packet bench-compare bench-busy busy-shown bench-busy-simulation bench-watch bench-watch-peers bench-doctor bench-datapath bench-accel bench-bgp bench-evpn kills cluster policy requests soak fuzz install clean
 
 help:
-	@echo "make demo    build, then measure every network mode of this machine (5 min)"
+	@echo "make demo    build, then measure every network mode of this machine (5 min beside the build)"
 	@echo "make check   format, clippy, docs, licences, oldest Rust, fuzz targets, unit tests"
 	@echo "make test    every capability once; make test-unit: without root, 90 s; make test-all: nightly"
 	@echo "make bench   benchmarks of the load engine, the samplers and the packet library"

@@ -31,7 +31,7 @@ pub enum Error {
     Unknown {
         /// The setting and its namespace, in words.
         object: String,
-        /// What is unknown.
+        /// The unknown object or name.
         reason: String,
     },
     /// A command failed, or could not be run.

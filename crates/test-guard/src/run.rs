@@ -106,7 +106,7 @@ fn wait(test: Pid) -> Result<u8> {
     }
 }
 
-/// What a test left.
+/// Objects that a test left.
 struct Left {
     /// Objects that are this test's.
     own: State,

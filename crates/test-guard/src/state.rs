@@ -34,7 +34,7 @@ const OURS: [&str; 9] = [
 /// Ends of names of control groups that systemd creates and removes at any time.
 const UNITS: [&str; 5] = [".slice", ".scope", ".service", ".socket", ".mount"];
 
-/// What exists now. It takes some milliseconds.
+/// Returns the state of the machine. Takes some milliseconds.
 pub fn now() -> State {
     let mut state = State::new();
     for directory in NAMES {
