@@ -86,6 +86,8 @@ fn enumeration(text: &mut String, btf: &Btf<'_>, name: &str) -> Result<(), Box<d
             }
         } else {
             writeln!(text, "/// Of `enum {name}`.")?;
+            // Only the programs use some values.
+            writeln!(text, "#[allow(dead_code)]")?;
             writeln!(text, "pub(crate) const {word}: u32 = {value};")?;
         }
         names.push(word);

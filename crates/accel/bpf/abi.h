@@ -9,6 +9,7 @@
 #define OVERLANE_ACCEL_ABI_H
 
 #include "bpf.h"
+#include "lock.h"
 
 enum limit {
 	STALE_MS = 100, /* an older heartbeat sends all packets to the slow path */
@@ -143,6 +144,8 @@ enum flow_place {
 	FLOW_VERDICT,	/* key of the map of verdicts */
 	FLOW_ENTERED,	/* seen at the input device */
 	FLOW_LEFT,	/* seen at the output device, on the slow path */
+	FLOW_TRACKED,	/* key of the map of tracked connections, without a device */
+	FLOW_RESET,	/* a request: the connection was reset, so conntrack must know */
 };
 
 enum flow_limit {
@@ -168,6 +171,7 @@ enum flow_flag {
 	FLOW_UNTRACKED = 2,	/* no conntrack entry, as no rule here uses conntrack */
 	FLOW_ONE_WAY = 4,	/* conntrack has seen no reply: rules see state new */
 	FLOW_YOUNG = 8,		/* answered datagrams, not assured yet; rules accept both states */
+	FLOW_REPLY = 16,	/* the reply direction of the conntrack entry */
 };
 
 /* Verdict on a direction: netfilter rules accept every packet of it. */
@@ -184,8 +188,55 @@ struct flow {
 	u16 dest_port;
 	u32 status;	/* of the conntrack entry */
 	u32 expires;	/* of the conntrack entry when last seen, absolute jiffies */
+	u32 connection;	/* TCP: index in `connections` */
+	u32 serial;	/* of the connection */
 	u32 unused;
 	u64 way_back;	/* way_back() of a packet that passed the reverse route check */
+};
+
+enum connection_state {
+	CONNECTION_NONE,	/* unknown, or left to conntrack */
+	CONNECTION_WANTED,	/* the windows are to be copied from conntrack */
+	CONNECTION_COPIED,	/* copied; not compared with conntrack yet */
+	CONNECTION_TRACKED,	/* equal to those of conntrack, which still sees all packets */
+	CONNECTION_FAST,	/* packets bypass conntrack, which accepts any sequence number */
+	CONNECTION_RESET,	/* reset by a segment that conntrack would have taken as a reset */
+};
+
+enum connection_flag {
+	CONNECTION_NUDGE = 1,	/* the next packet must renew the timeout of conntrack's entry */
+	CONNECTION_FIN = 2,	/* a side has sent all of its data */
+};
+
+/* A direction's window as conntrack tracks it (struct ip_ct_tcp_state), host byte order. */
+struct window {
+	u32 end;	/* behind the last byte sent */
+	u32 maxend;	/* behind the last byte that the receiver has room for */
+	u32 maxwin;	/* largest window announced */
+	u32 maxack;	/* largest acknowledgement sent */
+	u16 scale;	/* of windows that it announces */
+	u16 sack;	/* whether it may send selective acknowledgements to */
+};
+
+/*
+ * A TCP connection with verdicts: conntrack's windows, continued for the packets that bypass it.
+ * seen[1] is the reply direction.
+ */
+struct connection {
+	struct bpf_spin_lock lock;
+	u32 serial;	/* of this use of the index */
+	u32 state;	/* CONNECTION_* */
+	u32 last;	/* direction of the last segment */
+	u64 copied;	/* time of the last copy, CLOCK_MONOTONIC, ns */
+	struct window seen[2];
+	u32 last_end;	/* behind the last byte of the last segment */
+	u32 flags;	/* CONNECTION_* */
+};
+
+/* Value by direction: a connection in `connections`. */
+struct tracked {
+	u32 connection;
+	u32 reply;	/* 1: this is the reply direction */
 };
 
 /* Packets of a direction seen on the slow path. */
@@ -244,6 +295,7 @@ enum reason {
 	DECAP_TRACKING,
 	DECAP_VERDICT,
 	DECAP_HALF,
+	GUARD_DROP,
 	REASONS,
 };
 

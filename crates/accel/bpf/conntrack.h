@@ -36,6 +36,11 @@ struct nf_conntrack_tuple_hash {
 } __attribute__((preserve_access_index));
 
 struct ip_ct_tcp_state {
+	u32 td_end;
+	u32 td_maxend;
+	u32 td_maxwin;
+	u32 td_maxack;
+	u8 td_scale;
 	u8 flags;
 } __attribute__((preserve_access_index));
 
@@ -86,6 +91,9 @@ extern int bpf_ct_change_timeout(struct nf_conn *ct, u32 timeout)
 #define IPS_HW_OFFLOAD (1 << 15)
 /* nf_conntrack_tcp.h. */
 #define TCP_CONNTRACK_ESTABLISHED 3
+#define TCP_CONNTRACK_TIME_WAIT 7
+#define IP_CT_TCP_FLAG_SACK_PERM 2
 #define IP_CT_TCP_FLAG_BE_LIBERAL 8
+#define IP_CT_TCP_FLAG_MAXACK_SET 0x20
 
 #endif

@@ -188,14 +188,19 @@ static __always_inline int receive(struct __sk_buff *skb, const int six)
 		routed = 1;
 	}
 	if (to && (routed || to->flags & FDB_LOCAL) && comes_to_rules(vtep->flags, proto, routed)) {
-		if (flow_of(skb, ETH_HLEN + overhead, proto, ip, vtep->vxlan, &key_of_flow))
+		int starts = flow_of(skb, ETH_HLEN + overhead, proto, ip, vtep->vxlan, &key_of_flow);
+		u32 at = ETH_HLEN + overhead + header_length(&key_of_flow);
+
+		if (starts == FLOW_STARTS)
+			reopen(skb, &key_of_flow);
+		if (starts || !is_verified(skb, at, key_of_flow.protocol, 1))
 			return receive_half(skb, six, DECAP_TRACKING, vtep, from, live, now, &front);
 		flow = verdict_of(skb, &key_of_flow, live);
 		if (!flow) {
 			entered(&key_of_flow, live, now, asks_at_tunnel(&key_of_flow));
 			return receive_half(skb, six, DECAP_VERDICT, vtep, from, live, now, &front);
 		}
-		if (!is_tracked(skb, &key_of_flow, flow)) {
+		if (!bypasses(skb, at, &key_of_flow, flow)) {
 			entered(&key_of_flow, live, now, asks_at_tunnel(&key_of_flow));
 			return receive_half(skb, six, DECAP_TRACKING, vtep, from, live, now, &front);
 		}

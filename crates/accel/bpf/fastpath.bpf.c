@@ -22,6 +22,7 @@
 #include "flow.h"
 #include "decap.h"
 #include "leave.h"
+#include "guard.h"
 
 SEC("tcx/ingress")
 int encap(struct __sk_buff *skb)
@@ -82,7 +83,12 @@ int encap(struct __sk_buff *skb)
 		routed = 1;
 	}
 	if (to && !(to->flags & FDB_LOCAL) && comes_to_rules(from->flags, proto, routed)) {
-		if (flow_of(skb, ETH_HLEN, proto, ip, ifindex, &key_of_flow))
+		int starts = flow_of(skb, ETH_HLEN, proto, ip, ifindex, &key_of_flow);
+		u32 at = ETH_HLEN + header_length(&key_of_flow);
+
+		if (starts == FLOW_STARTS)
+			reopen(skb, &key_of_flow);
+		if (starts || !is_verified(skb, at, key_of_flow.protocol, 0))
 			return pass(skb, from->slot, ENCAP_TRACKING);
 		flow = verdict_of(skb, &key_of_flow, live);
 		if (!flow) {
@@ -90,7 +96,7 @@ int encap(struct __sk_buff *skb)
 			return pass(skb, from->slot, ENCAP_VERDICT);
 		}
 		/* The connection may have changed state, and needs a new verdict. */
-		if (!is_tracked(skb, &key_of_flow, flow)) {
+		if (!bypasses(skb, at, &key_of_flow, flow)) {
 			entered(&key_of_flow, live, now, 1);
 			return pass(skb, from->slot, ENCAP_TRACKING);
 		}

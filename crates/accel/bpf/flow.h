@@ -10,6 +10,7 @@
 #include "conntrack.h"
 #include "frame.h"
 #include "maps.h"
+#include "window.h"
 
 /*
  * Record 1 in N segments at random, so that most short connections, which get no verdict, create no
@@ -27,14 +28,16 @@
  * reused.
  */
 #define FLOW_PAUSE_NS 1000000000ULL
+/* The packet starts a connection. */
+#define FLOW_STARTS -2
 /* Interval between slow-path packets of a FLOW_YOUNG, ns. */
 #define FLOW_YOUNG_NS 500000000ULL
 #define TCP_FIN_SYN_RST_ACK 0x17
-#define TCP_ACK 0x10
 /* Offsets in the transport header. */
 #define TCP_FLAGS 13
 #define TCP_CHECK 16
 #define UDP_CHECK 6
+#define UDP_HLEN 8
 
 /* include/uapi/linux/bpf.h. */
 #define BPF_ANY 0
@@ -58,8 +61,8 @@ static __always_inline u32 header_length(const struct flow_key *key)
 }
 
 /*
- * Reads the ports from the transport header at `at`. Nonzero: no ports, or the start or end of a
- * connection.
+ * Reads the ports from the transport header at `at`. Nonzero: no ports, a wrong length, or the
+ * start or end of a connection. FLOW_STARTS: a start, with the key filled in.
  */
 static __always_inline int ports_of(struct __sk_buff *skb, u32 at, struct flow_key *key)
 {
@@ -69,16 +72,47 @@ static __always_inline int ports_of(struct __sk_buff *skb, u32 at, struct flow_k
 		u8 flags;
 		u16 unused;
 	} __attribute__((aligned(8))) header;
+	struct {
+		u32 ports;
+		u16 length;
+		u16 check;
+	} __attribute__((aligned(8))) datagram;
+	u32 flags, length;
 
 	if (key->protocol == IPPROTO_TCP) {
-		if (load(skb, at, &header, TCP_FLAGS + 1) ||
-		    (header.flags & TCP_FIN_SYN_RST_ACK) != TCP_ACK)
+		if (load(skb, at, &header, TCP_FLAGS + 1))
 			return -1;
-	} else if (key->protocol != IPPROTO_UDP || load(skb, at, &header, 4)) {
-		return -1;
+		__builtin_memcpy(&key->source_port, &header.ports, 4);
+		flags = header.flags & TCP_FIN_SYN_RST_ACK;
+		return flags == TCP_ACK ? 0 : flags == TCP_SYN ? FLOW_STARTS : -1;
 	}
-	__builtin_memcpy(&key->source_port, &header.ports, 4);
-	return 0;
+	if (key->protocol != IPPROTO_UDP || load(skb, at, &datagram, UDP_HLEN))
+		return -1;
+	__builtin_memcpy(&key->source_port, &datagram.ports, 4);
+	/* Conntrack calls other lengths invalid. */
+	length = htons(datagram.length);
+	return length < UDP_HLEN || length > skb->len - at ? -1 : 0;
+}
+
+/*
+ * Whether the kernel would not have to verify the checksum of the transport header at `at`, which
+ * conntrack requires of packets that it calls valid. Behind a tunnel's headers, a checksum is
+ * verified only if two are.
+ */
+static __always_inline int is_verified(struct __sk_buff *skb, u32 at, u32 protocol,
+				       const int is_tunnel)
+{
+	struct sk_buff *kernel = bpf_cast_to_kern_ctx(skb);
+	u32 summed = ip_summed(kernel);
+	u16 check = 1;
+
+	if (summed == CHECKSUM_PARTIAL)
+		return !is_tunnel || (u16)(kernel->csum_start - kernel->mac_header) == at;
+	if (summed == CHECKSUM_UNNECESSARY && (!is_tunnel || READ_BITS(kernel, csum_level)))
+		return 1;
+	/* A datagram may have no checksum. */
+	return protocol == IPPROTO_UDP && !load(skb, at + UDP_CHECK, &check, sizeof(check)) &&
+	       !check;
 }
 
 /*
@@ -269,11 +303,9 @@ static __always_inline int is_as_judged(struct nf_conn *ct, u32 direction, struc
 	if (status != judged || (judged & (sure | odd)) != wanted || ct->mark != flow->mark ||
 	    (s32)left <= 0)
 		return 0;
-	/* The fast path bypasses window tracking, so the window check must be liberal. */
-	if (key->protocol == IPPROTO_TCP &&
-	    (ct->proto.tcp.state != TCP_CONNTRACK_ESTABLISHED ||
-	     !(ct->proto.tcp.seen[0].flags & ct->proto.tcp.seen[1].flags &
-	       IP_CT_TCP_FLAG_BE_LIBERAL)))
+	/* Conntrack does not see packets on the fast path, so the windows are tracked here. */
+	if (key->protocol == IPPROTO_TCP && (ct->proto.tcp.state != TCP_CONNTRACK_ESTABLISHED ||
+					     !follow(ct, flow)))
 		return 0;
 	if (direction == 0 ? !is_reverse(&ct->tuplehash[1].tuple, flow, key->ipv6) :
 			     !is_reverse(&ct->tuplehash[0].tuple, flow, key->ipv6))
@@ -298,35 +330,105 @@ _Static_assert(__builtin_offsetof(struct flow_key, dest_port) + 2 -
 			       __builtin_offsetof(struct flow_key, source) == IPV6_TUPLE,
 	       "layout of struct flow_key");
 
+/* Looks up conntrack's entry of a packet. The caller releases it. */
+static __always_inline struct nf_conn *entry_of(struct __sk_buff *skb, const struct flow_key *key,
+						struct bpf_ct_opts *opts)
+{
+	struct scratch *memory;
+	u32 zero = 0;
+
+	/* struct bpf_sock_tuple for IPv6 is part of the key. */
+	if (key->ipv6)
+		return bpf_skb_ct_lookup(skb, (void *)key->source, IPV6_TUPLE, opts, sizeof(*opts));
+	memory = bpf_map_lookup_elem(&scratch, &zero);
+	if (!memory)
+		return 0;
+	memory->tuple.source = key->source[0];
+	memory->tuple.dest = key->dest[0];
+	memory->tuple.source_port = key->source_port;
+	memory->tuple.dest_port = key->dest_port;
+	return bpf_skb_ct_lookup(skb, (void *)&memory->tuple, sizeof(memory->tuple), opts,
+				 sizeof(*opts));
+}
+
 /* Whether conntrack has the connection in the state of the verdict. */
 static __attribute__((noinline)) int is_tracked(struct __sk_buff *skb, const struct flow_key *key,
 						struct flow *flow)
 {
 	struct bpf_ct_opts opts = { .netns_id = -1, .l4proto = key->protocol };
-	/* struct bpf_sock_tuple for IPv4. The one for IPv6 is part of the key. */
-	struct {
-		u32 source, dest;
-		u16 source_port, dest_port;
-	} tuple = {};
 	struct nf_conn *ct;
 	int same;
 
 	if (!bpf_skb_ct_lookup || !bpf_ct_release || !bpf_ct_change_timeout || !flow)
 		return 0;
-	if (key->ipv6) {
-		ct = bpf_skb_ct_lookup(skb, (void *)key->source, IPV6_TUPLE, &opts, sizeof(opts));
-	} else {
-		tuple.source = key->source[0];
-		tuple.dest = key->dest[0];
-		tuple.source_port = key->source_port;
-		tuple.dest_port = key->dest_port;
-		ct = bpf_skb_ct_lookup(skb, (void *)&tuple, sizeof(tuple), &opts, sizeof(opts));
-	}
+	ct = entry_of(skb, key, &opts);
 	if (!ct)
 		return flow->flags & FLOW_UNTRACKED;
 	same = !(flow->flags & FLOW_UNTRACKED) && is_as_judged(ct, opts.dir, flow, key);
 	bpf_ct_release(ct);
 	return same;
+}
+
+/* Whether a packet of the connection may bypass conntrack. Its transport header is at `at`. */
+static __always_inline int bypasses(struct __sk_buff *skb, u32 at, const struct flow_key *key,
+				    struct flow *flow)
+{
+	if (!is_tracked(skb, key, flow))
+		return 0;
+	return key->protocol != IPPROTO_TCP || flow->flags & FLOW_UNTRACKED || fits(skb, at, flow);
+}
+
+/*
+ * Handles the first segment of a connection before the slow path. If an earlier connection with
+ * these addresses and ports has ended, conntrack would begin a new entry. But it may not know about
+ * the end, because it has not seen all segments. Then let the old entry expire.
+ */
+static __attribute__((noinline)) int reopen(struct __sk_buff *skb, const struct flow_key *packet)
+{
+	struct bpf_ct_opts opts;
+	struct flow_key key;
+	struct connection *connection;
+	struct tracked *tracked;
+	struct nf_conn *ct;
+	u32 index, state, last, flags, ends = 1;
+
+	if (!bpf_skb_ct_lookup || !bpf_ct_release || !bpf_ct_change_timeout || !packet)
+		return 0;
+	__builtin_memcpy(&key, packet, sizeof(key));
+	/* A constant initialiser would be a copy in .rodata, beside the constants of abi.h. */
+	__builtin_memset(&opts, 0, sizeof(opts));
+	opts.netns_id = -1;
+	opts.l4proto = key.protocol;
+	key.netns = key.device = 0;
+	key.place = FLOW_TRACKED;
+	tracked = bpf_map_lookup_elem(&tracked_flows, &key);
+	if (!tracked)
+		return 0;
+	index = tracked->connection;
+	connection = bpf_map_lookup_elem(&connections, &index);
+	if (!connection)
+		return 0;
+	state = connection->state;
+	last = connection->last;
+	ct = entry_of(skb, &key, &opts);
+	if (ct) {
+		flags = ct->proto.tcp.seen[0].flags & ct->proto.tcp.seen[1].flags;
+		if (flags & IP_CT_TCP_FLAG_BE_LIBERAL) {
+			/* nf_conntrack_tcp_packet, TCP_CONNTRACK_SYN_SENT. */
+			ends = ct->proto.tcp.state == TCP_CONNTRACK_TIME_WAIT ||
+			       (state == CONNECTION_RESET && !opts.dir && !last);
+			if (ends)
+				bpf_ct_change_timeout(ct, 0);
+		}
+		bpf_ct_release(ct);
+	}
+	if (ends && state >= CONNECTION_TRACKED) {
+		bpf_spin_lock(&connection->lock);
+		if (connection->state == state)
+			connection->state = CONNECTION_NONE;
+		bpf_spin_unlock(&connection->lock);
+	}
+	return 0;
 }
 
 /* Writes an IPv4 or IPv6 address into a copy of the header, at `at`. */

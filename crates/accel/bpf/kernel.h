@@ -102,7 +102,9 @@ struct net_device {
 /* The kernel's view of the packet (Linux 6.2), because no helper reports the checksum's state. */
 struct sk_buff {
 	struct net_device *dev;
+	u32 len;
 	u8 ip_summed : 2;
+	u8 csum_level : 2;
 	u16 csum_start;
 	u16 csum_offset;
 	u16 mac_header;
@@ -133,31 +135,35 @@ static __always_inline u32 routes_of(const struct sk_buff *skb)
 #define CHECKSUM_COMPLETE 2
 #define CHECKSUM_PARTIAL 3
 
+/* Reads a bit field of a packet by offset, size and shifts that CO-RE relocates. */
+#define READ_BITS(skb, field)                                                                     \
+	({                                                                                        \
+		const void *place =                                                               \
+			(const void *)(skb) + __builtin_preserve_field_info((skb)->field, 0);     \
+		u64 value = 0;                                                                    \
+                                                                                                  \
+		asm volatile("" : "=r"(place) : "0"(place));                                      \
+		switch (__builtin_preserve_field_info((skb)->field, 1)) {                         \
+		case 1:                                                                           \
+			value = *(const u8 *)place;                                               \
+			break;                                                                    \
+		case 2:                                                                           \
+			value = *(const u16 *)place;                                              \
+			break;                                                                    \
+		case 4:                                                                           \
+			value = *(const u32 *)place;                                              \
+			break;                                                                    \
+		case 8:                                                                           \
+			value = *(const u64 *)place;                                              \
+			break;                                                                    \
+		}                                                                                 \
+		value <<= __builtin_preserve_field_info((skb)->field, 4);                         \
+		value >> __builtin_preserve_field_info((skb)->field, 5);                          \
+	})
+
 static __always_inline u32 ip_summed(const struct sk_buff *skb)
 {
-	/* Offset, size and shifts of a bit field, relocated by CO-RE. */
-	const void *place = (const void *)skb +
-			    __builtin_preserve_field_info(skb->ip_summed, 0);
-	u64 value = 0;
-
-	asm volatile("" : "=r"(place) : "0"(place));
-	switch (__builtin_preserve_field_info(skb->ip_summed, 1)) {
-	case 1:
-		value = *(const u8 *)place;
-		break;
-	case 2:
-		value = *(const u16 *)place;
-		break;
-	case 4:
-		value = *(const u32 *)place;
-		break;
-	case 8:
-		value = *(const u64 *)place;
-		break;
-	}
-	value <<= __builtin_preserve_field_info(skb->ip_summed, 4);
-	value >>= __builtin_preserve_field_info(skb->ip_summed, 5);
-	return value;
+	return READ_BITS(skb, ip_summed);
 }
 
 #endif

@@ -75,6 +75,23 @@ struct {
 	__type(value, u64);
 } judged SEC(".maps");
 
+/* The windows of TCP connections with verdicts, by index. The loader sets max_entries. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct connection);
+} connections SEC(".maps");
+
+/* The directions of these connections, by tuple as packets arrive. The loader sets max_entries. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct flow_key);
+	__type(value, struct tracked);
+} tracked_flows SEC(".maps");
+
 /* Flows seen on the slow path, while verdicts are given. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

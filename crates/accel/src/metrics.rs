@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use exposition::Page as Metrics;
+use foreign::metrics::Page as Metrics;
 
 use crate::model::{Counted, Reason};
 use crate::status::{DeviceStatus, Refused, Status};

@@ -61,7 +61,7 @@ impl Held {
 pub(crate) fn judge(
     basis: &Basis,
     connections: &Connections,
-    maps: &FlowMaps,
+    maps: &mut FlowMaps,
     key: &FlowKey,
 ) -> Result<Vec<Admitted>, Held> {
     // Sandboxes have no verdicts, and a request may be older than the state.
@@ -93,12 +93,13 @@ pub(crate) fn judge(
             }
         }
     }
-    if let Some(entry) = entry
-        && sent.protocol == IPPROTO_TCP
-    {
-        // The window advances without the slow path seeing it, so relax conntrack's window check.
-        connections.make_liberal(&entry.original).map_err(|_| Held::Untracked)?;
-    }
+    let window = match entry {
+        Some(entry) if sent.protocol == IPPROTO_TCP => {
+            let window = maps.windows.track(entry).map_err(|_| Held::Untracked)?;
+            Some(window.ok_or(Held::Odd("TCP window unknown"))?)
+        }
+        _ => None,
+    };
     let admitted = |direction: &Direction| Admitted {
         key: FlowKey {
             device: direction.input,
@@ -114,6 +115,8 @@ pub(crate) fn judge(
         is_tracked: entry.is_some(),
         is_one_way: entry.is_some() && goes == Goes::OneWay,
         is_young: goes == Goes::Answered,
+        is_reply: direction.is_reply,
+        window,
     };
     Ok(directions.iter().map(admitted).collect())
 }

@@ -9,11 +9,12 @@
 mod judge;
 mod route;
 
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use netstate::connection::Connections;
+use netstate::connection::{self, Connections};
 
 use crate::Result;
 use crate::lock::lock;
@@ -22,6 +23,12 @@ use crate::programs::FlowMaps;
 use crate::status::FlowsStatus;
 pub(crate) use judge::{Held, judge};
 
+/// Interval at which copied windows are expected.
+const SOON: Duration = Duration::from_millis(2);
+/// Interval at which the windows of ended connections are forgotten, and a share of the time that
+/// this may take.
+const CLEAN: Duration = Duration::from_secs(5);
+const SHARE: u32 = 50;
 /// Interval between checks for the stop flag.
 const TURN: Duration = Duration::from_millis(100);
 /// Maximum number of verdicts per turn. Further flows wait.
@@ -50,8 +57,17 @@ pub(crate) fn run(
 ) -> Result<()> {
     let connections = Connections::open()?;
     let (mut given, mut began) = (0, Instant::now());
+    let mut cleaned = (Instant::now(), Duration::ZERO);
     while !stop.load(Ordering::Acquire) {
-        for key in maps.asked(TURN) {
+        let within = if maps.windows.is_pending() { SOON } else { TURN };
+        let asked = maps.asked(within);
+        follow(&mut maps, &connections)?;
+        if maps.windows.len() > 0 && cleaned.0.elapsed() > CLEAN.max(SHARE * cleaned.1) {
+            let began = Instant::now();
+            clean(&mut maps, &connections)?;
+            cleaned = (Instant::now(), began.elapsed());
+        }
+        for key in asked {
             if began.elapsed() >= TURN {
                 (given, began) = (0, Instant::now());
             }
@@ -62,7 +78,7 @@ pub(crate) fn run(
             given += 1;
             let basis = lock(&verdicts.basis).clone();
             let asked_at = Instant::now();
-            match judge(&basis, &connections, &maps, &key) {
+            match judge(&basis, &connections, &mut maps, &key) {
                 Ok(judged) => match maps.admit(&judged) {
                     Ok(()) => lock(&verdicts.status).admitted += 1,
                     // A full map of this type may lack room for a moment (ENOMEM). A verdict for
@@ -90,6 +106,31 @@ pub(crate) fn run(
         }
     }
     Ok(())
+}
+
+/// Tells conntrack about connections that have begun to bypass it, and about resets.
+fn follow(maps: &mut FlowMaps, connections: &Connections) -> Result<()> {
+    // A connection that conntrack no longer has needs nothing.
+    for original in maps.windows.copied()? {
+        if let Err(error) = connections.make_liberal(&original) {
+            tracing::debug!("a connection stays on the slow path: {error}");
+        }
+    }
+    for tuple in maps.resets() {
+        if let Err(error) = connections.close(&tuple) {
+            tracing::debug!("cannot close conntrack's entry of a reset connection: {error}");
+        }
+    }
+    Ok(())
+}
+
+/// Forgets the windows of connections that have ended.
+fn clean(maps: &mut FlowMaps, connections: &Connections) -> Result<()> {
+    let mut entries = HashSet::new();
+    connection::connections(|entry| {
+        entries.insert(entry.original);
+    })?;
+    maps.windows.keep(&entries, |original| matches!(connections.get(original), Ok(None)))
 }
 
 /// Counts a denial. Distinct reasons are limited; further ones are counted as `others`.

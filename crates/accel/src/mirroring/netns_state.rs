@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use libbpf_rs::Link;
 use netstate::Netlink;
 use netstate::netfilter::{BridgeCalls, LegacyTables, ebtables, has_virtual_services};
 use netstate::overlay::Overlay;
@@ -27,6 +28,7 @@ pub(crate) struct NetnsState {
     pub(crate) netlink: Netlink,
     // Before `programs`: fields are dropped in order, and links must be detached first.
     hooks: BTreeMap<(u32, Role), tcx::Link>,
+    guards: Option<Vec<Link>>,
     pub(crate) programs: Programs,
     nftables: RefCell<Nftables>,
     /// The rules of the last read. There may be many.
@@ -59,6 +61,7 @@ impl NetnsState {
             watch: Watch::open()?,
             netlink: Netlink::open()?,
             hooks: BTreeMap::new(),
+            guards: None,
             programs,
             nftables: RefCell::new(Nftables::open()?),
             rules: RefCell::default(),
@@ -161,6 +164,15 @@ impl NetnsState {
         let is_occupied =
             |index: &u32| others(*index, Hook::Ingress) || others(*index, Hook::Egress);
         self.looked_at.iter().copied().filter(is_occupied).collect()
+    }
+
+    /// Attaches the guard of connections, if it is not there. It remains to the end, because
+    /// conntrack does not track these connections alone.
+    pub(crate) fn guard(&mut self) -> Result<()> {
+        if self.guards.is_none() {
+            self.guards = Some(self.programs.guard()?);
+        }
+        Ok(())
     }
 
     /// Attaches and detaches programs, so that these hooks are in place.

@@ -443,6 +443,9 @@ impl Reconciler {
             false => (*index, Role::Depart),
         });
         let gives_verdicts = !self.basis.is_idle() && self.basis.number > 0;
+        if gives_verdicts {
+            self.home.guard()?;
+        }
         let ends = tenants.chain(tunnels).filter(|_| gives_verdicts);
         let wanted = (ports(0).chain(plan.nics.iter().map(|nic| (*nic, Role::Decap))))
             .chain(ends)

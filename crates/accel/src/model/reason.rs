@@ -107,4 +107,5 @@ reasons! {
     DecapTracking, "decap_tracking", "connection tracking must see it: connection start, end or state change";
     DecapVerdict, "decap_verdict", "packet filters must see it: the flow has no verdict";
     DecapHalf, "decap_half", "partial bypass: decapsulated, then passed to the VXLAN device for packet filters and routes";
+    GuardDrop, "guard_drop", "dropped: a segment that connection tracking would call invalid, of a connection on the fast path";
 }

@@ -66,9 +66,50 @@ pub(crate) struct RawFlow {
     pub(crate) dest_port: [u8; 2],
     pub(crate) status: u32,
     pub(crate) expires: u32,
+    pub(crate) connection: u32,
+    pub(crate) serial: u32,
     pub(crate) unused: u32,
     /// Cached by the programs: properties of the routes.
     pub(crate) way_back: u64,
+}
+
+/// `struct bpf_spin_lock`. The kernel neither reads nor writes it for user space.
+#[repr(C)]
+#[derive(Default, IntoBytes, Immutable, FromBytes)]
+pub(crate) struct RawLock(u32);
+
+/// `struct window`.
+#[repr(C)]
+#[derive(Default, IntoBytes, Immutable, FromBytes)]
+pub(crate) struct RawWindow {
+    end: u32,
+    maxend: u32,
+    maxwin: u32,
+    maxack: u32,
+    scale: u16,
+    sack: u16,
+}
+
+/// `struct connection`.
+#[repr(C)]
+#[derive(Default, IntoBytes, Immutable, FromBytes)]
+pub(crate) struct RawConnection {
+    pub(crate) lock: RawLock,
+    pub(crate) serial: u32,
+    pub(crate) state: u32,
+    pub(crate) last: u32,
+    pub(crate) copied: u64,
+    pub(crate) seen: [RawWindow; 2],
+    pub(crate) last_end: u32,
+    pub(crate) flags: u32,
+}
+
+/// `struct tracked`.
+#[repr(C)]
+#[derive(IntoBytes, Immutable)]
+pub(crate) struct RawTracked {
+    pub(crate) connection: u32,
+    pub(crate) reply: u32,
 }
 
 /// `struct seen`.

@@ -11,11 +11,12 @@ use zerocopy::FromBytes;
 
 use super::Programs;
 use super::abi::{
-    self, FLOW_ASK_MS, FLOW_ENTERED, FLOW_LEFT, FLOW_ONE_WAY, FLOW_TRANSLATED, FLOW_UNTRACKED,
-    FLOW_VERDICT, FLOW_YOUNG, RawFlow, RawFlowKey, RawSeen,
+    self, FLOW_ASK_MS, FLOW_ENTERED, FLOW_LEFT, FLOW_ONE_WAY, FLOW_REPLY, FLOW_RESET,
+    FLOW_TRANSLATED, FLOW_UNTRACKED, FLOW_VERDICT, FLOW_YOUNG, RawFlow, RawFlowKey, RawSeen,
 };
 use super::clock::now;
 use super::judged::Judged;
+use super::windows::{Window, Windows};
 use crate::lock::lock;
 use crate::{Error, Result};
 
@@ -59,6 +60,10 @@ pub(crate) struct Admitted {
     pub(crate) is_one_way: bool,
     /// Conntrack has seen both directions, but not for long.
     pub(crate) is_young: bool,
+    /// The reply direction of the entry.
+    pub(crate) is_reply: bool,
+    /// TCP with an entry: its windows.
+    pub(crate) window: Option<Window>,
 }
 
 /// Access to the flow maps, and the queue of requests.
@@ -67,7 +72,15 @@ pub(crate) struct FlowMaps {
     judged: Judged,
     seen: MapHandle,
     asked: RingBuffer<'static>,
-    questions: Arc<Mutex<Vec<FlowKey>>>,
+    questions: Arc<Mutex<Queue>>,
+    pub(crate) windows: Windows,
+}
+
+/// Requests of the programs.
+#[derive(Default)]
+struct Queue {
+    flows: Vec<FlowKey>,
+    resets: Vec<Tuple>,
 }
 
 /// Maximum number of queued requests.
@@ -88,15 +101,21 @@ impl FlowMaps {
                 problem: error.to_string(),
             }
         };
-        let questions = Arc::new(Mutex::new(Vec::new()));
+        let questions = Arc::new(Mutex::new(Queue::default()));
         let theirs = questions.clone();
         let ring = programs.map_of_any("asked_flows")?;
         let mut builder = RingBufferBuilder::new();
         let take = move |bytes: &[u8]| {
-            let mut questions = lock(&theirs);
-            // Requests beyond the limit are dropped; the programs repeat them.
-            if questions.len() < MOST {
-                questions.extend(RawFlowKey::read_from_bytes(bytes).ok().and_then(|raw| key(&raw)));
+            let mut queue = lock(&theirs);
+            let Ok(raw) = RawFlowKey::read_from_bytes(bytes) else { return 0 };
+            let Some(key) = key(&raw) else { return 0 };
+            // Requests beyond the limit are dropped; the programs repeat those for verdicts.
+            if u32::from(raw.place) == FLOW_RESET {
+                if queue.resets.len() < MOST {
+                    queue.resets.push(key.tuple);
+                }
+            } else if queue.flows.len() < MOST {
+                queue.flows.push(key);
             }
             0
         };
@@ -107,14 +126,20 @@ impl FlowMaps {
             seen: programs.map("seen_flows", size_of::<RawSeen>())?,
             asked: builder.build().map_err(failed("poll"))?,
             questions,
+            windows: Windows::of(programs)?,
         })
+    }
+
+    /// Returns the connections that were reset: a tuple of one direction each.
+    pub(crate) fn resets(&mut self) -> Vec<Tuple> {
+        std::mem::take(&mut lock(&self.questions).resets)
     }
 
     /// Returns requests for verdicts, interleaved by device. Waits at most `within`.
     pub(crate) fn asked(&mut self, within: Duration) -> Vec<FlowKey> {
         // A signal ends the poll early; return what there is.
         let _ = self.asked.poll(within);
-        let questions = std::mem::take(&mut *lock(&self.questions));
+        let questions = std::mem::take(&mut lock(&self.questions).flows);
         // Interleave devices, so that a tenant with many flows does not delay the others.
         let mut before: BTreeMap<u32, usize> = BTreeMap::new();
         let mut turns: Vec<(usize, FlowKey)> = Vec::with_capacity(questions.len());
@@ -170,7 +195,8 @@ impl FlowMaps {
                 flags: abi::flag(admitted.leaves != admitted.key.tuple, FLOW_TRANSLATED)
                     | abi::flag(!admitted.is_tracked, FLOW_UNTRACKED)
                     | abi::flag(admitted.is_one_way, FLOW_ONE_WAY)
-                    | abi::flag(admitted.is_young, FLOW_YOUNG),
+                    | abi::flag(admitted.is_young, FLOW_YOUNG)
+                    | abi::flag(admitted.is_reply, FLOW_REPLY),
                 output: admitted.output,
                 mark: admitted.mark,
                 timeout: 0,
@@ -180,6 +206,8 @@ impl FlowMaps {
                 dest_port: leaves.dest_port,
                 status: admitted.status,
                 expires: 0,
+                connection: admitted.window.map_or(0, |window| window.connection),
+                serial: admitted.window.map_or(0, |window| window.serial),
                 unused: 0,
                 way_back: 0,
             };

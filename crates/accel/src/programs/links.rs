@@ -6,14 +6,16 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
+use std::os::unix::ffi::OsStrExt as _;
 
 use libbpf_rs::btf::types::Func;
 use libbpf_rs::btf::{Btf, TypeId};
-use libbpf_rs::query::{LinkInfo, LinkTypeInfo, TracingLinkInfo};
+use libbpf_rs::query::{LinkInfo, LinkTypeInfo, ProgInfoIter, TracingLinkInfo};
 use libbpf_rs::{NFPROTO_IPV4, NFPROTO_IPV6, ProgramAttachType};
 use nix::errno::Errno;
 use sys::bpf_link;
 
+use super::object::GUARD;
 use crate::model::{Foreign, Links};
 use crate::{Error, Result};
 
@@ -83,7 +85,19 @@ fn read(id: u32) -> Result<Read> {
         object: format!("BPF link {id}"),
         problem: error.to_string(),
     })?;
+    // The guard of any process of this program, whatever its namespace: it accepts every packet of
+    // other connections.
+    if matches!(info.info, LinkTypeInfo::Netfilter(_)) && is_guard(info.prog_id) {
+        return Ok(Read::Is(None));
+    }
     Ok(Read::Is(foreign(&info.info)))
+}
+
+/// Whether a program is the guard of a fast path, by its name.
+fn is_guard(id: u32) -> bool {
+    let mut programs = ProgInfoIter::default();
+    let found = programs.find(|program| program.id == id);
+    found.is_some_and(|program| program.name.as_bytes() == GUARD.as_bytes())
 }
 
 fn foreign(info: &LinkTypeInfo) -> Option<Foreign> {

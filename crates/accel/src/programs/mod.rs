@@ -9,6 +9,7 @@ mod links;
 mod look;
 mod maps;
 mod object;
+mod windows;
 
 pub(crate) use abi::STALE_MS;
 pub(crate) use counters::Counters;

@@ -7,7 +7,8 @@ use std::path::Path;
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Func;
 use libbpf_rs::{
-    ErrorKind, MapCore, MapHandle, Object, ObjectBuilder, OpenObject, PrintLevel, Program,
+    ErrorKind, Link, MapCore, MapHandle, NF_INET_PRE_ROUTING, NFPROTO_IPV4, NFPROTO_IPV6,
+    NetfilterOpts, Object, ObjectBuilder, OpenObject, PrintLevel, Program, ProgramType,
 };
 use nix::time::{ClockId, clock_getres};
 use sys::tcx::{self, Hook};
@@ -57,6 +58,8 @@ pub(crate) struct Programs {
     object: Object,
     /// Loaded for a sandbox, with the maps of another instance.
     is_copy: bool,
+    /// The kernel runs BPF programs at netfilter hooks, so the guard is loaded.
+    has_guard: bool,
 }
 
 pub(super) fn failed(operation: &'static str, object: impl Into<String>, problem: String) -> Error {
@@ -64,7 +67,7 @@ pub(super) fn failed(operation: &'static str, object: impl Into<String>, problem
 }
 
 /// Maps that the programs of all namespaces share.
-const SHARED: [&str; 10] = [
+const SHARED: [&str; 12] = [
     "state",
     "ports",
     "vteps",
@@ -73,11 +76,19 @@ const SHARED: [&str; 10] = [
     "counts",
     "flows",
     "judged",
+    "connections",
+    "tracked_flows",
     "seen_flows",
     "asked_flows",
 ];
 /// Programs that only the NICs' namespace uses.
-const HOME_ONLY: [&str; 3] = ["decap", "outward", "depart"];
+const HOME_ONLY: [&str; 4] = ["decap", "outward", "depart", GUARD];
+/// The program before conntrack.
+pub(super) const GUARD: &str = "overlane_guard";
+/// Longest name of a program that the kernel stores (`BPF_OBJ_NAME_LEN`).
+const _: () = assert!(GUARD.len() < 16);
+/// Priority of [`GUARD`]: directly before conntrack (`NF_IP_PRI_CONNTRACK`).
+const BEFORE_CONNTRACK: i32 = -201;
 /// Shared maps with one entry per forwarding entry.
 const ENTRIES: [&str; 2] = ["fdb", "sources"];
 
@@ -106,7 +117,7 @@ fn open() -> Result<OpenObject> {
         .map_err(|e| failed("open", "BPF object", e.to_string()))
 }
 
-fn load(object: OpenObject, is_copy: bool) -> Result<Programs> {
+fn load(object: OpenObject, is_copy: bool, has_guard: bool) -> Result<Programs> {
     let object = object.load().map_err(|e| {
         failed(
             "load",
@@ -119,7 +130,7 @@ fn load(object: OpenObject, is_copy: bool) -> Result<Programs> {
             },
         )
     })?;
-    Ok(Programs { object, is_copy })
+    Ok(Programs { object, is_copy, has_guard })
 }
 
 fn set_up<'a>(name: &'a str) -> impl Fn(libbpf_rs::Error) -> Error + 'a {
@@ -135,7 +146,9 @@ impl Programs {
             let name = map.name().to_string_lossy().into_owned();
             if ENTRIES.contains(&name.as_str()) {
                 map.set_max_entries(max_entries).map_err(set_up(&name))?;
-            } else if name == "flows" {
+            } else if name == "connections" {
+                map.set_max_entries(max_flows).map_err(set_up(&name))?;
+            } else if name == "flows" || name == "tracked_flows" {
                 // Two directions per connection.
                 map.set_max_entries(max_flows.saturating_mul(2)).map_err(set_up(&name))?;
             } else if name == "seen_flows" {
@@ -144,7 +157,14 @@ impl Programs {
                 map.set_initial_value(&constants(0)).map_err(set_up(&name))?;
             }
         }
-        load(object, false)
+        // `CONFIG_NETFILTER_BPF_LINK`. Without it TCP connections get no verdicts.
+        let has_guard = ProgramType::Netfilter.is_supported().unwrap_or(false);
+        for mut program in object.progs_mut() {
+            if program.name() == OsStr::new(GUARD) {
+                program.set_autoload(has_guard);
+            }
+        }
+        load(object, false, has_guard)
     }
 
     /// Loads the programs for a sandbox with this number, sharing the maps.
@@ -166,7 +186,7 @@ impl Programs {
                 map.set_initial_value(&constants(netns)).map_err(set_up(&name))?;
             }
         }
-        load(object, true)
+        load(object, true, false)
     }
 
     /// Whether the kernel offers BPF programs the functions to look up connections.
@@ -219,9 +239,36 @@ impl Programs {
         // Programs that are not loaded have no id.
         let is_loaded = |program: &Program<'_>| {
             let name = program.name().to_string_lossy().into_owned();
-            !self.is_copy || !HOME_ONLY.contains(&name.as_str())
+            let is_home = !self.is_copy || !HOME_ONLY.contains(&name.as_str());
+            is_home && (name != GUARD || self.has_guard)
         };
         self.object.progs().filter(is_loaded).map(id).collect()
+    }
+
+    /// Attaches the guard before conntrack, in the calling thread's namespace.
+    pub(crate) fn guard(&mut self) -> Result<Vec<Link>> {
+        if !self.has_guard {
+            return Ok(Vec::new());
+        }
+        let found = self.object.progs_mut().find(|program| program.name() == OsStr::new(GUARD));
+        let program = found.ok_or_else(|| failed("find", "program guard", "none".into()))?;
+        let attach = |protocol_family| {
+            let options = NetfilterOpts {
+                protocol_family,
+                hooknum: NF_INET_PRE_ROUTING,
+                priority: BEFORE_CONNTRACK,
+                ..NetfilterOpts::default()
+            };
+            program
+                .attach_netfilter_with_opts(options)
+                .map_err(|e| failed("attach to", "netfilter hook prerouting", e.to_string()))
+        };
+        [NFPROTO_IPV4, NFPROTO_IPV6].into_iter().map(attach).collect()
+    }
+
+    /// Whether [`Programs::guard`] attaches a program.
+    pub(super) fn has_guard(&self) -> bool {
+        self.has_guard
     }
 
     /// Attaches a program to its tcx hook at a device of the calling thread's namespace, after the

@@ -2,7 +2,8 @@
 
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, AsRawFd};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use accel::{Accel, Wanted};
 use nix::sys::socket::{setsockopt, sockopt};
@@ -63,6 +64,14 @@ fn hits(standing: &mut Standing) -> [u64; 2] {
     [words.next().unwrap(), words.next().unwrap()]
 }
 
+/// Packets of all namespaces that found the queue of their CPU full
+/// (`Documentation/networking/scaling.rst`, `softnet_stat`).
+fn full_backlogs() -> u32 {
+    let text = std::fs::read_to_string("/proc/net/softnet_stat").unwrap();
+    let dropped = |line: &str| u32::from_str_radix(line.split_whitespace().nth(1)?, 16).ok();
+    text.lines().map(|line| dropped(line).unwrap()).sum()
+}
+
 /// Kills a process that accelerates the second host.
 fn kill(pair: &Pair, rounds: usize) {
     // A killed process's programs go one after the other.
@@ -87,21 +96,39 @@ fn kill(pair: &Pair, rounds: usize) {
             setsockopt(socket, sockopt::RcvBufForce, &(8 << 20)).unwrap();
         }
         const SENT: u32 = 20_000;
-        let send = |socket: &UdpSocket| {
+        // Packets of one direction that may be under way. Far fewer than `netdev_max_backlog`
+        // (1,000), so that receivers that get no CPU for a while cost no packet.
+        const WINDOW: u32 = 200;
+        let arrived = [AtomicU32::new(0), AtomicU32::new(0)];
+        let send = |socket: &UdpSocket, arrived: &AtomicU32| {
             for number in 0..SENT {
+                let begun = Instant::now();
+                while number >= arrived.load(Ordering::Relaxed) + WINDOW {
+                    // More than a window is lost: the receivers report it.
+                    if begun.elapsed() > LIMIT {
+                        return;
+                    }
+                    std::thread::sleep(Duration::from_micros(20));
+                }
                 socket.send(&number.to_ne_bytes()).unwrap();
-                std::thread::sleep(Duration::from_micros(20));
             }
         };
-        let receive = |socket: &UdpSocket| {
+        let receive = |socket: &UdpSocket, arrived: &AtomicU32| {
             let mut buffer = [0; 4];
-            // Whoever sends may be held up for longer than packets take.
-            std::iter::from_fn(|| socket.recv(&mut buffer).ok()).take(SENT as usize).count() as u32
+            while arrived.load(Ordering::Relaxed) < SENT && socket.recv(&mut buffer).is_ok() {
+                arrived.fetch_add(1, Ordering::Relaxed);
+            }
+            arrived.load(Ordering::Relaxed)
         };
+        let full = full_backlogs();
         let received = std::thread::scope(|scope| {
-            let received = [&one, &other].map(|socket| scope.spawn(|| receive(socket)));
-            scope.spawn(|| send(&one));
-            scope.spawn(|| send(&other));
+            let received = [(&one, &arrived[0]), (&other, &arrived[1])];
+            let received = received.map(|(socket, arrived)| {
+                let receive = &receive;
+                scope.spawn(move || receive(socket, arrived))
+            });
+            scope.spawn(|| send(&one, &arrived[1]));
+            scope.spawn(|| send(&other, &arrived[0]));
             poll("datagrams by the fast path", LIMIT, || {
                 let before = hits(&mut standing);
                 std::thread::sleep(Duration::from_millis(10));
@@ -113,7 +140,14 @@ fn kill(pair: &Pair, rounds: usize) {
             standing.kill().unwrap();
             received.map(|thread| thread.join().unwrap())
         });
-        assert_eq!(received, [SENT, SENT], "round {round}");
+        // Floods of other namespaces may fill the queues of a CPU, which all namespaces share.
+        let full = full_backlogs() - full;
+        for received in received {
+            assert!(
+                received + full >= SENT,
+                "round {round}: {received} of {SENT}, {full} elsewhere"
+            );
+        }
         // Without programs, and of no use to anyone.
         assert_eq!(pairs(&pair.b).len(), usize::from(pair.sandboxes.is_some()));
         pair.ping(&[]);

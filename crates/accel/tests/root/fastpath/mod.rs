@@ -9,6 +9,7 @@ mod differential;
 mod exchange;
 mod filters;
 mod half;
+mod invalid;
 mod killed;
 mod listeners;
 mod machine;

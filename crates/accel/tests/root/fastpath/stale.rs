@@ -149,7 +149,7 @@ fn a_neighbour_that_stays_where_it_is_is_no_change() {
     .unwrap();
 }
 
-/// How soon is the benchmark's to tell (`make bench-accel`).
+/// How soon is the benchmark's to tell (`bench/run accel`).
 #[test]
 fn after_every_change_datagrams_leave_as_the_kernel_has_it() {
     require!(need::root());

@@ -3,7 +3,7 @@
 //!
 //! Two beds of 16 by 16 pods get the same packets and the same flips at the same moments. One
 //! has the fast path in both hosts, the other is the slow path to compare with.
-//! `OVERLANE_POLICY_SECONDS` says for how long (12 s; `make policy` takes ten minutes),
+//! `OVERLANE_POLICY_SECONDS` says for how long (12 s; `bench/run policy` takes ten minutes),
 //! `OVERLANE_POLICY_SEED` repeats the choices of a run.
 
 mod bed;

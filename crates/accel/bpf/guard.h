@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * The guard of connections whose packets bypass conntrack. Conntrack does not see all of their
+ * packets, so it accepts any sequence number (IP_CT_TCP_FLAG_BE_LIBERAL). `guard` runs before
+ * conntrack, for packets of every device, and drops segments that conntrack would call invalid if
+ * it had seen all packets. It needs neither heartbeat nor plan.
+ */
+#ifndef OVERLANE_ACCEL_GUARD_H
+#define OVERLANE_ACCEL_GUARD_H
+
+#include "window.h"
+
+#define NF_DROP 0
+#define NF_ACCEPT 1
+/* IPv6 extension headers that conntrack skips (ipv6_skip_exthdr). */
+#define NEXTHDR_HOP 0
+#define NEXTHDR_ROUTING 43
+#define NEXTHDR_FRAGMENT 44
+#define NEXTHDR_AUTH 51
+#define NEXTHDR_DEST 60
+#define MOST_HEADERS 8
+
+struct bpf_nf_ctx {
+	const void *state;
+	struct sk_buff *skb;
+} __attribute__((preserve_access_index));
+
+struct bpf_dynptr {
+	u64 words[2];
+} __attribute__((aligned(8)));
+
+extern int bpf_dynptr_from_skb(struct __sk_buff *skb, u64 flags, struct bpf_dynptr *ptr__uninit)
+	__attribute__((section(".ksyms")));
+static long (*const bpf_dynptr_read)(void *to, u32 len, const struct bpf_dynptr *from, u32 offset,
+				     u64 flags) = (void *)201;
+
+/*
+ * Reads the addresses of a TCP packet. Returns the offset of the TCP header, 0 for other packets,
+ * -1 for a packet with too many headers.
+ */
+static __always_inline s32 read_addresses(const struct bpf_dynptr *packet, struct flow_key *key)
+{
+	u8 ip[IPV6_HLEN] __attribute__((aligned(8)));
+	u32 at = IPV6_HLEN, next;
+	u8 header[2];
+
+	if (bpf_dynptr_read(ip, IP_HLEN, packet, 0, 0))
+		return 0;
+	key->protocol = IPPROTO_TCP;
+	key->place = FLOW_TRACKED;
+	if (ip[0] >> 4 == 4) {
+		/* Fragments are reassembled before, or conntrack does not see the packet. */
+		if (ip[9] != IPPROTO_TCP || *(const u16 *)(ip + 6) & htons(0x3fff))
+			return 0;
+		__builtin_memcpy(key->source, ip + 12, 4);
+		__builtin_memcpy(key->dest, ip + 16, 4);
+		return (ip[0] & 15) * 4;
+	}
+	if (bpf_dynptr_read(ip, IPV6_HLEN, packet, 0, 0))
+		return 0;
+	key->ipv6 = 1;
+	__builtin_memcpy(key->source, ip + 8, 16);
+	__builtin_memcpy(key->dest, ip + 24, 16);
+	next = ip[6];
+	for (u32 turn = 0; turn < MOST_HEADERS; turn++) {
+		if (next == IPPROTO_TCP)
+			return at;
+		if (next != NEXTHDR_HOP && next != NEXTHDR_ROUTING && next != NEXTHDR_FRAGMENT &&
+		    next != NEXTHDR_AUTH && next != NEXTHDR_DEST)
+			return 0;
+		if (bpf_dynptr_read(header, 2, packet, at, 0))
+			return 0;
+		at += next == NEXTHDR_FRAGMENT ? 8 :
+		      next == NEXTHDR_AUTH     ? (header[1] + 2) * 4 :
+						 (header[1] + 1) * 8;
+		next = header[0];
+	}
+	return -1;
+}
+
+/*
+ * Updates the windows by a packet on the slow path. The caller holds the lock. Returns whether to
+ * drop the packet; sets `reset` if conntrack would have closed the connection.
+ */
+static __always_inline int is_refused(struct connection *connection, u32 reply,
+				      const struct segment *segment, int *reset)
+{
+	u32 state = connection->state, flags = segment->flags, fate;
+	const int guards = state >= CONNECTION_TRACKED;
+	const u32 maxack = connection->seen[~reply & 1].maxack;
+	int exact;
+
+	if (state < CONNECTION_COPIED)
+		return 0;
+	/*
+	 * Conntrack begins a new entry for the side that has reset the connection (`reopen`), and
+	 * calls the reply side's segments invalid. Others pass it without any effect.
+	 */
+	if (flags & TCP_SYN)
+		return state == CONNECTION_RESET && (reply & 1 || !connection->last);
+	/* Conntrack resets a connection only by the exact number, or by that of the last segment. */
+	exact = segment->seq == maxack || connection->flags & CONNECTION_FIN ||
+		(connection->last == (reply & 1) && segment->seq == connection->last_end);
+	if (flags & TCP_RST && before(segment->seq, maxack))
+		return guards;
+	fate = advance(connection, reply, segment);
+	if (fate != SEGMENT_VALID)
+		/* Conntrack would not ignore the flags, because it accepts any number. */
+		return guards && (fate == SEGMENT_INVALID || flags & (TCP_RST | TCP_FIN));
+	if (flags & TCP_FIN)
+		connection->flags |= CONNECTION_FIN;
+	if (flags & TCP_RST && exact) {
+		connection->state = CONNECTION_RESET;
+		*reset = 1;
+	} else if (flags & TCP_RST) {
+		/* Conntrack has shortened the entry's timeout, until the next packet. */
+		connection->flags |= CONNECTION_NUDGE;
+	}
+	return 0;
+}
+
+/*
+ * Attached to netfilter's hook PRE_ROUTING, before conntrack, in the NICs' namespace. The name is
+ * known to src/programs/links.rs.
+ */
+SEC("netfilter")
+int overlane_guard(struct bpf_nf_ctx *ctx)
+{
+	struct sk_buff *skb = ctx->skb;
+	struct connection *connection;
+	struct flow_key key = {};
+	struct search search;
+	struct segment segment;
+	struct tracked *tracked;
+	struct bpf_dynptr packet;
+	struct tcphdr tcp;
+	u32 index, reply, options;
+	int refused, reset = 0;
+	s32 at;
+
+	if (bpf_dynptr_from_skb((struct __sk_buff *)skb, 0, &packet))
+		return NF_ACCEPT;
+	at = read_addresses(&packet, &key);
+	/* It might belong to any connection. */
+	if (at < 0)
+		return NF_DROP;
+	if (!at || bpf_dynptr_read(&tcp, TCP_HLEN, &packet, at, 0))
+		return NF_ACCEPT;
+	key.source_port = tcp.source;
+	key.dest_port = tcp.dest;
+	tracked = bpf_map_lookup_elem(&tracked_flows, &key);
+	/* Conntrack itself recognises malformed segments. */
+	if (!tracked || skb->len < at || read_segment(&tcp, skb->len - at, &segment))
+		return NF_ACCEPT;
+	index = tracked->connection;
+	reply = tracked->reply;
+	connection = bpf_map_lookup_elem(&connections, &index);
+	if (!connection)
+		return NF_ACCEPT;
+	options = ((tcp.offset >> 4) * 4 - TCP_HLEN) & (TCP_OPTIONS - 1);
+	if (options && !bpf_dynptr_read(search.options, options, &packet, at + TCP_HLEN, 0))
+		find_sack(&search, options, &segment);
+	bpf_spin_lock(&connection->lock);
+	refused = is_refused(connection, reply, &segment, &reset);
+	bpf_spin_unlock(&connection->lock);
+	if (refused) {
+		count(0, GUARD_DROP, skb->len);
+		return NF_DROP;
+	}
+	if (reset) {
+		key.place = FLOW_RESET;
+		bpf_ringbuf_output(&asked_flows, &key, sizeof(key), 0);
+	}
+	return NF_ACCEPT;
+}
+
+#endif
