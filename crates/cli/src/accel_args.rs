@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-
-use crate::metrics::ListenAddress;
+use daemon::metrics::ListenAddress;
 
 /// `overlane accel …`
 #[derive(Debug, Subcommand)]

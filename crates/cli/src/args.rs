@@ -59,7 +59,7 @@ pub struct Serve {
     pub bind: String,
     /// File with the secret shared with the clients
     ///
-    /// At least 16 bytes. Other users must not be able to read it.
+    /// At least 128 random bits (head -c 32 /dev/urandom | base64), with mode 0640 or stricter.
     #[arg(long, value_name = "FILE")]
     pub token: Option<PathBuf>,
     /// TCP and UDP port for the measured traffic [default: control port + 1]

@@ -13,7 +13,6 @@ use crate::tap_device::{TapDevice, set_up};
 /// A side in command-line form: `TAP[:ADDRESS/LENGTH,…]` or `vhost-user:/PATH`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum BridgeEnd {
-    /// A TAP device to create.
     Tap(TapDevice),
     /// A socket to create, for a guest's QEMU.
     Guest(PathBuf),
@@ -32,7 +31,6 @@ impl FromStr for BridgeEnd {
 }
 
 impl BridgeEnd {
-    /// Returns the TAP device, if this side is one.
     pub fn tap(&self) -> Option<&TapDevice> {
         match self {
             BridgeEnd::Tap(tap) => Some(tap),
@@ -40,7 +38,6 @@ impl BridgeEnd {
         }
     }
 
-    /// Returns the name for output.
     pub fn name(&self) -> String {
         match self {
             BridgeEnd::Tap(tap) => tap.device.clone(),

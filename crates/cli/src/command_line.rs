@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 use crate::accel_args::AccelVerb;
 use crate::args::{LabVerb, MeasureVerb, Report};
 use crate::doctor_args::{Doctor, Undo};
+use crate::probe_args::Probe;
 use crate::tapbridge_args::TapBridge;
 use crate::trace_args::Trace;
 use crate::try_args::Try;
@@ -19,8 +20,8 @@ use crate::watch_args::Watch;
 #[command(name = "overlane", version, propagate_version = true, max_term_width = 100)]
 #[command(after_help = "\
 Exit codes: 0 done, 1 failed in whole or in part, 2 wrong usage or bad input, 10 a proven \
-regression exceeds its limit (report compare), findings at or above --fail-on (doctor), or the \
-change is not proven better (try), 130 ended by Ctrl-C.
+regression exceeds its limit (report compare), findings at or above --fail-on (doctor), a \
+path damages or loses packets (probe), or the change is not proven better (try), 130 ended by Ctrl-C.
 Colour is used only on a terminal; NO_COLOR disables it. OVERLANE_LOG=debug logs to standard error.
 
 EXAMPLES
@@ -51,6 +52,8 @@ pub enum Verb {
     },
     /// Find problems in this host's virtual networks, with evidence and fixes
     Doctor(Box<Doctor>),
+    /// Test whether offloads damage, drop or black-hole packets on the path to a peer
+    Probe(Box<Probe>),
     /// Measure a change against a peer, and keep it if it is proven better
     Try(Box<Try>),
     /// Undo changes made by `doctor fix` and `try`

@@ -106,7 +106,7 @@ EXAMPLES
         /// File to write
         #[arg(long, default_value = "dump.tar.zst", value_name = "FILE")]
         out: PathBuf,
-        /// Replace IP and hardware addresses by made-up ones; names stay
+        /// Replace addresses and names by pseudonyms
         #[arg(long)]
         scrub: bool,
     },

@@ -124,7 +124,6 @@ fn a_wrong_command_line_is_noticed() {
     assert!(misnamed(&words("overlane lab run --mode NAME")).is_none());
 }
 
-/// Reads a page of the book.
 fn page(name: &str) -> String {
     std::fs::read_to_string(fence::top().join("docs/src").join(name)).unwrap()
 }

@@ -54,7 +54,6 @@ pub fn check(code: &str) -> anyhow::Result<&'static Check> {
     })
 }
 
-/// Returns the findings of one check.
 pub fn findings_of(check: &Check, host: &Host) -> Vec<Finding> {
     let mut findings = diagnose(host).findings;
     findings.retain(|finding| finding.code == check.code);

@@ -11,7 +11,6 @@ use crate::recording::Recording;
 
 /// Input of `overlane report`.
 pub enum Shown {
-    /// Results of a run.
     Results(Box<Results>),
     /// A recording of `overlane watch`.
     Recording(Recording<Whole>),

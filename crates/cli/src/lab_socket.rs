@@ -4,12 +4,12 @@
 use std::os::fd::OwnedFd;
 
 use anyhow::bail;
+use daemon::control::{self, Claim, Of, user};
+use daemon::serving::{Door, Reply, Serving};
+use daemon::signals::wait;
 use report::listing::StandingTestbed;
 
-use crate::control::{self, Claim, Of, user};
 use crate::exit::usage;
-use crate::serving::{Door, Reply, Serving};
-use crate::signals::wait;
 
 /// The requests of a holder, one line each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

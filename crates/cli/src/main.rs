@@ -6,63 +6,44 @@
 //! - 1: failed, in whole or in part;
 //! - 2: wrong usage or bad input;
 //! - 10: a proven regression exceeds its limit (`report compare`), findings are at or above
-//!   `--fail-on` (`doctor`), or a change is not proven better (`try`);
+//!   `--fail-on` (`doctor`), a path damages or loses packets (`probe`), or a change is not proven better (`try`);
 //! - 130: ended by Ctrl-C, partial results were written.
 
 #![forbid(unsafe_code)]
 
 mod accel_args;
 mod accel_events;
-mod accelerator;
 mod args;
-mod assembly;
-mod background;
 mod bridge_end;
 mod capture_file;
 mod command_line;
-mod confinement;
-mod control;
 mod doctor_args;
 #[cfg(test)]
 mod documents;
-mod endpoint;
 mod exit;
-mod fault_runs;
 mod host_reading;
 mod input;
 mod interrupt;
 mod lab_socket;
 mod measure_options;
-mod metrics;
-mod missing_cells;
 mod named_netns;
 mod new_file;
-mod notify;
 mod output;
 mod packet_filter;
 mod plan;
-mod progress;
+mod probe_args;
 mod recording;
 mod remote;
-mod remote_paths;
-mod run_session;
 mod screen;
-mod serving;
-mod signals;
 mod sizes;
-mod succession;
-mod survey;
 mod tap_device;
 mod tapbridge_args;
-mod testbeds;
 mod trace_args;
 mod trial_guard;
 mod try_args;
-mod variation;
 mod verb;
 mod vtep_args;
 mod watch_args;
-mod watch_metrics;
 mod watch_peer;
 
 use std::io::{ErrorKind, IsTerminal};
@@ -130,6 +111,7 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Exit> {
             AccelVerb::Explain(explain) => verb::accel_explain::run(&explain),
         },
         Verb::Doctor(doctor) => verb::doctor::run(&doctor),
+        Verb::Probe(asked) => verb::probe::run(&asked),
         Verb::Try(asked) => verb::r#try::run(&asked),
         Verb::Undo(undo) => verb::undo::run(&undo),
         Verb::Watch(watch) => verb::watch::run(&watch),

@@ -1,334 +1,148 @@
-//! Checks the workload and sampling options of `lab run`, `measure run` and `try`, and builds the
-//! loads of the cells.
+//! Checks the workload and sampling options of `lab run`, `measure run` and `try`.
 
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
-use load::ask::{Ask, Engine, Task};
+use load::ask::{Engine, Task};
 use load::{MAX_FLOWS, MAX_OUTSTANDING, MAX_SOCKET_BUFFER, MIN_SOCKET_BUFFER, Workload};
 use measure::impact::Impact;
-use measure::plan::{HOPELESS_AFTER, PlacementPolicy, Plan, PlannedCell, Stopping};
-use measure::run::Outcome;
-use measure::sampler::{Limits, Rule, Survey};
-use results::{ConfidenceGoal, Placement as Placed, Plan as PlanRecord};
+use measure::plan::{PlacementPolicy, Stopping};
+use measure::sampler::{Limits, Rule};
+use session::request::{Asked, Given, Manner};
 
 use crate::args::{Asking, Measuring, WORKLOADS};
 use crate::exit::usage;
 use crate::sizes;
 
-/// Time without progress after which a path counts as broken.
-const SETUP_LIMIT: Duration = Duration::from_secs(5);
-/// Sample duration of a trial if other load is steady.
-const OF_A_STEADY_TRIAL: Duration = Duration::from_millis(250);
-
-/// The checked workload options.
-#[derive(Debug, Clone, Default)]
-pub struct Asked {
-    /// One load per cell of a path.
-    pub asks: Vec<Ask>,
-    tasks: Vec<Task>,
-    sizes: Vec<u32>,
-    flows: Vec<u32>,
-    outstanding: Vec<u32>,
-    load_percent: Vec<f64>,
-    socket_buffers: Vec<u32>,
-    engines: Vec<Engine>,
-    gso: bool,
+/// Checks the workload options and builds every combination. Under `--impact`, the default workloads
+/// measure latency, and workloads that saturate a path are refused.
+///
+/// # Errors
+/// A usage error that names the argument and the allowed values.
+pub fn asked(arguments: &Asking, impact: Option<Impact>) -> anyhow::Result<Asked> {
+    let (workloads, load) = match impact {
+        None => (arguments.workloads.as_str(), arguments.load.as_deref()),
+        Some(_) => gentle(arguments),
+    };
+    let tasks = list("--workloads", workloads, |name| {
+        Task::from_str(name).map_err(|error| usage("--workloads", error))
+    })?;
+    let sizes = arguments
+        .sizes
+        .as_deref()
+        .map(sizes::parse)
+        .transpose()
+        .map_err(|error| usage("--sizes", error))?
+        .unwrap_or_default();
+    let flows = list("--flows", &arguments.flows, |text| whole("--flows", text, 1, MAX_FLOWS, ""))?;
+    let outstanding = list("--outstanding", &arguments.outstanding, |text| {
+        whole("--outstanding", text, 1, MAX_OUTSTANDING, "")
+    })?;
+    let load_percent = match load {
+        Some(text) => list("--load", text, percent)?,
+        None => Vec::new(),
+    };
+    let socket_buffers = match &arguments.socket_buffers {
+        Some(text) => list("--socket-buffers", text, |text| {
+            whole("--socket-buffers", text, MIN_SOCKET_BUFFER, MAX_SOCKET_BUFFER, " bytes")
+        })?,
+        None => Vec::new(),
+    };
+    let engines = list("--engine", &arguments.engine, |name| {
+        Engine::from_str(name).map_err(|error| usage("--engine", error))
+    })?;
+    let asked = Asked {
+        asks: Vec::new(),
+        tasks,
+        sizes,
+        flows,
+        outstanding,
+        load_percent,
+        socket_buffers,
+        engines,
+        gso: arguments.gso,
+    };
+    if impact.is_some() {
+        within_impact(&asked)?;
+    }
+    contradictions(&asked)?;
+    Ok(Asked { asks: asked.combinations(), ..asked })
 }
 
-impl Asked {
-    /// Checks the arguments and builds every combination. Under `--impact`, the default workloads
-    /// measure latency, and workloads that saturate a path are refused.
-    ///
-    /// # Errors
-    /// A usage error that names the argument and the allowed values.
-    pub fn check(arguments: &Asking, impact: Option<Impact>) -> anyhow::Result<Asked> {
-        let (workloads, load) = match impact {
-            None => (arguments.workloads.as_str(), arguments.load.as_deref()),
-            Some(_) => gentle(arguments),
-        };
-        let tasks = list("--workloads", workloads, |name| {
-            Task::from_str(name).map_err(|error| usage("--workloads", error))
-        })?;
-        let sizes = arguments
-            .sizes
-            .as_deref()
-            .map(sizes::parse)
-            .transpose()
-            .map_err(|error| usage("--sizes", error))?
-            .unwrap_or_default();
-        let flows =
-            list("--flows", &arguments.flows, |text| whole("--flows", text, 1, MAX_FLOWS, ""))?;
-        let outstanding = list("--outstanding", &arguments.outstanding, |text| {
-            whole("--outstanding", text, 1, MAX_OUTSTANDING, "")
-        })?;
-        let load_percent = match load {
-            Some(text) => list("--load", text, percent)?,
-            None => Vec::new(),
-        };
-        let socket_buffers = match &arguments.socket_buffers {
-            Some(text) => list("--socket-buffers", text, |text| {
-                whole("--socket-buffers", text, MIN_SOCKET_BUFFER, MAX_SOCKET_BUFFER, " bytes")
-            })?,
-            None => Vec::new(),
-        };
-        let engines = list("--engine", &arguments.engine, |name| {
-            Engine::from_str(name).map_err(|error| usage("--engine", error))
-        })?;
-        let asked = Asked {
-            asks: Vec::new(),
-            tasks,
-            sizes,
-            flows,
-            outstanding,
-            load_percent,
-            socket_buffers,
-            engines,
-            gso: arguments.gso,
-        };
-        if impact.is_some() {
-            asked.within_impact()?;
-        }
-        asked.contradictions()?;
-        Ok(Asked { asks: asked.combinations(), ..asked })
+/// Refuses loads that would saturate a path and so disturb production traffic.
+fn within_impact(asked: &Asked) -> anyhow::Result<()> {
+    let gentle = |task: &Task| {
+        let small = [Workload::TcpRr, Workload::UdpRr, Workload::TcpCrr];
+        matches!(task, Task::Steady(workload) if small.contains(workload))
+    };
+    if let Some(task) = asked.tasks.iter().find(|task| !gentle(task)) {
+        let problem = format!("{task} saturates the path: use tcp_rr, udp_rr or tcp_crr with it");
+        return Err(usage(IMPACT, problem));
     }
-
-    /// Refuses loads that would saturate a path and so disturb production traffic.
-    fn within_impact(&self) -> anyhow::Result<()> {
-        let gentle = |task: &Task| {
-            let small = [Workload::TcpRr, Workload::UdpRr, Workload::TcpCrr];
-            matches!(task, Task::Steady(workload) if small.contains(workload))
-        };
-        if let Some(task) = self.tasks.iter().find(|task| !gentle(task)) {
-            let problem =
-                format!("{task} saturates the path: use tcp_rr, udp_rr or tcp_crr with it");
-            return Err(usage(IMPACT, problem));
-        }
-        if self.load_percent.iter().any(|percent| *percent > 0.0) {
-            let problem = "finding the maximum for --load needs a full load: only --load 0";
-            return Err(usage(IMPACT, problem));
-        }
-        // Other tools send as fast as they can.
-        if let Some(tool) = self.engines.iter().find(|engine| **engine != Engine::Overlane) {
-            return Err(usage(
-                IMPACT,
-                format!("the load of {tool} cannot be limited: only the built-in engine"),
-            ));
-        }
-        Ok(())
+    if asked.load_percent.iter().any(|percent| *percent > 0.0) {
+        let problem = "finding the maximum for --load needs a full load: only --load 0";
+        return Err(usage(IMPACT, problem));
     }
-
-    /// Returns whether all loads send one request at a time, with pauses under `--impact`.
-    fn rests(&self) -> bool {
-        self.outstanding == [1] && self.tasks.iter().all(|task| task.workload().is_rr())
+    // Other tools send as fast as they can.
+    if let Some(tool) = asked.engines.iter().find(|engine| **engine != Engine::Overlane) {
+        return Err(usage(
+            IMPACT,
+            format!("the load of {tool} cannot be limited: only the built-in engine"),
+        ));
     }
-
-    fn contradictions(&self) -> anyhow::Result<()> {
-        let rr = |task: &Task| task.workload().is_rr();
-        if self.gso && !self.tasks.contains(&Task::Steady(Workload::UdpStream)) {
-            let problem = "requires the workload udp_stream";
-            return Err(usage("--gso", problem));
-        }
-        let transactions = "requires the workload tcp_rr or udp_rr";
-        if self.outstanding != [1] && !self.tasks.iter().any(rr) {
-            return Err(usage("--outstanding", transactions));
-        }
-        if !self.load_percent.is_empty() && !self.tasks.iter().any(rr) {
-            return Err(usage("--load", transactions));
-        }
-        if !self.load_percent.is_empty() && self.outstanding != [1] {
-            return Err(usage(
-                "--load",
-                "not with --outstanding: the schedule determines when requests are sent",
-            ));
-        }
-        Ok(())
-    }
-
-    /// Builds every combination. A workload ignores options that it does not support.
-    fn combinations(&self) -> Vec<Ask> {
-        let mut asks = Vec::new();
-        for &task in &self.tasks {
-            let workload = task.workload();
-            let rr = workload.is_rr();
-            let own = [workload.default_message_bytes()];
-            let sizes = if self.sizes.is_empty() { &own[..] } else { &self.sizes };
-            // Streams have no requests.
-            let outstanding = if rr { &self.outstanding[..] } else { &[1] };
-            let loads = options(if rr { &self.load_percent } else { &[] });
-            for &engine in &self.engines {
-                for &socket_buffer_bytes in &options(&self.socket_buffers) {
-                    for &flows in &self.flows {
-                        for &load_percent in &loads {
-                            for &outstanding in outstanding {
-                                for &message_bytes in sizes {
-                                    asks.push(Ask {
-                                        task,
-                                        message_bytes,
-                                        flows,
-                                        outstanding,
-                                        gso: self.gso && task == Task::Steady(Workload::UdpStream),
-                                        load_percent,
-                                        socket_buffer_bytes,
-                                        engine,
-                                    });
-                                }
-                            }
-                        }
-                    }
-                }
-            }
-        }
-        asks
-    }
-
-    /// Adds another part of a plan, without duplicates.
-    pub fn join(&mut self, other: Asked) {
-        fn union<T: PartialEq>(into: &mut Vec<T>, from: Vec<T>) {
-            for item in from {
-                if !into.contains(&item) {
-                    into.push(item);
-                }
-            }
-        }
-        union(&mut self.asks, other.asks);
-        union(&mut self.tasks, other.tasks);
-        union(&mut self.sizes, other.sizes);
-        union(&mut self.flows, other.flows);
-        union(&mut self.outstanding, other.outstanding);
-        union(&mut self.load_percent, other.load_percent);
-        union(&mut self.socket_buffers, other.socket_buffers);
-        union(&mut self.engines, other.engines);
-        self.gso |= other.gso;
-    }
+    Ok(())
 }
 
-/// The checked sampling options.
-#[derive(Debug, Clone)]
-pub struct Manner {
-    /// Number of blocks, or the interval width that ends the run.
-    pub stopping: Stopping,
-    /// Measured interval of each sample.
-    pub duration: Duration,
-    /// Discarded traffic before each measured interval.
-    pub warmup: Duration,
-    /// CPUs of the clients' and the servers' threads.
-    pub placement: Placed,
-    /// Seed of the random order.
-    pub seed: u64,
-    /// Rule that decides whether a sample is void.
-    pub rule: Rule,
-    /// Limit on the test's own load.
-    pub impact: Option<Impact>,
+fn contradictions(asked: &Asked) -> anyhow::Result<()> {
+    let rr = |task: &Task| task.workload().is_rr();
+    if asked.gso && !asked.tasks.contains(&Task::Steady(Workload::UdpStream)) {
+        let problem = "requires the workload udp_stream";
+        return Err(usage("--gso", problem));
+    }
+    let transactions = "requires the workload tcp_rr or udp_rr";
+    if asked.outstanding != [1] && !asked.tasks.iter().any(rr) {
+        return Err(usage("--outstanding", transactions));
+    }
+    if !asked.load_percent.is_empty() && !asked.tasks.iter().any(rr) {
+        return Err(usage("--load", transactions));
+    }
+    if !asked.load_percent.is_empty() && asked.outstanding != [1] {
+        return Err(usage(
+            "--load",
+            "not with --outstanding: the schedule determines when requests are sent",
+        ));
+    }
+    Ok(())
 }
 
-impl Manner {
-    /// Checks the arguments.
-    ///
-    /// # Errors
-    /// A usage error that names the argument and the allowed values.
-    pub fn check(arguments: &Measuring) -> anyhow::Result<Manner> {
-        let (blocks, duration, warmup) =
-            if arguments.quick { (9, 0.15, 0.05) } else { (20, 0.5, 0.1) };
-        let impact = arguments.impact.as_deref().map(impact).transpose()?;
-        let (duration, warmup) = match impact {
-            // Under --impact, samples are short pulses.
-            Some(_) => (Impact::PULSE.as_secs_f64(), Impact::WARMUP.as_secs_f64()),
-            None => (duration, warmup),
-        };
-        Ok(Manner {
-            stopping: stopping(arguments, blocks)?,
-            duration: seconds("--duration", arguments.duration.unwrap_or(duration), 0.01)?,
-            warmup: seconds("--warmup", arguments.warmup.unwrap_or(warmup), 0.0)?,
-            placement: PlacementPolicy::from(arguments.placement())
-                .place(&sys::affinity::of_this_thread()?),
-            seed: arguments.seed.unwrap_or_else(fresh_seed),
-            rule: rule(arguments.disturbance)?,
-            impact,
-        })
-    }
-
-    /// Shortens pulses, unless their duration was given, if a workload does not pause between two
-    /// requests.
-    pub fn shorten_bursts(&mut self, arguments: &Measuring, asked: &Asked) {
-        if self.impact.is_none() || asked.rests() {
-            return;
-        }
-        if arguments.duration.is_none() {
-            self.duration = Impact::BURST;
-        }
-        if arguments.warmup.is_none() {
-            self.warmup = Impact::BURST_WARMUP;
-        }
-    }
-
-    /// Shortens the samples of a trial, unless their duration was given, if other load is steady.
-    /// Longer samples would then average out little, while more pairs of samples make a difference
-    /// significant sooner.
-    pub fn shorten_pairs(&mut self, arguments: &Measuring, survey: &Survey) {
-        let is_given = arguments.duration.is_some() || arguments.quick || self.impact.is_some();
-        if !is_given && !survey.comes_and_goes() {
-            self.duration = OF_A_STEADY_TRIAL;
-        }
-    }
-
-    /// Builds the plan for these cells and varied settings.
-    pub fn plan(&self, cells: Vec<PlannedCell>, settings: Vec<String>, survey: &Survey) -> Plan {
-        Plan {
-            seed: self.seed,
-            cells,
-            stopping: self.stopping,
-            settings,
-            duration: self.duration,
-            warmup: self.warmup,
-            placement: self.placement.clone(),
-            rule: self.rule,
-            before: survey.steps.clone(),
-            impact: self.impact,
-            idle_load: survey.busy,
-            setup_limit: SETUP_LIMIT,
-            hopeless_after: HOPELESS_AFTER,
-        }
-    }
-}
-
-/// Builds the plan record for the results, except for fields that depend on the paths: baseline,
-/// modes, offload, MTU and steering.
-pub fn record(asked: &Asked, manner: &Manner, outcome: &Outcome) -> PlanRecord {
-    PlanRecord {
-        name: None,
-        seed: manner.seed,
-        baseline: String::new(),
-        modes: Vec::new(),
-        offload: Vec::new(),
-        mtu: Vec::new(),
-        workloads: asked.tasks.clone(),
-        sizes: asked.sizes.clone(),
-        flows: asked.flows.clone(),
-        outstanding: asked.outstanding.clone(),
-        load_percent: asked.load_percent.clone(),
-        socket_buffers: asked.socket_buffers.clone(),
-        engines: asked.engines.clone(),
-        vary: Vec::new(),
-        gso: asked.gso,
-        placement: manner.placement.clone(),
-        steering: results::Steering::None,
-        blocks: manner.stopping.blocks,
-        max_blocks: manner.stopping.max_blocks,
-        blocks_done: outcome.blocks_done,
-        duration_s: manner.duration.as_secs_f64(),
-        warmup_s: manner.warmup.as_secs_f64(),
-        confidence: ConfidenceGoal {
-            level: manner.stopping.level,
-            half_width: manner.stopping.half_width,
-            looks: outcome.looks.clone(),
+/// Checks the sampling options.
+///
+/// # Errors
+/// A usage error that names the argument and the allowed values.
+pub fn manner(arguments: &Measuring) -> anyhow::Result<Manner> {
+    let (blocks, duration, warmup) = if arguments.quick { (9, 0.15, 0.05) } else { (20, 0.5, 0.1) };
+    let impact = arguments.impact.as_deref().map(impact).transpose()?;
+    let (duration, warmup) = match impact {
+        // Under --impact, samples are short pulses.
+        Some(_) => (Impact::PULSE.as_secs_f64(), Impact::WARMUP.as_secs_f64()),
+        None => (duration, warmup),
+    };
+    Ok(Manner {
+        stopping: stopping(arguments, blocks)?,
+        duration: seconds("--duration", arguments.duration.unwrap_or(duration), 0.01)?,
+        warmup: seconds("--warmup", arguments.warmup.unwrap_or(warmup), 0.0)?,
+        placement: PlacementPolicy::from(arguments.placement())
+            .place(&sys::affinity::of_this_thread()?),
+        seed: arguments.seed.unwrap_or_else(fresh_seed),
+        rule: rule(arguments.disturbance)?,
+        impact,
+        given: Given {
+            duration: arguments.duration.is_some(),
+            warmup: arguments.warmup.is_some(),
+            placement: arguments.placement.is_some(),
+            quick: arguments.quick,
         },
-    }
-}
-
-/// Returns each value as `Some`, or a single `None` if there are no values.
-fn options<T: Copy>(values: &[T]) -> Vec<Option<T>> {
-    if values.is_empty() { vec![None] } else { values.iter().copied().map(Some).collect() }
+    })
 }
 
 /// Parses a comma-separated list of at least one value. Refuses duplicates.
@@ -465,6 +279,7 @@ fn fresh_seed() -> u64 {
 mod tests {
     use super::*;
     use clap::Parser;
+    use measure::sampler::Survey;
 
     #[derive(Parser)]
     struct Words {
@@ -498,8 +313,8 @@ mod tests {
             (&["--impact", "5%", "--duration", "0.1"], &steady, 100),
         ] {
             let words = Words::parse_from([&["x"], words].concat());
-            let mut manner = Manner::check(&words.measuring).unwrap();
-            manner.shorten_pairs(&words.measuring, survey);
+            let mut manner = manner(&words.measuring).unwrap();
+            manner.shorten_pairs(survey);
             assert_eq!(manner.duration.as_millis(), expected, "{:?}", words.measuring);
         }
     }
@@ -507,9 +322,9 @@ mod tests {
     /// Milliseconds of a pulse, and of its warm-up.
     fn pulse(words: &[&str]) -> [u128; 2] {
         let words = Words::parse_from([&["x"], words].concat());
-        let mut manner = Manner::check(&words.measuring).unwrap();
-        let asked = Asked::check(&words.asking, manner.impact).unwrap();
-        manner.shorten_bursts(&words.measuring, &asked);
+        let mut manner = manner(&words.measuring).unwrap();
+        let asked = asked(&words.asking, manner.impact).unwrap();
+        manner.shorten_bursts(&asked);
         [manner.duration.as_millis(), manner.warmup.as_millis()]
     }
 

@@ -216,7 +216,7 @@ impl Destination {
         // file behind.
         let mut file = tempfile::tempfile_in(directory).with_context(context)?;
         file.write_all(content).with_context(context)?;
-        file.set_permissions(PermissionsExt::from_mode(0o644)).with_context(context)?;
+        file.set_permissions(PermissionsExt::from_mode(mode())).with_context(context)?;
         file.sync_all().with_context(context)?;
         match name(&file, &self.path) {
             Ok(()) => return Ok(()),
@@ -238,7 +238,7 @@ impl Destination {
     fn replace(&self, content: &[u8]) -> std::io::Result<()> {
         let mut file = tempfile::Builder::new()
             .prefix(".overlane-")
-            .permissions(PermissionsExt::from_mode(0o644))
+            .permissions(PermissionsExt::from_mode(mode()))
             .tempfile_in(directory(&self.path))?;
         file.write_all(content)?;
         file.as_file().sync_all()?;
@@ -281,6 +281,16 @@ impl Directory {
             .with_context(|| format!("create {}", self.path.display()))?;
         Destination { path: self.path.join(name), special: false }.write(text)
     }
+}
+
+/// Permissions of a new file: those of open(2) with mode 0666, so less the umask.
+fn mode() -> u32 {
+    // umask(2) can only be read by setting it, which would change that of other threads.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let umask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    // proc(5): since Linux 4.7. Without it, the file is the owner's alone.
+    let umask = umask.and_then(|text| u32::from_str_radix(text.trim(), 8).ok()).unwrap_or(0o077);
+    0o666 & !umask
 }
 
 /// Gives an unnamed file a name (open(2), `O_TMPFILE`).

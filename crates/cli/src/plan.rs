@@ -38,7 +38,6 @@ type Options = BTreeMap<String, Vec<String>>;
 /// A parsed plan. Keys are checked; values are checked by [`Plan::with`].
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Name of the plan, or its file.
     pub name: String,
     /// Purpose, in one line.
     pub description: String,
@@ -347,12 +346,12 @@ mod tests {
         assert!(problem.contains("x.toml") && problem.contains("1001"), "{problem}");
     }
 
-    /// `make bench-datapath` and `make bench-accel` use existing modes, and run every plan.
+    /// `bench/run` runs every plan of `bench/plans`, and the plans use existing modes.
     #[test]
-    fn plans_of_the_makefile_can_be_carried_out() {
-        let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/plans");
-        let makefile = include_str!("../../../Makefile");
-        let (_, list) = makefile.split_once("for plan in ").unwrap();
+    fn plans_of_the_benchmarks_can_be_carried_out() {
+        let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/plans");
+        let script = include_str!("../../../bench/run");
+        let (_, list) = script.split_once("for plan in ").unwrap();
         let together: Vec<&str> = list.split_once(';').unwrap().0.split(' ').collect();
         for entry in std::fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
@@ -363,8 +362,8 @@ mod tests {
                 assert!(lab::find(mode).is_some(), "{path:?}: {mode}");
             }
             let name = path.file_stem().unwrap().to_str().unwrap();
-            let by_itself = makefile.contains(&format!("--plan scripts/plans/{name}.toml"));
-            assert!(by_itself || together.contains(&name), "{path:?}: no target runs it");
+            let by_itself = script.contains(&format!("--plan bench/plans/{name}.toml"));
+            assert!(by_itself || together.contains(&name), "{path:?}: bench/run does not run it");
         }
     }
 

@@ -21,6 +21,9 @@ const LIMITS: Limits = Limits {
     weights: Weights { object: 512, list: 64, string: 64, word: 8 },
 };
 
+/// Maximum number of lines that can be browsed, which bounds the index: seven weeks of seconds.
+const MOST_LINES: usize = 1 << 22;
+
 /// A recording being written.
 #[derive(Debug)]
 pub struct Recorder {
@@ -116,7 +119,6 @@ impl<R: BufRead> Recording<R> {
 #[derive(Debug)]
 pub struct Indexed {
     recording: Recording,
-    /// Offsets of the lines.
     lines: Vec<u64>,
 }
 
@@ -141,6 +143,9 @@ impl Indexed {
             if line.len() as u64 > LIMITS.bytes || lines.is_empty() {
                 recording.parse(&line)?;
             }
+            if lines.len() == MOST_LINES {
+                return Err(recording.problem(&format!("more than {MOST_LINES} intervals")));
+            }
             lines.push(at);
             at += line.len() as u64;
         }
@@ -161,5 +166,23 @@ impl Indexed {
         let sought = self.recording.reader.seek(SeekFrom::Start(*at));
         sought.map_err(|error| self.recording.problem(&error))?;
         self.recording.next()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_is_bounded() {
+        let recorded = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/watch.jsonl");
+        let mut bytes = std::fs::read(recorded).unwrap();
+        assert_eq!(Indexed::open(Path::new(recorded)).unwrap().len(), 4);
+        bytes.resize(bytes.len() + MOST_LINES, b'\n');
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("r.jsonl");
+        std::fs::write(&path, bytes).unwrap();
+        let error = Indexed::open(&path).unwrap_err().to_string();
+        assert!(error.contains("more than 4194304 intervals"), "{error}");
     }
 }

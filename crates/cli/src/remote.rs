@@ -6,16 +6,9 @@ use std::path::Path;
 use anyhow::Context;
 use channel::{Event, Token};
 use measure::remote::PORT;
-use results::Privileges;
 
 use crate::exit::usage;
 use crate::output::complain;
-
-/// Returns the privileges of this process, for the results. These verbs never enter a user
-/// namespace, because they measure the machine's own path.
-pub fn privileges() -> Privileges {
-    if nix::unistd::geteuid().is_root() { Privileges::Root } else { Privileges::User }
-}
 
 /// Reads the file of `--token`.
 ///

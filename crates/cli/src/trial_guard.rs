@@ -7,8 +7,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use anyhow::Context;
-
-use crate::background;
+use daemon::background;
 
 /// Message to the guard: the trial has ended normally.
 const DONE: &[u8] = b"d";

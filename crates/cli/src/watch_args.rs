@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use daemon::metrics::ListenAddress;
 
-use crate::metrics::ListenAddress;
 use crate::packet_filter::PacketFilter;
 
 /// `overlane watch`
@@ -64,7 +64,7 @@ pub struct Watch {
     pub peer: Option<String>,
     /// File with the secret for --serve and --peer
     ///
-    /// At least 16 bytes, with mode 0640 or stricter.
+    /// At least 128 random bits, with mode 0640 or stricter.
     #[arg(long, value_name = "FILE")]
     pub token: Option<PathBuf>,
     /// Print one JSON object per interval

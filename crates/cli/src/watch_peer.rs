@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use channel::{ServerError, Tell};
+use daemon::confinement;
 use observe::peer::{PORT, Peer, PeerServer, message::Asked};
 use observe::{Filter, Watch};
 
-use crate::confinement;
 use crate::exit::usage;
 use crate::output::complain;
 use crate::remote::{Target, tell, token};

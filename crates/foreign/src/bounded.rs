@@ -7,7 +7,6 @@
 use std::fmt;
 use std::io::{self, Read};
 
-/// Limits for reading JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum size of the whole input.
@@ -52,10 +51,8 @@ pub enum Limit {
     Memory,
 }
 
-/// An exceeded limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exceeded {
-    /// The exceeded limit.
     pub limit: Limit,
     /// Value of the limit: bytes, or levels for [`Limit::Depth`].
     pub most: u64,
@@ -235,7 +232,6 @@ impl<R: Read> Bounded<R> {
         Bounded { inner, scanner, exceeded: None }
     }
 
-    /// Returns the exceeded limit, if any.
     pub fn exceeded(&self) -> Option<Exceeded> {
         self.exceeded
     }

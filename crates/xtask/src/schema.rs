@@ -23,14 +23,12 @@ pub struct SchemaFile {
 }
 
 impl SchemaFile {
-    /// Returns the content of the file.
     pub fn text(&self) -> String {
         let mut text = String::new();
         print(&self.schema, &[], 0, &mut text);
         text + "\n"
     }
 
-    /// Returns the path of the file.
     pub fn path(&self) -> PathBuf {
         directory().join(format!("{}.schema.json", self.name))
     }
@@ -144,6 +142,10 @@ pub fn all() -> Vec<SchemaFile> {
             ),
         },
         SchemaFile { name: "lab-testbed", schema: testbed },
+        SchemaFile {
+            name: "probe",
+            schema: derived::<probe::report::Report>("probe", 1, "overlane probe --json"),
+        },
         SchemaFile { name: "results", schema: results },
         SchemaFile { name: "try", schema: trial },
         SchemaFile {
@@ -162,7 +164,6 @@ pub fn all() -> Vec<SchemaFile> {
     ]
 }
 
-/// Adds a field to a schema.
 trait With {
     fn with(self, name: &str, value: impl Into<Value>) -> Self;
 }

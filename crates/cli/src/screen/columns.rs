@@ -38,10 +38,8 @@ const MOST_HISTORY: usize = super::history::KEPT + 1;
 /// Minimum width for notes in words. Narrower columns show letters.
 const WORDS: usize = 24;
 
-/// Columns of the list.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Columns {
-    /// Width of the place column.
     pub place: usize,
     /// The other columns, in display order.
     pub others: Vec<(Column, usize)>,
@@ -82,7 +80,6 @@ impl Columns {
         self.others.iter().find(|(other, _)| *other == column).map_or(0, |(_, width)| *width)
     }
 
-    /// Returns whether notes are shown in words.
     pub fn has_words(&self) -> bool {
         self.width(Column::Notes) >= WORDS
     }

@@ -42,7 +42,6 @@ impl Page<'_> {
         self.lines.push(Line::styled(fit(text, self.columns), self.look.title()));
     }
 
-    /// Adds a section heading.
     fn head(&mut self, text: &str) {
         self.lines.extend([Line::raw(""), Line::styled(text.to_owned(), faint())]);
     }

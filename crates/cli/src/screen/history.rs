@@ -16,17 +16,14 @@ pub struct PlaceKey {
 }
 
 impl PlaceKey {
-    /// Returns the key of a hop.
     pub fn of(hop: &HopSeen) -> PlaceKey {
         let (namespace, device) = (hop.namespace.clone(), hop.device.clone());
         PlaceKey { namespace, device, side: hop.side }
     }
 }
 
-/// A row with a history.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
-    /// A place, for all packets.
     Place(PlaceKey),
     /// A route, identified by its places, because its packets differ in each interval.
     Way(Vec<PlaceKey>),
@@ -35,12 +32,10 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// Returns the subject of a route.
     pub fn way(way: &WaySeen) -> Subject {
         Subject::Way(way.hops.iter().map(PlaceKey::of).collect())
     }
 
-    /// Returns the subject of drops.
     pub fn drop(drop: &DropSeen) -> Subject {
         let (namespace, device) = (drop.namespace.clone(), drop.device.clone());
         Subject::Drop(namespace, device, drop.reason.clone(), drop.function.clone())

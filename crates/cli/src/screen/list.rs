@@ -33,7 +33,6 @@ pub fn column_names(columns: &Columns) -> String {
     names
 }
 
-/// Formats one row.
 pub fn list_row(
     state: &State,
     snapshot: &Snapshot,
@@ -141,7 +140,6 @@ fn place(hop: &HopSeen, columns: usize) -> String {
     fit(&namespace, room) + &behind
 }
 
-/// Returns the notes of a hop as letters.
 fn letters(hop: &HopSeen) -> String {
     let dropped = hop.counted.as_ref().is_some_and(|rates| rates.dropped_per_s > 0.0);
     let letters = [

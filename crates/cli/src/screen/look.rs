@@ -5,7 +5,6 @@ use ratatui::style::{Color, Modifier, Style};
 /// Capabilities of the terminal.
 #[derive(Debug, Clone, Copy)]
 pub struct Look {
-    /// Use colours.
     pub colour: bool,
     /// The terminal supports Unicode.
     pub unicode: bool,
@@ -16,7 +15,6 @@ impl Look {
         if self.colour { style.fg(colour) } else { style }
     }
 
-    /// Style of problems.
     pub fn bad(self) -> Style {
         self.coloured(Style::new().add_modifier(Modifier::BOLD), Color::Red)
     }

@@ -43,12 +43,10 @@ use terminal::Terminal;
 /// Polling period for signals and new intervals.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Source of intervals.
 #[derive(Debug)]
 pub enum Source {
     /// A running observation. The interface ends with it.
     Live(Receiver<Snapshot>),
-    /// A recording.
     Recording(Indexed),
 }
 

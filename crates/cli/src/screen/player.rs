@@ -23,13 +23,11 @@ pub struct Player {
 }
 
 impl Player {
-    /// Creates a player at the start of the recording.
     pub fn new(recording: Indexed) -> Player {
         let position = Position { of: recording.len(), speed: 1.0, ..Position::default() };
         Player { recording, position, due: None, error: None }
     }
 
-    /// Returns the playback position.
     pub fn position(&self) -> &Position {
         &self.position
     }

@@ -10,7 +10,6 @@ use super::history::Subject;
 /// Sort key of routes, the largest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sort {
-    /// Sampled packets.
     Packets,
     /// The 99th percentile from the first place to the last.
     P99,
@@ -19,7 +18,6 @@ pub enum Sort {
 }
 
 impl Sort {
-    /// Returns the next sort key.
     pub fn next(self) -> Sort {
         match self {
             Sort::Packets => Sort::P99,
@@ -28,7 +26,6 @@ impl Sort {
         }
     }
 
-    /// Returns the displayed name.
     pub fn name(self) -> &'static str {
         match self {
             Sort::Packets => "packets",
@@ -41,9 +38,7 @@ impl Sort {
 /// A row, as indices into the interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Row {
-    /// A route.
     Way(usize),
-    /// A hop of a route.
     Hop(usize, usize),
     /// Drops.
     Drop(usize),
@@ -52,7 +47,6 @@ pub enum Row {
 /// Identifies a row across intervals.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Chosen {
-    /// A route.
     Way(Subject),
     /// A hop of a route, by its number.
     Hop(Subject, usize),
@@ -70,7 +64,6 @@ impl Chosen {
         })
     }
 
-    /// Finds the row in an interval.
     pub fn find(&self, snapshot: &Snapshot) -> Option<Row> {
         let find =
             |subject: &Subject| snapshot.ways.iter().position(|way| Subject::way(way) == *subject);

@@ -14,7 +14,6 @@ const FILTER: usize = 60;
 /// Action that a key requests from the main loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// Only redraw.
     Nothing,
     /// Quit.
     Quit,
@@ -30,14 +29,11 @@ pub enum Asked {
     Slower,
 }
 
-/// The visible page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Page {
     /// Routes and drops.
     List,
-    /// Details of one row.
     Detail(Chosen),
-    /// The peer.
     Peer,
     /// Keys and columns.
     Help,
@@ -52,13 +48,11 @@ pub struct Position {
     pub of: usize,
     /// Speed relative to the recording.
     pub speed: f64,
-    /// Playback is paused.
     pub paused: bool,
     /// Error that ended the playback.
     pub problem: Option<String>,
 }
 
-/// State of the interface.
 #[derive(Debug)]
 pub struct State {
     /// The interval on the screen.
@@ -67,7 +61,6 @@ pub struct State {
     pub history: History,
     /// Intervals that arrived while frozen.
     waiting: VecDeque<Snapshot>,
-    /// The display is frozen.
     pub frozen: bool,
     /// Position in a recording. `None` for live data.
     pub position: Option<Position>,
@@ -79,12 +72,10 @@ pub struct State {
     pub editing: bool,
     /// Routes whose hops are listed.
     open: BTreeSet<Subject>,
-    /// The listed rows.
     pub rows: Vec<Row>,
     /// Index of the row with the cursor.
     pub selected: usize,
     chosen: Option<Chosen>,
-    /// The visible page.
     pub page: Page,
     /// First visible line of a page.
     pub top: usize,
@@ -144,7 +135,6 @@ impl State {
         self.open.contains(way)
     }
 
-    /// Handles a key.
     pub fn key(&mut self, key: KeyEvent) -> Asked {
         // In raw mode, Ctrl-C arrives as a key, not as SIGINT.
         if key.modifiers.contains(KeyModifiers::CONTROL) {

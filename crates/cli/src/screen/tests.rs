@@ -68,7 +68,6 @@ fn shows(state: &mut State, text: &str) {
     assert!(screen.contains(text), "{text:?} is not on the screen:\n{screen}");
 }
 
-/// Moves to the row.
 #[track_caller]
 fn select(state: &mut State, wanted: Row) {
     press(state, KeyCode::Home);

@@ -8,13 +8,13 @@ use std::path::PathBuf;
 use accel::status::Refused;
 use accel::{Counted, Path, Reason, Status};
 use anyhow::Context;
+use daemon::accelerator::{self, Request};
+use daemon::background;
+use daemon::control;
 use netstate::Netlink;
 use sys::netns::NetNs;
 
 use crate::accel_args::{AccelDevices, AccelRun, AccelStatus};
-use crate::accelerator::{self, Request};
-use crate::background;
-use crate::control;
 use crate::exit::{Exit, usage};
 use crate::named_netns::netns;
 use crate::output::{print, print_json};
@@ -114,7 +114,6 @@ pub fn off(arguments: &AccelDevices) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Prints the status.
 pub fn status(arguments: &AccelStatus) -> anyhow::Result<Exit> {
     let netns = netns("--netns", arguments.netns.as_deref())?;
     let mut status = accelerator::ask(&netns, &Request::Status)?;

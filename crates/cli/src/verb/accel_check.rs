@@ -8,10 +8,10 @@ use accel::check::{Amount, Check, Traffic};
 use accel::status::Refused;
 use accel::{Explanation, Reason, Wanted};
 use anyhow::bail;
+use daemon::accelerator::{self, Request};
 
 use super::accel::check as check_device;
 use crate::accel_args::AccelCheck;
-use crate::accelerator::{self, Request};
 use crate::exit::{Exit, usage};
 use crate::interrupt;
 use crate::named_netns::netns;

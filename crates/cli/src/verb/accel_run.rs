@@ -10,23 +10,23 @@ use std::time::Duration;
 use accel::events::What;
 use accel::{Accel, Finder, Options, Wanted};
 use anyhow::Context;
+use daemon::accelerator;
+use daemon::background::READY;
+use daemon::confinement::{self, accel as confined};
+use daemon::metrics::{self, Bound, ListenAddress, Page};
+use daemon::notify::notify;
+use daemon::serving::{Listener, Serving};
+use daemon::signals::{on_signals, wait};
+use daemon::takeover;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use sys::netns::NetNs;
 
 use super::accel::{check, state};
 use crate::accel_args::AccelServe;
 use crate::accel_events::{self, Events, Sink};
-use crate::accelerator;
-use crate::background::READY;
-use crate::confinement::{self, accel as confined};
 use crate::exit::Exit;
-use crate::metrics::{self, Bound, ListenAddress, Page};
 use crate::named_netns::netns;
-use crate::notify::notify;
 use crate::output::print;
-use crate::serving::{Listener, Serving};
-use crate::signals::{on_signals, wait};
-use crate::succession;
 
 /// Number of sandboxes to load programs for in advance: a confined process cannot load any.
 const SANDBOXES: u16 = 12;
@@ -37,7 +37,7 @@ pub fn run(serve: &AccelServe) -> anyhow::Result<Exit> {
     let netns = netns("--netns", arguments.netns.as_deref())?;
     check(arguments, &netns)?;
     let (claim, mut succession) = match serve.takeover {
-        true => succession::claim(&netns)?,
+        true => takeover::claim(&netns)?,
         false => (accelerator::claim(&netns)?, None),
     };
     let (mut pages, also) = pages(serve, succession.is_some())?;
@@ -210,7 +210,6 @@ fn answer(listener: Listener, running: &Arc<OnceLock<Weak<Accel>>>) -> anyhow::R
     metrics::look_after(listener, FastPath(running.clone()))
 }
 
-/// The fast path, once it is attached.
 struct FastPath(Arc<OnceLock<Weak<Accel>>>);
 
 impl FastPath {

@@ -6,11 +6,11 @@ use std::io::{BufRead, IsTerminal};
 use std::path::Path;
 
 use anyhow::Context;
+use daemon::background;
 use doctor::Host;
 use settings::Change;
 use settings::journal::{Journal, seconds_from_now};
 
-use crate::background;
 use crate::exit::{Exit, usage};
 use crate::host_reading::{check, findings_of};
 use crate::output::print;
@@ -18,7 +18,6 @@ use crate::verb::undo::repair;
 
 /// Arguments of `doctor fix`.
 pub struct Repair<'a> {
-    /// Code of the check.
     pub code: &'a str,
     /// Do not ask on the terminal.
     pub yes: bool,

@@ -7,7 +7,7 @@ use clap::CommandFactory;
 
 use crate::command_line::Arguments;
 use crate::exit::{Exit, usage};
-use crate::output::print;
+use crate::output::{Directory, print};
 
 /// Prints the completion script of a shell.
 ///
@@ -28,7 +28,15 @@ pub fn man(directory: &Path) -> anyhow::Result<Exit> {
     if !directory.is_dir() {
         return Err(usage("DIRECTORY", format!("{} is not a directory", directory.display())));
     }
-    clap_mangen::generate_to(Arguments::command(), directory)
-        .with_context(|| format!("write man pages to {}", directory.display()))?;
+    // Into an empty directory first: a link that another user made in DIRECTORY is replaced, not
+    // followed.
+    let pages = tempfile::tempdir().context("create a temporary directory")?;
+    clap_mangen::generate_to(Arguments::command(), pages.path()).context("write man pages")?;
+    let to = Directory::check("DIRECTORY", directory)?;
+    for page in std::fs::read_dir(pages.path()).context("read the man pages")? {
+        let page = page.context("read the man pages")?;
+        let text = std::fs::read_to_string(page.path()).context("read a man page")?;
+        to.write(&page.file_name().to_string_lossy(), &text)?;
+    }
     Ok(Exit::Done)
 }

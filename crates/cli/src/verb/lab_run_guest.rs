@@ -1,36 +1,23 @@
-//! `overlane lab run` of modes `…@guest`: the whole run takes place inside one guest. This side
-//! boots the guest, sends it the command line, and renames the modes in its results.
+//! `overlane lab run` of modes `…@guest`: checks the arguments, and builds the command line for the
+//! guest.
 
 use std::ffi::OsString;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::Context;
 use clap::Args;
 use lab::at_guest::{self, AtGuest};
-use lab::guest::exec::{Done, RunError};
-use lab::{Capabilities, guest};
-use measure::run::Ended;
-use results::{EndedBy, ModeRecord, Results, Status};
+use lab::guest;
+use session::finished::Finished;
+use session::{fault_runs, in_guest};
 
 use super::lab_run::{CheckedRun, given};
 use crate::args::Run;
 use crate::exit::{Exit, usage};
-use crate::fault_runs;
 use crate::interrupt;
 use crate::output::{Destination, deliver};
-use crate::progress::Progress;
 
 /// Options that this side handles. The guest gets its own values or none.
 const OWN: [&str; 7] =
     ["--modes", "--mode", "--baseline", "--guest-kernel", "--out", "--format", "--json"];
-/// Estimated boot time of the guest, in s.
-const BOOT_SECONDS: u32 = 10;
-/// Maximum number of guests per run, if guests hang. Emulated CPUs may deadlock while the kernel
-/// patches its own code.
-const MOST_GUESTS: usize = 3;
-/// Prefix of a line of [`Progress`] in the log.
-const PROGRESS: &str = "overlane::progress: ";
-
 /// Returns the requested modes `…@guest`, the baseline first. `None` if there are none.
 ///
 /// # Errors
@@ -103,95 +90,21 @@ pub fn run(arguments: &Run, modes: &[&'static AtGuest]) -> anyhow::Result<Exit> 
     let checked = CheckedRun::of_words(arguments.plan.as_deref(), &inside(modes), quick)?;
     let destination = arguments.output.out.as_deref().map(Destination::check).transpose()?;
 
-    let privileges = testbed::acquire()
-        .context("user namespaces are disabled for ordinary users on this machine: run as root")?;
-    let stop = interrupt::flag()?;
-    let progress = Progress::new("reading the machine");
-    let capabilities = Capabilities::new(privileges)?;
-    let (mut able, mut records) = (Vec::new(), Vec::new());
-    for &mode in modes {
-        match mode.probe(&capabilities) {
-            Ok(()) => able.push(mode),
-            Err(missing) if records.is_empty() && able.is_empty() => {
-                progress.finish();
-                anyhow::bail!(
-                    "baseline {} cannot be built: {}; {}",
-                    mode.name,
-                    missing.reason,
-                    missing.remedy
-                );
-            }
-            Err(missing) => records.push(ModeRecord {
-                mode: mode.name.to_owned(),
-                path: mode.path.to_owned(),
-                status: Status::Unsupported,
-                reason: Some(missing.reason),
-                remedy: Some(missing.remedy),
-                notes: Vec::new(),
-                alternatives: Vec::new(),
-            }),
+    let command_line = |modes: &[&AtGuest]| {
+        let mut all = vec!["lab".to_owned(), "run".to_owned()];
+        if let Some(plan) = &arguments.plan {
+            all.push(format!("--plan={plan}"));
         }
-    }
-    testbed::heed(stop.clone());
-    let mut told = vec!["lab".to_owned(), "run".to_owned()];
-    if let Some(plan) = &arguments.plan {
-        told.push(format!("--plan={plan}"));
-    }
-    for word in inside(&able) {
-        let word = word.into_string();
-        told.push(word.map_err(|word| usage("lab run", format!("{word:?}: not UTF-8")))?);
-    }
-    let interrupted = || stop.load(Ordering::Relaxed);
-    let mut attempt = run_inside(&able, &told, &progress, &stop);
-    let mut stood_still = Vec::new();
-    // Only a guest that hangs is retried.
-    while let Err(RunError::Silent(error)) = &attempt
-        && stood_still.len() + 1 < MOST_GUESTS
-        && !interrupted()
-    {
-        let why = format!("{error}; the run was restarted in another guest");
-        progress.aside(|| tracing::warn!("{why}"));
-        stood_still.push(why);
-        attempt = run_inside(&able, &told, &progress, &stop);
-    }
-    progress.finish();
-    let Some((done, note)) = attempt? else { return Ok(Exit::Interrupted) };
-    // Interrupted before the first sample: there are no results to print.
-    if done.results.is_empty() && interrupted() {
-        return Ok(Exit::Interrupted);
-    }
-    let mut results = outcome(done)?;
-    rename(&mut results, &note);
-    results.warnings.extend(stood_still);
-    results.cells.extend(checked.missing_cells(&records));
-    results.modes.extend(records);
-    results.plan.modes = results.modes.iter().map(|mode| mode.mode.clone()).collect();
-    let ended = match results.ended_by {
-        EndedBy::Interrupted => Ended::Interrupted,
-        EndedBy::Failed => Ended::Failed,
-        _ => Ended::Blocks,
+        for word in inside(modes) {
+            let word = word.into_string();
+            all.push(word.map_err(|word| usage("lab run", format!("{word:?}: not UTF-8")))?);
+        }
+        Ok(all)
     };
+    let stop = interrupt::flag()?;
+    let finished = in_guest::run(modes, &command_line, &checked.request, &stop)?;
+    let Some(Finished { results, ended }) = finished else { return Ok(Exit::Interrupted) };
     deliver(&results, ended, &arguments.output, destination.as_ref())
-}
-
-/// Boots a guest for these modes and runs the program in it. Returns the results and a note about
-/// the guest. `None` if interrupted during the boot.
-fn run_inside(
-    modes: &[&AtGuest],
-    words: &[String],
-    progress: &Progress,
-    stop: &AtomicBool,
-) -> Result<Option<(Done, String)>, RunError> {
-    progress.build("the guest", Some(BOOT_SECONDS));
-    let guest = at_guest::start(modes);
-    progress.built();
-    let guest = match guest {
-        // Ctrl-C also interrupts the boot, so its error is no failure.
-        Err(_) if stop.load(Ordering::Relaxed) => return Ok(None),
-        guest => guest?,
-    };
-    let note = guest.note();
-    guest.run(words, stop, |line| tell(progress, line)).map(|done| Some((done, note)))
 }
 
 /// Returns the command line without the options that this side handles.
@@ -228,52 +141,6 @@ fn words(options: &[OsString], modes: &[&AtGuest]) -> Vec<OsString> {
     options.iter().cloned().chain(own.map(OsString::from)).collect()
 }
 
-/// Shows progress lines and warnings from the guest's log.
-fn tell(progress: &Progress, line: &str) {
-    if let Some((_, message)) = line.split_once(PROGRESS) {
-        progress.prepare(format!("in the guest: {message}"));
-    } else if line.contains(" WARN ") {
-        progress.aside(|| tracing::warn!("in the guest: {line}"));
-    }
-}
-
-/// Parses the results of the program in the guest.
-fn outcome(done: Done) -> anyhow::Result<Results> {
-    if done.results.is_empty() {
-        let said = done.last_lines.iter().rfind(|line| line.starts_with("error: "));
-        let said = said.map_or_else(|| done.last_lines.join(" | "), |line| line[7..].to_owned());
-        anyhow::bail!("the run in the guest ended with status {}: {said}", done.status);
-    }
-    Results::from_json(&done.results).context("results of the guest")
-}
-
-/// Renames the modes from their names inside the guest, and adds the note about the guest.
-fn rename(results: &mut Results, note: &str) {
-    let outside = |mode: &mut String| *mode = AtGuest::outside(mode);
-    outside(&mut results.plan.baseline);
-    for record in &mut results.modes {
-        outside(&mut record.mode);
-        if let Some(mode) = at_guest::find(&record.mode) {
-            mode.path.clone_into(&mut record.path);
-        }
-        // Alternatives that are faster in the guest need not be faster on this machine.
-        record.alternatives.clear();
-    }
-    // One note is enough: all modes ran in the same guest.
-    if let Some(baseline) = results.modes.first_mut() {
-        baseline.notes.push(note.to_owned());
-    }
-    results.testbeds.iter_mut().for_each(|testbed| outside(&mut testbed.mode));
-    results.cells.iter_mut().for_each(|cell| outside(&mut cell.mode));
-    results.warnings.insert(
-        0,
-        format!(
-            "{note}: ratios only between modes …@guest; the guest cannot see disturbances by other \
-             programs on the host"
-        ),
-    );
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -300,20 +167,5 @@ mod tests {
         let modes = [&at_guest::all()[0], at_guest::find("vlan@guest").unwrap()];
         let told = words(&given(&["--quick"]), &modes);
         assert_eq!(told, given(&["--quick", "--modes=host,vlan", "--baseline=host"]));
-    }
-
-    #[test]
-    fn without_results_the_last_error_is_told() {
-        let done = |lines: &[&str]| Done {
-            status: 2,
-            results: Vec::new(),
-            last_lines: lines.iter().map(|line| (*line).to_owned()).collect(),
-        };
-        let said = outcome(done(&["x", "error: no such thing", "y"])).unwrap_err().to_string();
-        assert_eq!(said, "the run in the guest ended with status 2: no such thing");
-        let said = outcome(done(&["x", "y"])).unwrap_err().to_string();
-        assert!(said.ends_with("status 2: x | y"), "{said}");
-        let none = Done { results: b"{}".to_vec(), ..done(&[]) };
-        assert!(outcome(none).unwrap_err().to_string().contains("results of the guest"));
     }
 }

@@ -6,19 +6,19 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::str::FromStr;
 
 use anyhow::bail;
+use daemon::background::{self, READY};
 use lab::{Capabilities, Params, modes};
 use report::listing::{StandingHost, StandingTestbed};
 use results::PlacementPolicy;
+use session::progress::Progress;
+use session::testbeds;
 use testbed::Offload;
 
 use super::lab_run::check_mtu;
 use crate::args::{Hold, Up};
-use crate::background::{self, READY};
 use crate::exit::{Exit, usage};
 use crate::lab_socket::{self, LabRequest};
 use crate::output::{print, print_json};
-use crate::progress::Progress;
-use crate::testbeds;
 
 /// Starts a holder process and waits until it has built its testbed.
 ///

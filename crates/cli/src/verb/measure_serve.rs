@@ -3,15 +3,17 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use daemon::confinement::{self, serving};
+use daemon::notify::notify;
 use measure::remote::{Limits, Server, ServerError};
+use session::remote_paths;
 
 use crate::args::Serve;
-use crate::confinement::{self, serving};
 use crate::exit::{Exit, usage};
 use crate::interrupt;
-use crate::notify::notify;
 use crate::output::print;
-use crate::remote::{Target, privileges, tell, token};
+
+use crate::remote::{Target, tell, token};
 
 /// Serves loads until a signal ends it.
 ///
@@ -33,15 +35,11 @@ pub fn run(arguments: &Serve) -> anyhow::Result<Exit> {
     let guarded = token.is_some();
     let stop = interrupt::flag()?;
     let address = SocketAddr::new(ip, bind.port);
-    let server =
-        Server::bind(address, data_port, token, limits, privileges(), stop).map_err(|error| {
-            match error {
-                ServerError::Channel(channel::ServerError::TokenNeeded(_)) => {
-                    usage("--bind", error)
-                }
-                ServerError::Ports(_) => usage("--data-port", error),
-                error => error.into(),
-            }
+    let server = Server::bind(address, data_port, token, limits, remote_paths::privileges(), stop)
+        .map_err(|error| match error {
+            ServerError::Channel(channel::ServerError::TokenNeeded(_)) => usage("--bind", error),
+            ServerError::Ports(_) => usage("--data-port", error),
+            error => error.into(),
         })?;
     // The sockets are bound, so the process can give up its rights now.
     confinement::prepare()?;

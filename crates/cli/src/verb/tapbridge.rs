@@ -6,6 +6,10 @@ use std::os::fd::AsFd;
 use std::str::FromStr;
 use std::time::Duration;
 
+use daemon::confinement::forwarding::{self, Sockets};
+use daemon::confinement::{self, Rights};
+use daemon::notify::notify;
+use daemon::signals::{Signals, take, wait_beside};
 use datapath::BUSY_POLL_MAX;
 use datapath::counters::Counters;
 use datapath::tapbridge::netmap::{Address, Netmap};
@@ -14,13 +18,9 @@ use datapath::vhost_user::GuestWatcher;
 use sys::tap::Offload;
 
 use crate::bridge_end::BridgeEnd;
-use crate::confinement::forwarding::{self, Sockets};
-use crate::confinement::{self, Rights};
 use crate::exit::{Exit, usage};
 use crate::named_netns::netns;
-use crate::notify::notify;
 use crate::output::print;
-use crate::signals::{Signals, take, wait_beside};
 use crate::tap_device::{MTU, TapDevice};
 use crate::tapbridge_args::{NoOffload, TapBridge};
 

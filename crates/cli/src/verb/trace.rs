@@ -4,12 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use doctor::{Scope, collect, diagnose};
-use nix::time::{ClockId, clock_gettime};
-use observe::{
-    Called, Filter, Journey, Journeys, NotTold, Pace, Packet, PacketEnding, Places, Tracer,
-};
+use observe::{Filter, Finished, PaceChange, PacketEnding, TraceOptions, TraceSession};
 
 use crate::capture_file::CaptureFile;
 use crate::exit::{Exit, usage};
@@ -20,8 +16,6 @@ use crate::trace_args::Trace;
 
 /// Time between two checks whether to stop.
 const TICK: Duration = Duration::from_millis(50);
-/// Time between two readings of namespaces, devices and connections.
-const REFRESH: Duration = Duration::from_secs(2);
 /// Largest N of `--sample 1/N`.
 const MOST_SAMPLED: u32 = 1 << 30;
 
@@ -44,143 +38,99 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
     // Create the file before attaching programs, so that a wrong path fails early.
     let capture = arguments.pcapng.as_deref().map(CaptureFile::new).transpose()?;
     let stop = interrupt::flag()?;
-    let mut places = Places::of_machine()?;
-    let mut tracer = Tracer::start(filter, &places)?;
-    for left_out in &places.left_out {
+    // An explicit --sample stays as given.
+    let adapts = arguments.sample.is_none();
+    let slower_than = arguments.slower_than.map(|limit| *limit);
+    let mut session =
+        TraceSession::start(TraceOptions { filter, hosts: hosts(), adapts, slower_than })?;
+    for left_out in session.left_out() {
         complain(&format!("skipped: {left_out}"));
     }
-    for not_seen in &tracer.not_seen {
+    for not_seen in session.not_seen() {
         complain(&format!("this kernel does not show {not_seen}"));
     }
-    let hosts = hosts();
     complain("tracing: Ctrl-C ends it");
-    let (begun, mut refreshed) = (Instant::now(), None::<Instant>);
-    // An explicit --sample stays as given. Drops have their own rate limit: excess ones are
-    // counted.
-    let is_paced = arguments.sample.is_none() && !arguments.drops_only;
-    let mut pace = is_paced.then(Pace::default);
-    let mut looked = Instant::now();
-    let mut telling =
-        Telling { arguments, capture, told: 0, checks: BTreeSet::new(), not_told: Vec::new() };
-    let mut journeys = Journeys::default();
-    let is_over = |told: u64| {
+    let begun = Instant::now();
+    let mut output = PacketOutput { arguments, capture, shown: 0, checks: BTreeSet::new() };
+    let is_over = |shown: u64| {
         stop.load(Ordering::Relaxed)
             || arguments.duration.is_some_and(|limit| begun.elapsed() >= *limit)
-            || arguments.count.is_some_and(|count| told >= count)
+            || arguments.count.is_some_and(|count| shown >= count)
     };
-    while !is_over(telling.told) {
-        // Namespaces and devices come and go while tracing.
-        if refreshed.is_none_or(|at| at.elapsed() >= REFRESH) {
-            places = tracer.refresh()?;
-            refreshed = Some(Instant::now());
+    while !is_over(output.shown) {
+        let finished = session.poll(TICK)?;
+        if let Some(change) = session.rate_change() {
+            complain(&rate(change));
         }
-        let events = tracer.poll(TICK)?;
-        if let Some(pace) = &mut pace {
-            keep(pace, &mut tracer, events.len(), looked.elapsed())?;
-            looked = Instant::now();
-        }
-        let mut ended = journeys.take(events);
-        ended.extend(journeys.settle_when_due(now()?));
-        let names = Called { places: &places, hosts: &hosts, tracer: &tracer };
-        telling.tell(&ended, &names)?;
-        if let Some(capture) = &mut telling.capture {
-            capture.write(journeys.oldest().unwrap_or(u64::MAX))?;
-        }
+        output.show(finished)?;
+        output.write(session.oldest().unwrap_or(u64::MAX))?;
     }
-    let names = Called { places: &places, hosts: &hosts, tracer: &tracer };
-    telling.tell(&journeys.finish(), &names)?;
-    if let Some(capture) = &mut telling.capture {
-        capture.write(u64::MAX)?;
-    }
-    let (told, lost) = (telling.told, tracer.lost()?);
-    let not_told = tracer.not_told()?;
+    output.show(session.finish()?)?;
+    output.write(u64::MAX)?;
+    let (shown, lost, not_told) = (output.shown, session.lost()?, session.counted()?);
     let counted: u64 = not_told.iter().map(|drops| drops.packets).sum();
     complain(&match counted {
-        // scripts/peers parses both forms.
-        0 => format!("{told} packets told, {lost} events lost"),
-        _ => format!("{told} packets told, {counted} drops only counted, {lost} events lost"),
+        // bench/peers parses both forms.
+        0 => format!("{shown} packets reported, {lost} events lost"),
+        _ => format!("{shown} packets reported, {counted} drops only counted, {lost} events lost"),
     });
     for drops in &not_told {
         complain(&format!("only counted: {drops}"));
     }
     if arguments.explain {
-        explain(&telling.checks)?;
+        explain(&output.checks)?;
     }
     Ok(if stop.load(Ordering::Relaxed) { Exit::Interrupted } else { Exit::Done })
 }
 
-/// Adapts the sampling rate to the number of `events` read in the `elapsed` time.
-fn keep(
-    pace: &mut Pace,
-    tracer: &mut Tracer,
-    events: usize,
-    elapsed: Duration,
-) -> anyhow::Result<()> {
-    let Some(change) = pace.look(events as u64, tracer.lost()?, elapsed) else { return Ok(()) };
-    tracer.sample(change.one_in)?;
+/// Describes a change of the sample rate.
+fn rate(change: PaceChange) -> String {
     let lost = match change.lost {
         0 => String::new(),
         lost => format!("{lost} events lost: "),
     };
-    complain(&match change.one_in {
+    match change.one_in {
         1 => "now tracing every packet".to_owned(),
         one_in => format!("{lost}now tracing 1 in {one_in} packets"),
-    });
-    Ok(())
+    }
 }
 
-/// Returns `CLOCK_MONOTONIC` in ns.
-fn now() -> anyhow::Result<u64> {
-    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).context("clock_gettime")?;
-    Ok(u64::try_from(Duration::from(time).as_nanos())?)
-}
-
-/// Prints packets.
-struct Telling<'a> {
+/// Prints packets, and writes them to the file of `--pcapng`.
+struct PacketOutput<'a> {
     arguments: &'a Trace,
-    /// The file of `--pcapng`.
     capture: Option<CaptureFile>,
-    /// Number of packets printed so far.
-    told: u64,
+    shown: u64,
     /// Codes of the `doctor` checks for the causes of the printed drops.
     checks: BTreeSet<String>,
-    /// Drops that were only counted, as of the last printed packet.
-    not_told: Vec<NotTold>,
 }
 
-impl Telling<'_> {
-    /// Prints the journeys that pass `--slower-than`, up to `--count`.
-    fn tell(&mut self, ended: &[Journey], names: &Called<'_>) -> anyhow::Result<()> {
-        let slower_than = self.arguments.slower_than.map(|limit| limit.as_nanos());
-        let is_slow =
-            |journey: &&Journey| slower_than.is_none_or(|limit| u128::from(journey.took()) > limit);
-        let mut is_first = self.arguments.drops_only;
-        for journey in ended.iter().filter(is_slow) {
-            // One poll may return more journeys than --count still allows.
-            if self.arguments.count.is_some_and(|count| self.told >= count) {
+impl PacketOutput<'_> {
+    /// Prints packets up to `--count`.
+    fn show(&mut self, finished: Vec<Finished>) -> anyhow::Result<()> {
+        for Finished { journey, packet } in finished {
+            // One poll may return more packets than --count still allows.
+            if self.arguments.count.is_some_and(|count| self.shown >= count) {
                 break;
             }
-            let mut packet = Packet::of(journey, names);
-            // Attach the counts to the first packet of a batch only, so that none is counted twice.
-            if std::mem::take(&mut is_first) {
-                let all = names.tracer.not_told()?;
-                packet.not_told = NotTold::since(&self.not_told, &all);
-                self.not_told = all;
-            }
             if let Some(capture) = &mut self.capture {
-                capture.add(journey, &packet);
+                capture.add(&journey, &packet);
             }
             match self.arguments.json {
                 true => print_json_line(&packet)?,
                 false => print(&packet.text())?,
             }
-            self.told += 1;
+            self.shown += 1;
             self.checks.extend(packet.legs.into_iter().filter_map(|leg| match leg.ending {
                 PacketEnding::Dropped { check, .. } => check,
                 _ => None,
             }));
         }
         Ok(())
+    }
+
+    /// Writes the steps before this time (`CLOCK_MONOTONIC`, ns) to the file.
+    fn write(&mut self, before: u64) -> anyhow::Result<()> {
+        self.capture.as_mut().map_or(Ok(()), |capture| capture.write(before))
     }
 }
 

@@ -1,6 +1,7 @@
 //! `overlane vtep status`: shows the endpoints of this network namespace.
 
-use crate::endpoint;
+use daemon::endpoint;
+
 use crate::exit::Exit;
 use crate::output::{print, print_json};
 use crate::vtep_args::VtepStatus;

@@ -6,21 +6,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use daemon::background::READY;
+use daemon::confinement::{self, serving};
+use daemon::notify::notify;
+use daemon::watch_metrics::Told;
 use nix::time::{ClockId, clock_gettime};
 use observe::peer::Peer;
 use observe::{Budget, Snapshot};
 
-use crate::background::READY;
-use crate::confinement::{self, serving};
 use crate::exit::{Exit, usage};
 use crate::interrupt;
-use crate::notify::notify;
 use crate::output::{complain, print, print_json_line};
 use crate::packet_filter::hosts;
 use crate::recording::{Indexed, Recorder, Recording};
 use crate::screen::{self, Source};
 use crate::watch_args::Watch;
-use crate::watch_metrics::Told;
 use crate::watch_peer::{self, Serving};
 
 /// Allowed interval lengths: below, the overhead dominates; above, averages say little.

@@ -35,7 +35,6 @@ pub fn write() -> anyhow::Result<()> {
     doctor::hostile()
 }
 
-/// Writes one input of a target.
 fn keep(target: &str, name: &str, data: &[u8]) -> anyhow::Result<()> {
     let directory = Path::new(CORPUS).join(target);
     std::fs::create_dir_all(&directory)

@@ -1,3 +1,5 @@
 //! Tests that need no rights.
 
+mod examples;
 mod schemas;
+mod subjects;

@@ -5,9 +5,8 @@ use std::fmt;
 use lab::guest::GuestSetting;
 use testbed::Setting;
 
-use crate::exit::usage;
+use crate::usage::usage;
 
-/// A setting that is varied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Varied {
     /// A setting of test hosts, applied and restored between samples.

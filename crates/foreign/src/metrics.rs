@@ -4,10 +4,8 @@
 //! - [`Histogram`]: a histogram of durations.
 //! - [`Bounded`]: figures by label for a limited number of labels, and a sum for all others.
 //!
-//! This crate does not serve pages and does not know what is counted. Label values are shown as
-//! plain text ([`foreign::plain`]) and then escaped as the format requires.
-
-#![forbid(unsafe_code)]
+//! This module does not serve pages and does not know what is counted. Label values are shown as
+//! plain text ([`crate::plain`]) and then escaped as the format requires.
 
 mod bounded;
 mod histogram;

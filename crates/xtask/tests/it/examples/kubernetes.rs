@@ -2,13 +2,11 @@
 //! k8s-openapi crate, whose types are generated from Kubernetes' OpenAPI specification. Unknown
 //! fields, which the API server drops with a warning, are errors here.
 
-use crate::api;
-
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use api::{documents, errors};
+use super::api::{documents, errors};
 
 #[test]
 fn every_document_is_what_the_api_takes() {

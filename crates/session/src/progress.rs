@@ -1,7 +1,8 @@
 //! Progress on standard error: on a terminal, a bar with the remaining time; otherwise nothing.
-//! The log at debug level has the same steps. `scripts/busy` parses "setting", "sampling",
+//! The log at debug level has the same steps. `bench/busy` parses "setting", "sampling",
 //! "resting".
 
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use foreign::plain;
@@ -12,6 +13,9 @@ use results::stats::Outlook;
 
 /// Largest half-width to show (±100%). Wider intervals carry no information.
 const WIDEST_SAID: f64 = 1.0;
+
+/// Target of log lines. `bench/busy` and the host of a guest recognize it.
+pub const LOG: &str = "overlane::progress";
 
 /// A progress bar for the samples of a run.
 pub struct Progress {
@@ -35,7 +39,7 @@ impl Progress {
     /// Shows the current step of the preparation.
     pub fn prepare(&self, message: impl Into<String>) {
         let message = plain(&message.into()).into_owned();
-        tracing::debug!("{message}");
+        tracing::debug!(target: LOG, "{message}");
         self.bar.set_message(message);
         self.bar.tick();
     }
@@ -54,6 +58,16 @@ impl Progress {
         self.bar.disable_steady_tick();
     }
 
+    /// Prints lines to standard error, above the bar. Escapes control characters.
+    pub fn print(&self, lines: &[String]) {
+        self.aside(|| {
+            for line in lines {
+                // Ignore errors: standard error may be closed.
+                let _ = writeln!(std::io::stderr(), "{}", foreign::lines(line, false));
+            }
+        });
+    }
+
     /// Prints something above the bar.
     pub fn aside(&self, print: impl FnOnce()) {
         self.bar.suspend(print);
@@ -67,7 +81,7 @@ impl Progress {
     /// Switches from preparation to measurement.
     pub fn measure(&mut self, expected: Duration) {
         let expected = expected + self.after;
-        tracing::debug!("measuring, for about {}", clock(expected));
+        tracing::debug!(target: LOG, "measuring, for about {}", clock(expected));
         self.started = Instant::now();
         self.bar.reset();
         self.bar.set_style(style("{bar:24} {percent:>3}% {prefix:>8} left  {msg}"));
@@ -87,7 +101,7 @@ impl Progress {
     /// Shows the cell that is about to be measured.
     pub fn sampling(&self, subject: &PathUnderTest, cell: &PlannedCell) {
         let message = format!("{} {} {}", subject.mode, subject.offload, cell.ask.task);
-        tracing::debug!("sampling {message}");
+        tracing::debug!(target: LOG, "sampling {message}");
         let message = format!("{}{message}", self.width);
         self.bar.set_message(plain(&message).into_owned());
         self.bar.tick();
@@ -95,7 +109,7 @@ impl Progress {
 
     /// Logs that the next cell's setting is about to be applied.
     pub fn setting(&self) {
-        tracing::debug!("setting");
+        tracing::debug!(target: LOG, "setting");
     }
 
     /// Shows the number of completed samples.
@@ -120,19 +134,19 @@ impl Progress {
             // No goal, or no sign of a provable difference.
             _ => format!("±{:.1}%, at the end ±{:.1}%: ", widest * 100.0, at_end * 100.0),
         };
-        tracing::debug!("intervals {}", self.width.trim_end_matches(": "));
+        tracing::debug!(target: LOG, "intervals {}", self.width.trim_end_matches(": "));
     }
 
     /// Shows a pause without traffic.
     pub fn resting(&self, rest: Duration) {
         let message = format!("{}resting {:.1} s (--impact)", self.width, rest.as_secs_f64());
-        tracing::debug!("{message}");
+        tracing::debug!(target: LOG, "{message}");
         self.bar.set_message(message);
         self.bar.tick();
     }
 
     pub fn finish(&self) {
-        tracing::debug!("measured");
+        tracing::debug!(target: LOG, "measured");
         self.bar.finish_and_clear();
     }
 }

@@ -18,7 +18,6 @@ pub fn documents(name: &str) -> Vec<Value> {
     parse(&std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())))
 }
 
-/// Parses the documents of a text.
 pub fn parse(text: &str) -> Vec<Value> {
     serde_norway::Deserializer::from_str(text)
         .map(|document| serde::Deserialize::deserialize(document).unwrap())

@@ -10,20 +10,17 @@ use measure::plan::PlacementPolicy;
 use measure::remote::Remote;
 use measure::sampler::Limits;
 use netstate::Hop;
-use results::{ModeRecord, Placement as Placed, Profile, Status, TestbedRecord};
+use results::{ModeRecord, Placement as Placed, Privileges, Profile, Status, TestbedRecord};
 use sys::netns::NetNs;
 
-use crate::args::{Placement, Steering};
 use crate::assembly::Paths;
-use crate::exit::usage;
-use crate::measure_options::{Asked, Manner};
+use crate::request::{Asked, Manner};
 use crate::survey;
+use crate::usage::usage;
 
 /// Offloads of a real NIC stay unchanged; the testbed records list them.
 const OFFLOAD: Profile = Profile::AsFound;
-/// A path that is measured.
 pub struct Path {
-    /// Name of the path.
     pub name: String,
     /// The server at the remote end.
     pub remote: Arc<Remote>,
@@ -66,10 +63,16 @@ pub fn record(paths: &[Path], vary: Vec<String>) -> Paths {
         testbeds: paths.iter().map(|path| testbed_record(path, mtu)).collect(),
         offload: vec![OFFLOAD],
         mtu: vec![mtu],
-        steering: Steering::None,
+        steering: results::Steering::None,
         vary,
         peer: paths.last().map(|path| path.remote.machine()),
     }
+}
+
+/// Returns the privileges of this process, for the results. These runs never enter a user
+/// namespace, because they measure the machine's own path.
+pub fn privileges() -> Privileges {
+    if nix::unistd::geteuid().is_root() { Privileges::Root } else { Privileges::User }
 }
 
 /// Checks that only the built-in engine is requested: other engines have no server at the remote
@@ -118,8 +121,7 @@ pub fn on_one_machine(paths: &[Path]) -> bool {
 ///
 /// # Errors
 /// If the CPUs of this thread cannot be read.
-pub fn placement(asked: Placement, paths: &[Path]) -> anyhow::Result<Placed> {
-    let policy = PlacementPolicy::from(asked);
+pub fn placement(policy: PlacementPolicy, paths: &[Path]) -> anyhow::Result<Placed> {
     let here = sys::affinity::of_this_thread()?;
     // Use only CPUs that the servers of all paths can use.
     let at_every = |cpu: &usize| paths.iter().all(|path| path.remote.cpus().contains(cpu));

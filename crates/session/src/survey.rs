@@ -7,9 +7,8 @@ use measure::plan::PlacementPolicy;
 use measure::sampler::{Machine, Rule, Survey};
 use results::Placement;
 
-use crate::measure_options::Manner;
-use crate::output::complain;
 use crate::progress::Progress;
+use crate::request::Manner;
 
 /// Duration of the survey before a run, and its number of steps.
 const WATCH: Duration = Duration::from_millis(500);
@@ -37,7 +36,7 @@ const NOISE: f64 = 0.04;
 /// If the machine cannot be sampled.
 pub fn look(machine: &mut Machine, manner: &Manner, progress: &Progress) -> anyhow::Result<Survey> {
     let survey = watch(machine, manner)?;
-    say(&lines(&survey, manner), progress);
+    progress.print(&lines(&survey, manner));
     Ok(survey)
 }
 
@@ -70,7 +69,7 @@ pub fn look_and_place(
         )
     }));
     said.extend(of_server);
-    say(&said, progress);
+    progress.print(&said);
     Ok(survey)
 }
 
@@ -89,11 +88,6 @@ fn watch(machine: &mut Machine, manner: &Manner) -> anyhow::Result<Survey> {
     let Placement { client_cpus, server_cpus, .. } = &manner.placement;
     machine.focus_on(client_cpus.iter().chain(server_cpus).copied());
     Ok(machine.survey(WATCH, STEPS)?)
-}
-
-/// Prints lines above the progress bar.
-fn say(lines: &[String], progress: &Progress) {
-    progress.aside(|| lines.iter().for_each(|line| complain(line)));
 }
 
 /// Returns the warnings for the results file.
@@ -241,22 +235,22 @@ fn expected(survey: &Survey, blocks: u32) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use clap::Parser;
-    use measure::sampler::{Consumer, CpuBusy};
+    use measure::impact::Impact;
+    use measure::sampler::{Consumer, CpuBusy, Limits};
     use results::Disturbance;
 
-    #[derive(Parser)]
-    struct Words {
-        #[command(flatten)]
-        measuring: crate::args::Measuring,
-    }
+    use super::*;
+    use crate::request::tests::manner_of_the_lab;
 
-    fn manner(words: &[&str]) -> Manner {
-        let words = Words::parse_from([&["x"], words].concat());
-        let mut manner = Manner::check(&words.measuring).unwrap();
-        (manner.placement.client_cpus, manner.placement.server_cpus) = (vec![0], vec![1]);
-        manner
+    const IMPACT: Impact = Impact { share: 0.05 };
+
+    fn manner(impact: Option<Impact>) -> Manner {
+        let placement = Placement {
+            policy: PlacementPolicy::Split,
+            client_cpus: vec![0],
+            server_cpus: vec![1],
+        };
+        Manner { placement, impact, ..manner_of_the_lab() }
     }
 
     fn survey(shares: [f64; 5], busy: &[f64]) -> Survey {
@@ -275,12 +269,12 @@ mod tests {
 
     #[test]
     fn an_idle_machine_is_not_worth_a_line() {
-        assert!(lines(&survey([0.01; 5], &[0.02, 0.01]), &manner(&[])).is_empty());
+        assert!(lines(&survey([0.01; 5], &[0.02, 0.01]), &manner(None)).is_empty());
     }
 
     #[test]
     fn a_steady_load_is_named_and_nothing_helps_nor_must() {
-        let lines = lines(&survey([0.5; 5], &[1.0, 0.0]), &manner(&[]));
+        let lines = lines(&survey([0.5; 5], &[1.0, 0.0]), &manner(None));
         assert_eq!(
             lines,
             [
@@ -294,15 +288,15 @@ mod tests {
     #[test]
     fn what_comes_and_goes_is_said_to_and_longer_samples_named() {
         let busy = survey([0.0, 0.9, 0.1, 0.8, 0.0], &[0.6, 0.6]);
-        let said = lines(&busy, &manner(&[])).join("\n");
+        let said = lines(&busy, &manner(None)).join("\n");
         assert!(said.contains("varying load") && said.contains("--duration 2"), "{said}");
-        let said = lines(&busy, &manner(&["--impact", "5%"])).join("\n");
+        let said = lines(&busy, &manner(Some(IMPACT))).join("\n");
         assert!(said.contains("--blocks"), "{said}");
     }
 
     #[test]
     fn idle_cpus_for_the_pair_are_named() {
-        let said = lines(&survey([0.5; 5], &[1.0, 1.0, 0.0, 0.02]), &manner(&[])).join("\n");
+        let said = lines(&survey([0.5; 5], &[1.0, 1.0, 0.0, 0.02]), &manner(None)).join("\n");
         assert!(said.contains("taskset -c 2,3"), "{said}");
     }
 
@@ -332,7 +326,8 @@ mod tests {
 
     #[test]
     fn a_strict_limit_that_is_passed_is_named_with_its_option() {
-        let said = lines(&survey([0.5; 5], &[1.0, 0.0]), &manner(&["--disturbance", "10"]));
+        let rule = Rule::Strict(Limits { other_share: 0.1, ..Limits::DEFAULT });
+        let said = lines(&survey([0.5; 5], &[1.0, 0.0]), &Manner { rule, ..manner(None) });
         assert!(said[1].contains("--disturbance 10, most samples will be void"), "{said:?}");
     }
 
@@ -340,10 +335,10 @@ mod tests {
     fn a_limit_on_overlane_and_others_traffic_are_said_on_an_idle_machine_too() {
         let idle = survey([0.0; 5], &[0.0, 0.0]);
         let held = Survey { quota: Some(0.5), packets_per_s: 20_000.0, ..idle };
-        let said = lines(&held, &manner(&[]));
+        let said = lines(&held, &manner(None));
         assert!(said[0].contains("0.50 of 2 CPUs (cpu.max)"), "{said:?}");
         assert!(said[1].contains("20000 packets/s") && said[1].contains("--impact 5%"), "{said:?}");
-        assert_eq!(lines(&held, &manner(&["--impact", "1"])).len(), 1);
+        assert_eq!(lines(&held, &manner(Some(Impact { share: 0.01 }))).len(), 1);
         assert!(quota(&Survey { quota: Some(2.0), ..held }).is_none());
     }
 }

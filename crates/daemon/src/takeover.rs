@@ -28,7 +28,6 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// Request to the helper: rename the socket and stop the predecessor.
 const TAKE: &[u8] = b"t";
 
-/// A takeover in preparation.
 pub struct Succession {
     predecessor: Predecessor,
     /// Name of the predecessor's socket.

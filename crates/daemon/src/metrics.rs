@@ -137,7 +137,6 @@ impl Bound {
 pub struct Page {
     /// Status line, such as `200 OK`.
     pub status: &'static str,
-    /// Body of the response.
     pub body: String,
 }
 

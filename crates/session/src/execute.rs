@@ -52,7 +52,6 @@ impl Vary for Nothing {
 /// of guests are part of their testbed, and need no change between samples.
 pub struct InTestbeds<'a> {
     settings: &'a [Varied],
-    /// The hosts of each subject.
     hosts: Vec<&'a [Arc<Host>]>,
     /// The applied setting, with the indices of its subject and setting.
     applied: Option<((usize, usize), Held)>,

@@ -7,9 +7,9 @@ use lab::fault::INTERVAL;
 use lab::{Fault, Mode, Params};
 use results::{FaultCost, FaultRecord, FaultTrial};
 
-use crate::exit::usage;
 use crate::progress::Progress;
 use crate::testbeds::{BuildOptions, Built, profile, stand};
+use crate::usage::usage;
 
 /// Checks that at least one mode supports a fault.
 ///
@@ -32,7 +32,6 @@ pub fn known() -> String {
 /// The faults of a run's modes, and their trials so far.
 pub struct FaultRuns {
     runs: Vec<FaultRun>,
-    /// Trials per fault.
     asked: u32,
 }
 

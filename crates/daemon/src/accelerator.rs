@@ -18,7 +18,6 @@ use crate::serving::{Door, Reply};
 /// Name of the process in errors.
 const WHO: &str = "the accelerator";
 
-/// A request, one line each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// `status`: report the status.

@@ -9,8 +9,7 @@ use results::{
     TestbedRecord, Timeline,
 };
 
-use crate::args::Steering;
-use crate::measure_options::{self, Asked, Manner};
+use crate::request::{self, Asked, Manner};
 
 /// Data about a finished run.
 pub struct FinishedRun<'a> {
@@ -20,9 +19,7 @@ pub struct FinishedRun<'a> {
     pub manner: &'a Manner,
     /// Wall-clock time of the start.
     pub started: SystemTime,
-    /// The machine of the run.
     pub machine: &'a Machine,
-    /// Privileges of the run.
     pub privileges: Privileges,
     /// Load of other programs before the run.
     pub survey: &'a Survey,
@@ -30,20 +27,17 @@ pub struct FinishedRun<'a> {
 
 /// Data about the paths of a run.
 pub struct Paths {
-    /// Name of the plan, if any.
     pub plan: Option<String>,
     /// The path that ratios compare with.
     pub baseline: String,
     /// All paths, the baseline first.
     pub modes: Vec<ModeRecord>,
-    /// The testbed of each path.
     pub testbeds: Vec<TestbedRecord>,
-    /// Requested offload profiles.
     pub offload: Vec<Profile>,
     /// Underlay MTUs in bytes.
     pub mtu: Vec<u32>,
     /// How NICs steer received packets.
-    pub steering: Steering,
+    pub steering: results::Steering,
     /// Arguments of `--vary` and `--try`.
     pub vary: Vec<String>,
     /// The machine of the remote endpoint, if it is another one.
@@ -68,9 +62,9 @@ impl FinishedRun<'_> {
             modes: paths.modes.iter().map(|mode| mode.mode.clone()).collect(),
             offload: paths.offload,
             mtu: paths.mtu,
-            steering: paths.steering.into(),
+            steering: paths.steering,
             vary: paths.vary,
-            ..measure_options::record(self.asked, self.manner, &outcome)
+            ..request::record(self.asked, self.manner, &outcome)
         };
         warnings.extend(outcome.notes);
         Ok(Results {

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{Encoder, TextEncoder};
 
-use crate::histogram::Histogram;
-use crate::process::Process;
+use super::histogram::Histogram;
+use super::process::Process;
 
 /// The metrics of one answer.
 #[derive(Debug)]
@@ -37,12 +37,10 @@ impl Page {
         page
     }
 
-    /// Adds a gauge.
     pub fn gauge(&mut self, name: &str, help: &str, value: f64) {
         self.gauges::<0>(name, help, [], [([], value)]);
     }
 
-    /// Adds a counter.
     pub fn counter(&mut self, name: &str, help: &str, value: f64) {
         self.counters::<0>(name, help, [], [([], value)]);
     }
@@ -125,7 +123,6 @@ impl Page {
         }
     }
 
-    /// Returns the page as text.
     pub fn text(self) -> String {
         let families: Vec<MetricFamily> = self.families.into_values().collect();
         let mut text = Vec::new();
@@ -158,7 +155,7 @@ fn by_shown<const N: usize, T: Default>(
     let mut all = BTreeMap::new();
     for (labels, value) in values {
         // Names may come from other users, who must not forge lines of the page.
-        let shown = labels.map(|label| foreign::plain(&label).into_owned());
+        let shown = labels.map(|label| crate::plain(&label).into_owned());
         join(all.entry(shown).or_default(), value);
     }
     all
@@ -192,7 +189,7 @@ fn labelled<const N: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::histogram::LATENCIES;
+    use crate::metrics::histogram::LATENCIES;
 
     #[test]
     fn a_page_has_what_was_added_in_the_format_s_words() {

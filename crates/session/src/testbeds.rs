@@ -21,7 +21,6 @@ use testbed::{NIC, Offload, SECOND_NIC};
 use crate::progress::Progress;
 use crate::variation::Varied;
 
-/// Build options for all modes.
 pub struct BuildOptions<'a> {
     /// Offload profiles of the wire, one testbed each.
     pub offloads: &'a [Offload],
@@ -33,11 +32,8 @@ pub struct BuildOptions<'a> {
 
 /// A setting that a mode does not support.
 pub struct Refused {
-    /// Name of the mode.
     pub mode: &'static str,
-    /// Build parameters.
     pub params: Params,
-    /// Index of the setting.
     pub setting: usize,
     /// Unsupported, or failed unexpectedly.
     pub status: Status,
@@ -49,21 +45,17 @@ pub struct Refused {
 pub struct Built {
     /// Index of the guest setting that it was built with. `None`: defaults.
     pub setting: Option<usize>,
-    /// The mode.
     pub mode: &'static dyn Mode,
-    /// Build parameters.
     pub params: Params,
     /// Its hosts, and the hops that prove the path.
     pub network: Network,
     /// Its virtual machines, if client and server run in some.
     pub guests: Option<Arc<Guests>>,
-    /// Build time.
     pub took: Duration,
 }
 
 /// Result of building a mode.
 pub struct Attempt {
-    /// Record for the results.
     pub record: ModeRecord,
     /// It could not be built without root.
     pub needs_root: bool,
@@ -262,7 +254,6 @@ pub fn steer(network: &Network, placement: &Placement) -> lab::Result<()> {
     Ok(())
 }
 
-/// Builds the record of a mode that was not measured.
 pub fn failed(mode: &dyn Mode, reason: &str) -> ModeRecord {
     ModeRecord {
         mode: mode.name().to_owned(),
@@ -310,7 +301,6 @@ pub fn profile(offload: Offload) -> Profile {
     }
 }
 
-/// Returns the path under test of a built mode.
 pub fn subject(built: &Built) -> PathUnderTest {
     let hosts = built.network.hosts();
     let at = |host: &Arc<testbed::Host>| {

@@ -1,0 +1,58 @@
+//! The arguments of the verb `probe`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::doctor_args::Journal;
+
+/// `overlane probe`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The peer runs `overlane measure serve` as root. Packets of every kind that an offload touches are \
+sent in both directions and compared byte for byte, before the receiver's network stack drops \
+damaged ones. Each end sends at most --rate bytes per second, to the peer only.
+
+Without --yes nothing is changed: settings that can be the cause are ranked. With --yes, they are \
+switched off one at a time through the journal and restored at once. On some network cards this \
+interrupts the link for seconds, also for your own connection.
+
+Exit codes: 0 no packet was damaged or lost, 10 findings, 1 failed, 2 wrong usage.
+
+EXAMPLES
+  overlane probe 10.244.1.7 --token token
+  overlane probe 192.0.2.7 --token token --quick --json
+  overlane probe 192.0.2.7 --token token --yes")]
+pub struct Probe {
+    /// Address of the other machine, where `measure serve` listens
+    #[arg(value_name = "ADDR[:PORT]")]
+    pub address: String,
+    /// File with the secret shared with the server
+    ///
+    /// Other users must not be able to read it.
+    #[arg(long, value_name = "FILE")]
+    pub token: Option<PathBuf>,
+    /// Device that the path must use; otherwise the probe fails
+    #[arg(long, value_name = "DEV")]
+    pub via: Option<String>,
+    /// Send only the most important classes of packets
+    #[arg(long, conflicts_with = "full")]
+    pub quick: bool,
+    /// Send all combinations, instead of each pair of properties
+    #[arg(long)]
+    pub full: bool,
+    /// Seed that selects the combinations
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+    /// Most bytes per second of the sending end
+    #[arg(long, default_value_t = probe::message::RATE, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(50_000..=100_000_000))]
+    pub rate: u32,
+    /// Find the guilty setting by switching settings of this machine off and on
+    #[arg(long)]
+    pub yes: bool,
+    /// Print JSON (see schema/probe.schema.json)
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub journal: Journal,
+}

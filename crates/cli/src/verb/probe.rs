@@ -1,0 +1,58 @@
+//! `overlane probe`: tests whether offloads damage, drop or black-hole packets on a path.
+
+use measure::remote::ProbePeer;
+use probe::culprit::{Journaled, Switch};
+use probe::exchange::Trouble;
+use probe::run::{Extent, Options, run as run_probe};
+
+use crate::exit::Exit;
+use crate::interrupt;
+use crate::output::{complain, print, print_json, style};
+use crate::probe_args::Probe;
+use crate::remote::{Target, token};
+use crate::trial_guard::Guard;
+
+/// Exit code of findings.
+const FOUND: u8 = 10;
+
+/// Probes the path to a peer.
+///
+/// # Errors
+/// Wrong usage; a peer that cannot be reached or refuses; an end without packet sockets.
+pub fn run(asked: &Probe) -> anyhow::Result<Exit> {
+    let target = Target::parse("ADDR", &asked.address)?.resolve("ADDR")?;
+    let token = token(asked.token.as_deref())?;
+    let stop = interrupt::flag()?;
+    let extent = match (asked.quick, asked.full) {
+        (true, _) => Extent::Quick,
+        (false, true) => Extent::Full,
+        (false, false) => Extent::Default,
+    };
+    let (seed, rate) = (asked.seed, asked.rate);
+    let options = Options { extent, seed, rate, via: asked.via.clone() };
+    let (mut peer, own) = ProbePeer::connect(target, token.as_ref(), &stop)?;
+    // The guard restores the settings if this process is killed during the search.
+    let guard = match asked.yes {
+        true => Some(Guard::start(&asked.journal.directory)?),
+        false => None,
+    };
+    let mut journaled = Journaled { directory: &asked.journal.directory };
+    let switch = asked.yes.then_some(&mut journaled as &mut dyn Switch);
+    let addresses = (own, target.ip().to_canonical());
+    let say = |what: &str| {
+        if !asked.json {
+            complain(what);
+        }
+    };
+    let report = run_probe(&mut peer, addresses, &options, switch, &stop, &say);
+    drop(guard);
+    let report = match report {
+        Err(Trouble::Stopped) => return Ok(Exit::Interrupted),
+        report => report?,
+    };
+    match asked.json {
+        true => print_json(&report)?,
+        false => print(&report::probe_text(&report, style()))?,
+    }
+    Ok(if report.has_findings() { Exit::Code(FOUND) } else { Exit::Done })
+}

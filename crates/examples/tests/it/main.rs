@@ -1,5 +1,0 @@
-//! Tests that need no rights.
-
-mod accel;
-mod api;
-mod kubernetes;
