@@ -7,41 +7,26 @@
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
-pub mod addr;
-pub mod bridge_vlan;
-pub mod cgroup;
-pub mod connection;
-pub mod conntrack;
-pub mod control_plane;
-pub mod cpu;
-mod dump;
-pub mod entry;
+mod diag;
 pub mod hop;
-pub mod interface;
-pub mod interrupts;
-pub mod link;
 mod mac_text;
-pub mod machine;
-pub mod namespace;
-pub mod neigh;
-pub mod neighbour_table;
 pub mod netfilter;
-pub mod netlink;
-pub mod openvswitch;
-pub mod overlay;
-pub mod packet_diag;
-pub mod proc;
-pub mod process;
-pub mod qdisc;
-pub mod reassembly;
-pub mod route;
-pub mod snmp;
-pub mod softnet;
-pub mod udp_socket;
-pub mod watch;
-pub mod xfrm;
+mod procfs;
+mod rtnetlink;
 
+pub use diag::{openvswitch, packet_diag};
 pub use hop::{Bypass, Connections, Hop, HopKind, Meter, Metered, Program, Side, Way};
-pub use interface::{Counters, Interface};
-pub use netlink::{Error, Netlink, Result};
+pub use netfilter::{connection, conntrack};
 pub use packet::ethernet::MacAddr;
+pub use procfs::{
+    cgroup, cpu, interrupts, machine, namespace, neighbour_table, proc, process, reassembly, snmp,
+    softnet, udp_socket,
+};
+pub use rtnetlink::interface::{Counters, Interface};
+pub use rtnetlink::netlink::{Error, Netlink, Result};
+pub use rtnetlink::{
+    addr, bridge_vlan, control_plane, entry, interface, link, neigh, netlink, overlay, qdisc,
+    route, watch, xfrm,
+};
+
+use rtnetlink::dump;

@@ -2,6 +2,8 @@
 //! maximum segment size of TCP.
 
 mod clamp;
+pub mod connection;
+pub mod conntrack;
 mod ebtables;
 mod hook;
 pub mod raw;

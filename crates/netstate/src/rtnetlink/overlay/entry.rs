@@ -10,7 +10,8 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::errno::Errno;
 use packet::ethernet::MacAddr;
 
-use super::{BridgeEntry, Overlay, VxlanEntry, remote};
+use super::{BridgeEntry, Overlay, VxlanEntry};
+use crate::entry::ip;
 use crate::netlink::{Netlink, Result};
 
 /// A forwarding table.
@@ -73,7 +74,7 @@ impl Entry {
                 }
                 NeighbourAttribute::Controller(index) => bridge = Some(*index),
                 NeighbourAttribute::Vlan(id) => vlan = *id != 0,
-                NeighbourAttribute::Destination(address) => entry.remote = remote(address),
+                NeighbourAttribute::Destination(address) => entry.remote = ip(address),
                 NeighbourAttribute::Port(port) => entry.port = Some(*port),
                 NeighbourAttribute::Vni(vni) => entry.vni = Some(*vni),
                 NeighbourAttribute::IfIndex(index) => entry.link = Some(*index),
@@ -121,7 +122,7 @@ fn neighbour(message: &NeighbourMessage) -> Option<(u32, IpAddr, Option<MacAddr>
         match attribute {
             // IPv6 multicast groups have entries, too.
             NeighbourAttribute::Destination(to) => {
-                address = remote(to).filter(|to| !to.is_multicast());
+                address = ip(to).filter(|to| !to.is_multicast());
             }
             NeighbourAttribute::LinkLayerAddress(bytes) => {
                 mac = bytes.as_slice().try_into().ok().map(MacAddr);

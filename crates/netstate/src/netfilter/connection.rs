@@ -49,12 +49,14 @@ const CTA_PROTOINFO_TCP_FLAGS_REPLY: u16 = 5;
 const BE_LIBERAL: u8 = 8;
 /// `TCP_CONNTRACK_ESTABLISHED`.
 const ESTABLISHED: u8 = 3;
+/// `TCP_CONNTRACK_CLOSE`.
+const CLOSE: u8 = 8;
 /// `struct nlmsghdr`.
 const HEADER: usize = 16;
 const OBJECT: &str = "conntrack entry";
 
 /// Addresses and ports of a direction, for TCP or UDP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tuple {
     /// Address and port of the sender.
     pub source: (IpAddr, u16),
@@ -85,6 +87,8 @@ pub struct Entry {
     pub mark: u32,
     /// TCP: the connection is established. Other protocols: always true.
     pub is_established: bool,
+    /// TCP: packets outside the window are valid, in a direction at least.
+    pub is_liberal: bool,
     /// A property beyond addresses and ports that affects the packets, or content that is not
     /// supported: a helper, adjusted sequence numbers, a zone.
     pub oddity: Option<&'static str>,
@@ -164,6 +168,17 @@ impl Connections {
         let info = nested(CTA_PROTOINFO, &nested(CTA_PROTOINFO_TCP, &tcp));
         let flags = NLM_F_REQUEST | NLM_F_ACK;
         self.ask(IPCTNL_MSG_CT_NEW, flags, &question(original, &info)).map(drop)
+    }
+
+    /// Makes conntrack treat a connection as reset. `tuple` may be of either direction.
+    ///
+    /// # Errors
+    /// If the kernel refuses. `ENOENT`: the connection is gone.
+    pub fn close(&self, tuple: &Tuple) -> Result<()> {
+        let state = plain(CTA_PROTOINFO_TCP_STATE, &[CLOSE]);
+        let info = nested(CTA_PROTOINFO, &nested(CTA_PROTOINFO_TCP, &state));
+        let flags = NLM_F_REQUEST | NLM_F_ACK;
+        self.ask(IPCTNL_MSG_CT_NEW, flags, &question(tuple, &info)).map(drop)
     }
 
     /// Sends a request and returns the payload of the answer. It is empty for an acknowledgement.
@@ -259,6 +274,10 @@ fn entry(payload: &[u8]) -> Result<Entry> {
     let reply = find(CTA_TUPLE_REPLY).and_then(tuple).ok_or_else(|| odd("no reply tuple"))?;
     let tcp = find(CTA_PROTOINFO).and_then(|info| attribute(info, CTA_PROTOINFO_TCP));
     let state = tcp.and_then(|tcp| attribute(tcp, CTA_PROTOINFO_TCP_STATE));
+    let is_liberal = |kind| {
+        let flags = tcp.and_then(|tcp| attribute(tcp, kind)).and_then(|flags| flags.first());
+        flags.is_some_and(|flags| flags & BE_LIBERAL != 0)
+    };
     let oddity = attributes(payload).find_map(|(kind, _)| match kind {
         CTA_HELP => Some("helper"),
         CTA_SEQ_ADJ_ORIG | CTA_SEQ_ADJ_REPLY | CTA_SYNPROXY => Some("adjusted sequence numbers"),
@@ -274,6 +293,8 @@ fn entry(payload: &[u8]) -> Result<Entry> {
         mark: number(CTA_MARK).unwrap_or(0),
         // Protocols without TCP state count as established.
         is_established: tcp.is_none() || state == Some(&[ESTABLISHED]),
+        is_liberal: is_liberal(CTA_PROTOINFO_TCP_FLAGS_ORIGINAL)
+            || is_liberal(CTA_PROTOINFO_TCP_FLAGS_REPLY),
         oddity: oddity.or(in_zone.then_some("zone")),
     })
 }

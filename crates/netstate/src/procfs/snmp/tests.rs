@@ -3,9 +3,9 @@ use proptest::prelude::*;
 use super::*;
 
 // Linux 6.18.
-const SNMP: &str = include_str!("../../tests/golden/snmp-6.18");
-const NETSTAT: &str = include_str!("../../tests/golden/netstat-6.18");
-const SNMP6: &str = include_str!("../../tests/golden/snmp6-6.18");
+const SNMP: &str = include_str!("../../../tests/golden/snmp-6.18");
+const NETSTAT: &str = include_str!("../../../tests/golden/netstat-6.18");
+const SNMP6: &str = include_str!("../../../tests/golden/snmp6-6.18");
 
 #[test]
 fn the_kernels_files_are_parsed() {

@@ -63,6 +63,15 @@ pub enum Macvlan {
     Vepa,
 }
 
+fn geneve_data(geneve: &Geneve<'_>) -> InfoData {
+    InfoData::Geneve(vec![
+        InfoGeneve::Id(geneve.vni.get()),
+        InfoGeneve::Remote(geneve.remote),
+        InfoGeneve::Port(geneve.port),
+        InfoGeneve::UdpCsum(geneve.udp_csum),
+    ])
+}
+
 impl Netlink {
     /// Creates a veth pair. `peer` is created in `peer_netns`.
     ///
@@ -118,6 +127,35 @@ impl Netlink {
     /// # Errors
     /// `EOPNOTSUPP` without VXLAN support, `EEXIST`, `ENODEV` for the underlay.
     pub fn add_vxlan(&self, vxlan: &Vxlan<'_>, mac: MacAddr, mtu: u32) -> Result<()> {
+        let attributes = vec![LinkAttribute::Address(mac.0.to_vec()), LinkAttribute::Mtu(mtu)];
+        let data = Some(InfoData::Vxlan(self.vxlan_data(vxlan)?));
+        self.add(vxlan.name, attributes, InfoKind::Vxlan, data, "add vxlan")
+    }
+
+    /// Creates a VXLAN device in another namespace. Its underlay stays in this one, where the
+    /// device has no name at any time. `udp_csum` applies to IPv6, too.
+    ///
+    /// # Errors
+    /// As [`Netlink::add_vxlan`].
+    pub fn add_vxlan_in(
+        &self,
+        vxlan: &Vxlan<'_>,
+        mac: MacAddr,
+        mtu: u32,
+        netns: &NetNs,
+    ) -> Result<()> {
+        let mut data = self.vxlan_data(vxlan)?;
+        data.push(InfoVxlan::UDPZeroCsumTX(!vxlan.udp_csum));
+        let attributes = vec![
+            LinkAttribute::Address(mac.0.to_vec()),
+            LinkAttribute::Mtu(mtu),
+            LinkAttribute::NetNsFd(netns.as_fd().as_raw_fd()),
+        ];
+        let data = Some(InfoData::Vxlan(data));
+        self.add(vxlan.name, attributes, InfoKind::Vxlan, data, "add vxlan")
+    }
+
+    fn vxlan_data(&self, vxlan: &Vxlan<'_>) -> Result<Vec<InfoVxlan>> {
         let underlay = self.link(vxlan.underlay)?.index;
         let mut data = vec![
             match vxlan.vni {
@@ -139,13 +177,7 @@ impl Netlink {
             Some(IpAddr::V6(address)) => data.push(InfoVxlan::Group6(address)),
             None => {}
         }
-        self.add(
-            vxlan.name,
-            vec![LinkAttribute::Address(mac.0.to_vec()), LinkAttribute::Mtu(mtu)],
-            InfoKind::Vxlan,
-            Some(InfoData::Vxlan(data)),
-            "add vxlan",
-        )
+        Ok(data)
     }
 
     /// Creates a Geneve device. It does not learn: all packets go to its single remote end.
@@ -153,18 +185,27 @@ impl Netlink {
     /// # Errors
     /// `EOPNOTSUPP` without Geneve support, `EEXIST`.
     pub fn add_geneve(&self, geneve: &Geneve<'_>, mac: MacAddr, mtu: u32) -> Result<()> {
-        self.add(
-            geneve.name,
-            vec![LinkAttribute::Address(mac.0.to_vec()), LinkAttribute::Mtu(mtu)],
-            InfoKind::Geneve,
-            Some(InfoData::Geneve(vec![
-                InfoGeneve::Id(geneve.vni.get()),
-                InfoGeneve::Remote(geneve.remote),
-                InfoGeneve::Port(geneve.port),
-                InfoGeneve::UdpCsum(geneve.udp_csum),
-            ])),
-            "add geneve",
-        )
+        let attributes = vec![LinkAttribute::Address(mac.0.to_vec()), LinkAttribute::Mtu(mtu)];
+        self.add(geneve.name, attributes, InfoKind::Geneve, Some(geneve_data(geneve)), "add geneve")
+    }
+
+    /// Creates a Geneve device in another namespace. Its underlay stays in this one.
+    ///
+    /// # Errors
+    /// As [`Netlink::add_geneve`].
+    pub fn add_geneve_in(
+        &self,
+        geneve: &Geneve<'_>,
+        mac: MacAddr,
+        mtu: u32,
+        netns: &NetNs,
+    ) -> Result<()> {
+        let attributes = vec![
+            LinkAttribute::Address(mac.0.to_vec()),
+            LinkAttribute::Mtu(mtu),
+            LinkAttribute::NetNsFd(netns.as_fd().as_raw_fd()),
+        ];
+        self.add(geneve.name, attributes, InfoKind::Geneve, Some(geneve_data(geneve)), "add geneve")
     }
 
     /// Creates a macvlan on `nic`, in `netns`.

@@ -6,14 +6,14 @@ mod entry;
 mod way;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{
     AfSpecInet6, AfSpecUnspec, InfoData, InfoPortData, LinkAttribute, LinkFlags, LinkInfo,
     LinkLayerType, LinkMessage, LinkXdp, XdpAttached,
 };
-use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourMessage};
+use netlink_packet_route::neighbour::NeighbourMessage;
 use netlink_packet_route::tc::{TcAttribute, TcMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use packet::ethernet::MacAddr;
@@ -292,23 +292,6 @@ fn own(message: &AddressMessage) -> Option<IpAddr> {
         }
     }
     local.or(address)
-}
-
-/// Decodes the address of a neighbour or remote VTEP.
-fn remote(address: &NeighbourAddress) -> Option<IpAddr> {
-    match address {
-        NeighbourAddress::Inet(address) => Some((*address).into()),
-        NeighbourAddress::Inet6(address) => Some((*address).into()),
-        // In the bridge family, the length of the address determines its family.
-        NeighbourAddress::Other(bytes) => {
-            let four =
-                <[u8; 4]>::try_from(bytes.as_slice()).map(|four| Ipv4Addr::from(four).into());
-            let six =
-                || <[u8; 16]>::try_from(bytes.as_slice()).map(|six| Ipv6Addr::from(six).into());
-            four.or_else(|_| six()).ok()
-        }
-        _ => None,
-    }
 }
 
 fn device(message: LinkMessage) -> Device {

@@ -301,6 +301,7 @@ impl Search {
                     let known = |inode| self.machine.namespaces.contains_key(&inode);
                     if let Some(inode) = numbered(target)
                         && !known(inode)
+                        && !is_child(&process)
                         && let Ok(netns) = process.netns_of_descriptor(&number)
                     {
                         self.add(netns, &PathBuf::from(format!("/proc/{pid}/fd/{number}")));
@@ -320,6 +321,15 @@ impl Search {
         let own = Process::open(std::process::id()).and_then(|own| own.namespace("mnt"));
         matches!((own, process.namespace("mnt")), (Ok(own), Ok(other)) if own == other)
     }
+}
+
+/// Whether this process started the other. Before it executes its program, a child has copies of our
+/// descriptors, and a path through them is gone a moment later.
+fn is_child(process: &Process) -> bool {
+    let stat = process.read("stat", MOST_SHORT).map(|stat| stat.text).unwrap_or_default();
+    // proc_pid_stat(5): the name may contain spaces and parentheses; then state and parent.
+    let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1));
+    parent.and_then(|pid| pid.parse().ok()) == Some(std::process::id())
 }
 
 /// Returns the inode in `net:[INODE]`.

@@ -1,0 +1,14 @@
+//! Counters and facts in files of `/proc` and `/sys`.
+
+pub mod cgroup;
+pub mod cpu;
+pub mod interrupts;
+pub mod machine;
+pub mod namespace;
+pub mod neighbour_table;
+pub mod proc;
+pub mod process;
+pub mod reassembly;
+pub mod snmp;
+pub mod softnet;
+pub mod udp_socket;

@@ -1,0 +1,16 @@
+//! Links, addresses, routes, neighbours and forwarding entries: routing netlink (rtnetlink(7)).
+
+pub mod addr;
+pub mod bridge_vlan;
+pub mod control_plane;
+pub(crate) mod dump;
+pub mod entry;
+pub mod interface;
+pub mod link;
+pub mod neigh;
+pub mod netlink;
+pub mod overlay;
+pub mod qdisc;
+pub mod route;
+pub mod watch;
+pub mod xfrm;
