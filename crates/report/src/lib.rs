@@ -11,6 +11,7 @@
 //! - [`compare`]: proven changes between two files.
 //! - [`diagnosis_text`]: a diagnosis of `doctor`: paths, findings, unexamined objects.
 //! - [`trial_text`]: the result of `try`.
+//! - [`probe_text`]: the result of `probe`.
 //! - [`recording_text`], [`recording_html`]: a recording of `watch`, in total and over time.
 //! - [`summary`]: three sentences: the costliest mode, where GSO packets are
 //!   cut, advice.
@@ -34,6 +35,7 @@ mod machine;
 mod markdown;
 mod page;
 mod panel;
+mod probe_text;
 mod recording;
 mod recording_cpu;
 mod recording_html;
@@ -57,6 +59,7 @@ pub use diagnosis::{check_text, checks_text, diagnosis_text};
 pub use html::html;
 pub use machine::machine_line;
 pub use markdown::markdown;
+pub use probe_text::probe_text;
 pub use recording::Recording;
 pub use recording_html::recording_html;
 pub use recording_text::recording_text;

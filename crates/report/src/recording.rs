@@ -21,13 +21,11 @@ use crate::style::{named, plain};
 pub(crate) const MOMENTS: usize = 256;
 /// Most paths. A path with more packets replaces one with fewer.
 const MOST_WAYS: usize = 32;
-/// Most hops of a path.
 const MOST_HOPS: usize = 48;
 /// Most places and reasons of drops.
 const MOST_DROPS: usize = 128;
 /// Most notes about objects that could not be observed.
 const MOST_NOT_SEEN: usize = 32;
-/// Most endings of a path.
 const MOST_ENDINGS: usize = 16;
 
 /// Figures of one object by moment.
@@ -180,7 +178,6 @@ impl Figures {
         }
     }
 
-    /// Rates counted by the device.
     pub(crate) fn counted(&self) -> Option<Rates> {
         let [packets, bytes, dropped] = self.counted.map(|count| count / self.counted_s);
         let rates = Rates { packets_per_s: packets, bytes_per_s: bytes, dropped_per_s: dropped };
@@ -238,19 +235,16 @@ type Place = (String, Option<String>, Side);
 /// A path over the whole recording.
 #[derive(Debug)]
 pub(crate) struct Way {
-    /// Followed packets.
     pub(crate) packets: u64,
     example: Option<observe::Addresses>,
     endings: BTreeMap<String, u64>,
     took: Times,
-    /// Series for each hop.
     pub(crate) hops: Vec<Hop>,
 }
 
 /// Tunnel around the packets, and its VNI.
 type Within = (Option<Encapsulation>, Option<u32>);
 
-/// A hop of a path.
 #[derive(Debug)]
 pub(crate) struct Hop {
     place: Place,
@@ -259,7 +253,6 @@ pub(crate) struct Hop {
 }
 
 impl Hop {
-    /// Name of the hop in a chart.
     pub(crate) fn name(&self) -> String {
         let (namespace, device, side) = &self.place;
         format!("{namespace} {} {}", device.as_deref().unwrap_or("-"), side.name())
@@ -288,7 +281,6 @@ impl Way {
 /// A recording, as far as it was read.
 #[derive(Debug, Default)]
 pub struct Recording {
-    /// Number of intervals read.
     pub(crate) intervals: u64,
     /// Intervals per moment: a power of two.
     stride: u64,
@@ -449,7 +441,6 @@ impl Recording {
         total.packets = total.packets.saturating_add(seen.packets);
     }
 
-    /// Merges all moments into one.
     pub(crate) fn whole(&self) -> Moment {
         let mut moments = self.moments.values();
         let mut whole = moments.next().copied().unwrap_or_default();

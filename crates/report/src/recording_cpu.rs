@@ -30,7 +30,6 @@ impl Cpu {
     }
 }
 
-/// The CPUs of a recording.
 #[derive(Debug, Default)]
 pub(crate) struct Cpus {
     by_number: BTreeMap<u32, Cpu>,
@@ -39,7 +38,6 @@ pub(crate) struct Cpus {
 }
 
 impl Cpus {
-    /// Adds the CPUs of an interval.
     pub(crate) fn add(&mut self, seen: &[CpuSeen], seconds: f64) {
         for cpu in seen {
             if self.by_number.len() >= MOST_CPUS && !self.by_number.contains_key(&cpu.cpu) {

@@ -10,7 +10,6 @@ use crate::unit::count;
 
 /// Most flows kept, those with the most losses. The rest is only counted.
 const MOST_FLOWS: usize = 64;
-/// Most places of one flow.
 const MOST_PLACES: usize = 48;
 
 /// Returns a bounded copy with names that are safe to show.

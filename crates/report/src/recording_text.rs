@@ -10,7 +10,6 @@ use crate::unit::count;
 const WAYS: usize = 8;
 /// CPUs shown, busiest first.
 const CPUS: usize = 4;
-/// Drops shown.
 const DROPS: usize = 16;
 
 /// Renders a summary of a recording.

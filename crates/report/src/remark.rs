@@ -85,7 +85,6 @@ fn failed_trials(results: &Results) -> Vec<Missing> {
     missing
 }
 
-/// Returns the modes' own notes.
 pub(crate) fn notes(results: &Results) -> Vec<String> {
     let noted = results.modes.iter().filter(|mode| mode.status == Status::Ok);
     noted

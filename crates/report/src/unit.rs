@@ -96,7 +96,6 @@ pub(crate) fn percent(share: f64) -> String {
     }
 }
 
-/// A number and its noun.
 pub(crate) fn count(number: usize, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }

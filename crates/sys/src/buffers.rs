@@ -13,9 +13,7 @@ use nix::sys::socket::{getsockopt, setsockopt};
 /// The sizes that the kernel granted, in the unit of the request, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Granted {
-    /// Size of the send buffer.
     pub send: usize,
-    /// Size of the receive buffer.
     pub receive: usize,
 }
 

@@ -18,7 +18,6 @@ pub struct Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// Creates an error from an errno.
     pub fn new(operation: &'static str, object: impl Into<String>, errno: Errno) -> Self {
         Error { operation, object: object.into(), errno }
     }

@@ -61,10 +61,8 @@ pub const COALESCE: [&str; 22] = [
     "sample-interval",
 ];
 
-/// One feature of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Feature {
-    /// Whether the feature is currently active.
     pub active: bool,
     /// Whether the user may change it (otherwise ethtool shows `[fixed]`).
     pub changeable: bool,

@@ -28,7 +28,6 @@ const CANCEL: u64 = u64::MAX;
 /// How many times completions are awaited when a ring ends.
 const PATIENCE: usize = 64;
 
-/// An event of a source.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A frame of that source; the caller owns the buffer until the next event.
@@ -117,7 +116,6 @@ impl Drop for Buffers {
     }
 }
 
-/// A ring that reads frames.
 pub struct FrameRing {
     ring: IoUring,
     /// `None` after the memory was leaked because the kernel might still write there.
@@ -213,7 +211,6 @@ impl FrameRing {
         }
     }
 
-    /// Returns the next event, if there is one.
     pub fn event(&mut self) -> Option<Event<'_>> {
         self.take_back();
         loop {

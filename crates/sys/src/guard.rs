@@ -35,7 +35,6 @@ pub enum GuardError {
     /// The value is too long to be saved.
     #[error("read {path}: {bytes} bytes, expected at most {LONGEST_VALUE}")]
     TooLong {
-        /// Path of the setting.
         path: PathBuf,
         /// Length of its value.
         bytes: usize,
@@ -46,7 +45,6 @@ pub enum GuardError {
     /// The earlier value was written, but a different value was read back.
     #[error("restore {path}: got {got:?}, expected {expected:?}")]
     NotRestored {
-        /// Path of the setting.
         path: PathBuf,
         /// Earlier value that was written back.
         expected: String,

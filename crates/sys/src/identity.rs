@@ -27,7 +27,6 @@ pub const RANGES: [RangeInclusive<u32>; 2] = [65_536..=99_999, 60_578..=61_183];
 /// The identity of the process after the switch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Identity {
-    /// The user has changed.
     Changed {
         /// The new user ID.
         uid: u32,

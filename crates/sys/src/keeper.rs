@@ -33,7 +33,6 @@ use crate::{Error, Result};
 
 /// Maximum length of the file in bytes.
 pub const LONGEST: usize = 16 << 20;
-/// Time limit for reading.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Requests the contents of the file.

@@ -34,7 +34,6 @@ pub enum Stays {
     Removing,
 }
 
-/// The level of enforcement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Level {
     /// All restrictions of this kernel's version of Landlock (its ABI).
@@ -52,7 +51,6 @@ impl fmt::Display for Level {
     }
 }
 
-/// Prepared restrictions.
 #[derive(Debug)]
 pub struct Restrictions(RulesetCreated);
 

@@ -31,6 +31,7 @@ mod message;
 pub mod monitor;
 pub mod netns;
 pub mod nsfs;
+pub mod packet_socket;
 pub mod priority;
 pub mod process;
 pub mod program;

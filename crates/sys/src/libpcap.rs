@@ -19,7 +19,6 @@ const NETMASK_UNKNOWN: u32 = u32::MAX;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Instruction {
-    /// The operation code.
     pub code: u16,
     /// Number of instructions to skip if the condition is true.
     pub when_true: u8,
@@ -82,7 +81,6 @@ struct Libpcap {
     offline_filter: OfflineFilter,
 }
 
-/// Returns the last error of the loader.
 fn loader_error() -> String {
     // SAFETY: dlerror returns null or a string that is valid until the next loader call of this
     // thread; it is copied before that.
@@ -167,7 +165,6 @@ pub fn compile(expression: &str) -> Result<Program, LibpcapError> {
 }
 
 impl Program {
-    /// Returns the instructions.
     pub fn instructions(&self) -> &[Instruction] {
         &self.instructions
     }

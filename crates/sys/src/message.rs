@@ -6,7 +6,6 @@ use std::os::fd::AsRawFd;
 
 use nix::errno::Errno;
 
-/// Space for one control message with an int.
 // SAFETY: CMSG_SPACE only computes a size.
 pub(crate) const SPACE: usize =
     unsafe { libc::CMSG_SPACE(size_of::<libc::c_int>() as libc::c_uint) } as usize;
@@ -20,7 +19,6 @@ pub(crate) const CONTROL_BYTES: usize = 2 * SPACE;
 
 pub(crate) const NO_CONTROL: Control = Control([0; CONTROL_BYTES]);
 
-/// An empty header.
 pub(crate) fn empty_header() -> libc::mmsghdr {
     // SAFETY: all zeroes is a valid mmsghdr without address, data or control message.
     unsafe { zeroed() }
@@ -99,7 +97,6 @@ pub(crate) fn control<T>(
     None
 }
 
-/// The value of a control message.
 pub(crate) struct Value<'a>(&'a libc::cmsghdr);
 
 impl Value<'_> {

@@ -90,7 +90,6 @@ pub struct Item {
     pub text: Vec<u8>,
 }
 
-/// The answer to a request.
 #[derive(Debug)]
 pub enum Answer {
     /// The results; there may be none.

@@ -68,7 +68,6 @@ impl Argument {
         Argument { index, operation: Comparison::AtMost, value: low(value) }
     }
 
-    /// The argument is a null pointer.
     pub fn null(index: u8) -> Argument {
         Argument { index, operation: Comparison::Null, value: 0 }
     }
@@ -96,11 +95,9 @@ fn low(value: i64) -> u64 {
 /// The action for a call that is in no class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Otherwise {
-    /// The process is killed.
     Kill,
     /// The call fails with `EPERM`, as if a capability were missing.
     Refuse,
-    /// The call is allowed.
     Allow,
 }
 
@@ -235,7 +232,6 @@ impl Filter {
         }
     }
 
-    /// Returns the filter that kills the process.
     fn killing(&self, otherwise: Otherwise) -> Result<Option<BpfProgram>> {
         match otherwise {
             Otherwise::Refuse | Otherwise::Allow if self.fatal.is_empty() => Ok(None),

@@ -9,7 +9,7 @@
 
 use std::fmt;
 use std::fs::OpenOptions;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::ops::{BitOr, BitOrAssign};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -350,14 +350,6 @@ impl Tap {
     /// nonblocking and empty, `EIO` while the device is down, `EBADFD` if it no longer exists.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         Ok(nix::unistd::read(&self.fd, buffer)?)
-    }
-
-    /// Like [`read`](Self::read), into several buffers that are filled in order.
-    ///
-    /// # Errors
-    /// As [`read`](Self::read).
-    pub fn read_vectored(&self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        Ok(nix::sys::uio::readv(&self.fd, buffers)?)
     }
 
     /// Writes one frame, preceded by its vnet header if there is one.

@@ -46,6 +46,8 @@ pub enum Request {
     End,
     /// Ends the load and returns its report.
     Finish,
+    /// A request of a probe. Servers before this request refuse it.
+    Probe(probe::message::Ask),
 }
 
 /// Reply of the server.
@@ -80,6 +82,8 @@ pub enum Reply {
     Observed(Box<Observed>),
     /// Reply to [`Request::Finish`], by flow.
     Finished(BTreeMap<u32, ServerReport>),
+    /// Reply to [`Request::Probe`].
+    Probe(Box<probe::message::Answer>),
     /// Done, without data.
     Done,
     /// Refused, with the reason.

@@ -15,6 +15,7 @@ mod conversation;
 mod limits;
 mod peer;
 mod place;
+mod probing;
 mod served;
 mod server;
 mod session;
@@ -29,6 +30,7 @@ pub use limits::Limits;
 pub use peer::PeerSample;
 pub(crate) use peer::{Work, service_demand};
 pub(crate) use place::device_to;
+pub use probing::ProbePeer;
 pub use server::{Server, ServerError};
 
 /// Default control port; the data port is the next one. Not assigned by IANA.

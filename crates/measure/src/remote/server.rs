@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, Weak};
 use channel::{Serves, Service, Tell, Token};
 use sys::netns::NetNs;
 
+use probe::answering::Answerer;
+
 use super::Limits;
 use super::message::{Reply, emit};
 use super::session::Session;
@@ -66,6 +68,8 @@ impl Server {
             netns: Arc::new(NetNs::current()?),
             samplers: Mutex::new(Weak::new()),
             privileges,
+            // Opened now: the process is about to give up the right.
+            answerer: Answerer::open(),
             busy: AtomicBool::new(false),
             stop,
         };

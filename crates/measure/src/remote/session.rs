@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use channel::{Channel, ChannelError, Pace};
 use netstate::Netlink;
+use probe::answering::Answering;
+use probe::message::Ask;
 
 use super::message::{
     CountedAt, Description, LoadAsked, MOST_TUNNELS, Observed, Reply, Request, emit, parse_request,
@@ -47,6 +49,7 @@ pub(super) struct Session<'a> {
     local: SocketAddr,
     path: Option<Path>,
     load: Option<Running<'a>>,
+    probe: Option<Answering<'a>>,
     pace: Pace,
 }
 
@@ -98,6 +101,7 @@ impl<'a> Session<'a> {
             local,
             path: None,
             load: None,
+            probe: None,
             pace: Pace::new(REQUESTS_PER_S),
         }
     }
@@ -167,7 +171,16 @@ impl<'a> Session<'a> {
                 let load = self.load.take().ok_or_else(no_load)?;
                 load.endpoint.finish_serving().map(Reply::Finished).map_err(|e| e.to_string())
             }
+            Request::Probe(ask) => self.probe(ask),
         }
+    }
+
+    fn probe(&mut self, ask: Ask) -> Result<Reply, String> {
+        let (shared, client, local) = (self.shared, self.client.ip(), self.local.ip());
+        let probe =
+            self.probe.get_or_insert_with(|| Answering::new(&shared.answerer, client, local));
+        // The kernel's state is that of the server's namespace: sessions never leave it.
+        probe.answer(ask).map(|answer| Reply::Probe(Box::new(answer)))
     }
 
     fn endpoint(&self) -> Result<&Endpoint, String> {

@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use probe::answering::Answerer;
 use results::Privileges;
 use sys::netns::NetNs;
 
@@ -18,6 +19,8 @@ pub(super) struct Shared {
     /// Open while a session uses them, so that an idle server costs nothing.
     pub samplers: Mutex<Weak<Samplers>>,
     pub privileges: Privileges,
+    /// The socket for probes.
+    pub answerer: Answerer,
     /// A load is running.
     pub busy: AtomicBool,
     pub stop: Arc<AtomicBool>,

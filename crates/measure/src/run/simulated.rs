@@ -5,7 +5,7 @@
 //! is not linear, and the judge does not know it. The truth is the factor that the tried setting
 //! brings. An interval is right if it contains that factor.
 //!
-//! `make bench-busy-simulation` prints the whole table with more runs.
+//! `bench/run busy-simulation` prints the whole table with more runs.
 //!
 //! The order of the cells in a block is a fair coin, and the factor is independent of the load.
 //! Thus a block's ratio is above the truth with probability ½, whatever the other load and the
@@ -325,7 +325,7 @@ fn assert_coin(name: &str, rates: &Rates, blocks: f64) {
     assert!((square - variance).abs() <= far(of_square), "{name}: blocks depend: {rates:?}");
 }
 
-/// Prints the rates as a table. `make bench-busy-simulation` sets more runs by `RUNS`.
+/// Prints the rates as a table. `bench/run busy-simulation` sets more runs by `RUNS`.
 #[test]
 fn intervals_hold_the_truth_at_their_rate_whatever_others_do() {
     let runs = std::env::var("RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(300);

@@ -9,7 +9,6 @@ const ROW: f64 = 19.0;
 /// Widest name of a row, pixels.
 const NAME: f64 = 116.0;
 
-/// A mark in a row.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Mark {
     /// Index of colour and shape, and with [`Bars::legend`] of its entry.
@@ -28,12 +27,10 @@ pub(crate) struct Row {
     pub(crate) stack: Vec<f64>,
     /// Text at the right end.
     pub(crate) figure: String,
-    /// Whether it is the heading of the rows after it.
     pub(crate) heading: bool,
 }
 
 impl Row {
-    /// Creates a heading for the rows after it.
     pub(crate) fn heading(name: String) -> Row {
         Row { name, heading: true, ..Row::default() }
     }

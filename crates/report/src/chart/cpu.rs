@@ -10,7 +10,6 @@ use crate::style::plain;
 
 const KINDS: [&str; 4] = ["user", "system", "softirq", "irq"];
 
-/// Returns a chart per table.
 pub(super) fn charts(results: &Results) -> Vec<Chart> {
     let chart = |panel: &crate::panel::Panel<'_>| {
         let mut rows = Vec::new();

@@ -7,7 +7,6 @@ use super::svg::{Anchor, FONT, LINE, Svg, WIDTH, fitted, text_width};
 /// Height of the field between the axes, pixels.
 const FIELD: f64 = 190.0;
 
-/// A point of a line, with its interval if there is one.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Point {
     pub(crate) x: f64,
@@ -43,7 +42,6 @@ pub(crate) struct Lines {
     pub(crate) y: Axis,
     /// A line across at this figure.
     pub(crate) mark: Option<f64>,
-    /// Whether points have markers.
     pub(crate) markers: bool,
     pub(crate) series: Vec<Series>,
 }

@@ -66,7 +66,6 @@ impl Chart {
         self.element("", "")
     }
 
-    /// Returns the chart as a separate file.
     pub(crate) fn file(&self) -> String {
         let head = format!("<title>{}</title><style>{STYLE}</style>", svg::escaped(&self.title));
         let background = "<rect class=\"paper\" width=\"100%\" height=\"100%\"/>";

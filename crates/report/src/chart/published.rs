@@ -12,7 +12,6 @@ use super::{Chart, clients, cpu, drop_point, ratio, sizes};
 pub(crate) struct Published {
     /// Authors, machine and date.
     pub(crate) source: &'static str,
-    /// Charts of the published figures.
     pub(crate) theirs: Vec<Chart>,
     /// Charts of the same figures from this run.
     pub(crate) ours: Vec<Chart>,

@@ -176,7 +176,6 @@ pub struct Incoming<'a> {
     pub segment: Option<u16>,
     /// TOS octet or traffic class.
     pub tos: u8,
-    /// Whether the data was truncated.
     pub truncated: bool,
 }
 

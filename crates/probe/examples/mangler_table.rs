@@ -1,0 +1,58 @@
+//! Prints the table of faults that a network card of our own makes, and how often a probe finds
+//! verdict, direction and setting. Needs root: `mangler_table [TRIES]`.
+
+#[path = "../tests/root/bed.rs"]
+#[allow(dead_code)]
+mod bed;
+#[path = "../tests/root/cases.rs"]
+#[allow(dead_code)]
+mod cases;
+
+use std::process::ExitCode;
+
+use bed::Bed;
+use cases::{CASES, Wanted};
+use probe::report::Way;
+
+fn main() -> ExitCode {
+    let tries = match std::env::args().nth(1).map(|text| text.parse::<u32>()) {
+        None => 1,
+        Some(Ok(tries)) => tries,
+        Some(Err(error)) => {
+            eprintln!("TRIES: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    println!("| fault | direction | verdict | setting | right |");
+    println!("| --- | --- | --- | --- | ---: |");
+    let mut all = true;
+    for case in CASES {
+        let mut right = 0;
+        for _ in 0..tries {
+            let bed = Bed::new(false);
+            bed.mangle(case.mangled());
+            let journal = match tempfile::tempdir() {
+                Ok(journal) => journal,
+                Err(error) => {
+                    eprintln!("journal: {error}");
+                    return ExitCode::FAILURE;
+                }
+            };
+            let searched = (case.fault != bed::Fault::Rare).then_some(journal.path());
+            match case.check(&bed.probe(&case.options(), searched)) {
+                Ok(()) => right += 1,
+                Err(wrong) => eprintln!("{wrong}"),
+            }
+        }
+        let (verdict, setting) = match case.wanted {
+            Wanted::Clean => ("intact", "none"),
+            Wanted::Bad(verdict, setting) => (verdict, setting),
+            Wanted::Path(verdict) => (verdict, "none: the path"),
+            Wanted::BlackHole => ("black hole", "none: the path"),
+        };
+        let way = if case.way == Way::Out { "out" } else { "back" };
+        println!("| {} | {way} | {verdict} | {setting} | {right}/{tries} |", case.name);
+        all &= right == tries;
+    }
+    if all { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

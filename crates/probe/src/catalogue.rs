@@ -1,0 +1,340 @@
+//! The classes of a run: fixed lists, and a covering array of all pairs of properties.
+
+use std::collections::BTreeSet;
+
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_pcg::Pcg32;
+
+use crate::class::{
+    Checksum, Class, Extra, Family, MOST_DATAGRAMS, Port, SHORTEST_TAIL, Transport, Tunnel,
+    TunnelKind,
+};
+
+const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+
+/// Bytes of headers in front of the payload, from the outer IP header on.
+pub fn overhead(class: &Class) -> u32 {
+    let ip = |family| match family {
+        Family::V4 => 20,
+        Family::V6 => 40,
+    };
+    let outer = class.tunnel.map_or(0, |tunnel| match tunnel.kind {
+        // Outer IP and UDP, the tunnel's header of 8 bytes, inner Ethernet.
+        TunnelKind::Vxlan | TunnelKind::Geneve => ip(class.family) + 8 + 8 + 14,
+        TunnelKind::Gre => ip(class.family) + 4,
+    });
+    let transport = match (class.transport, class.extra) {
+        (Transport::Tcp, Extra::Options) => 32,
+        (Transport::Tcp, _) => 20,
+        (Transport::Udp | Transport::Icmp, _) => 8,
+    };
+    let options = match (class.extra, class.transport) {
+        (Extra::Options, Transport::Udp | Transport::Icmp) => 8,
+        _ => 0,
+    };
+    outer + ip(class.inner_family()) + options + transport
+}
+
+/// Sizes of a class's packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Size {
+    Byte,
+    Small,
+    /// One packet that is as large as the MTU allows, plus this.
+    Full(i8),
+    /// A GSO packet of a few equal segments.
+    Equal,
+    /// A GSO packet whose last segment is shorter.
+    Tail,
+    /// A GSO packet with a very short last segment.
+    ShortTail,
+    /// A GSO packet as large as possible.
+    Large,
+}
+
+const SIZES: [Size; 8] = [
+    Size::Byte,
+    Size::Small,
+    Size::Full(-1),
+    Size::Full(0),
+    Size::Equal,
+    Size::Tail,
+    Size::ShortTail,
+    Size::Large,
+];
+
+impl Size {
+    /// Sets payload and segment size of a class.
+    fn apply(self, class: Class, mtu: u32) -> Class {
+        let full = mtu.saturating_sub(overhead(&class)).max(128);
+        let gso = |payload: u32| {
+            let segment = u16::try_from(full).unwrap_or(u16::MAX);
+            Class { segment, payload, checksum: Checksum::Partial, ..class }
+        };
+        let most = match class.transport {
+            Transport::Udp => full * MOST_DATAGRAMS,
+            _ => u32::MAX,
+        };
+        match self {
+            Size::Byte => Class { payload: 1, ..class },
+            Size::Small => Class { payload: 301, ..class },
+            Size::Full(more) => Class { payload: full.saturating_add_signed(more.into()), ..class },
+            Size::Equal => gso(4 * full),
+            Size::Tail => gso(3 * full + full / 3),
+            Size::ShortTail => gso(2 * full + SHORTEST_TAIL),
+            Size::Large => gso((64_000 / full * full).min(most)),
+        }
+    }
+}
+
+fn tcp(family: Family, size: Size, mtu: u32) -> Class {
+    size.apply(Class { family, transport: Transport::Tcp, ..Class::PLAIN }, mtu)
+}
+
+fn udp(family: Family, size: Size, mtu: u32) -> Class {
+    size.apply(Class { family, ..Class::PLAIN }, mtu)
+}
+
+fn in_tunnel(
+    kind: TunnelKind,
+    (family, inner): (Family, Family),
+    checksum: bool,
+    transport: Transport,
+    size: Size,
+    mtu: u32,
+) -> Class {
+    let tunnel = Some(Tunnel { kind, checksum, inner });
+    let port = match kind {
+        TunnelKind::Vxlan => Port::Vxlan,
+        TunnelKind::Geneve => Port::Geneve,
+        TunnelKind::Gre => Port::Own,
+    };
+    size.apply(Class { family, tunnel, transport, port, ..Class::PLAIN }, mtu)
+}
+
+/// The cases of the kernel's selftest `drivers/net/hw/tso.py`: TCP segmentation without a tunnel,
+/// in VXLAN with and without outer checksums, and in GRE; outer and inner IPv4 and IPv6.
+pub fn tso_cases(mtu: u32) -> Vec<Class> {
+    let mut classes: Vec<Class> =
+        FAMILIES.iter().map(|family| tcp(*family, Size::Tail, mtu)).collect();
+    for (kind, checksum) in
+        [(TunnelKind::Vxlan, false), (TunnelKind::Vxlan, true), (TunnelKind::Gre, false)]
+    {
+        for family in FAMILIES {
+            for inner in FAMILIES {
+                let families = (family, inner);
+                classes.push(in_tunnel(kind, families, checksum, Transport::Tcp, Size::Tail, mtu));
+            }
+        }
+    }
+    classes
+}
+
+/// The cases of the kernel's selftest `drivers/net/hw/csum.py`: received checksums of TCP and UDP,
+/// valid and wrong; sent partial checksums of UDP, and UDP packets without one.
+pub fn checksum_cases() -> Vec<Class> {
+    let mut classes = Vec::new();
+    for family in FAMILIES {
+        for transport in [Transport::Tcp, Transport::Udp] {
+            for checksum in [Checksum::Finished, Checksum::Wrong] {
+                classes.push(Class { family, transport, checksum, payload: 301, ..Class::PLAIN });
+            }
+        }
+        for checksum in [Checksum::Partial, Checksum::Zero] {
+            classes.push(Class { family, checksum, payload: 301, ..Class::PLAIN });
+        }
+    }
+    classes
+}
+
+/// The most important classes: for `--quick`, and the beginning of other lists.
+pub fn quick(mtu: u32) -> Vec<Class> {
+    let mut classes = vec![Class::PLAIN];
+    classes.extend(checksum_cases());
+    classes.extend(tso_cases(mtu));
+    for family in FAMILIES {
+        for size in [Size::Equal, Size::Tail, Size::ShortTail] {
+            classes.push(udp(family, size, mtu));
+        }
+        classes.push(Class { extra: Extra::Ecn, ..tcp(family, Size::Equal, mtu) });
+        classes.push(Class { extra: Extra::Fragments, payload: 900, family, ..Class::PLAIN });
+        classes.push(Class { transport: Transport::Icmp, payload: 301, family, ..Class::PLAIN });
+        let tunnel = Tunnel { kind: TunnelKind::Geneve, checksum: false, inner: Family::V4 };
+        classes.push(Class {
+            family,
+            tunnel: Some(tunnel),
+            port: Port::Geneve,
+            payload: 301,
+            ..Class::PLAIN
+        });
+    }
+    for port in [Port::Next, Port::Vxlan, Port::Otv, Port::Geneve] {
+        for checksum in [Checksum::Finished, Checksum::Partial, Checksum::Zero] {
+            classes.push(Class { port, checksum, payload: 301, ..Class::PLAIN });
+        }
+        classes.push(Class { port, ..udp(Family::V4, Size::Tail, mtu) });
+    }
+    for inner in FAMILIES {
+        let kind = TunnelKind::Vxlan;
+        let families = (Family::V4, inner);
+        classes.push(in_tunnel(kind, families, false, Transport::Udp, Size::Tail, mtu));
+        classes.push(Class {
+            checksum: Checksum::Partial,
+            ..in_tunnel(kind, families, false, Transport::Tcp, Size::Small, mtu)
+        });
+        classes.push(in_tunnel(kind, families, false, Transport::Tcp, Size::Small, mtu));
+    }
+    let families = (Family::V4, Family::V4);
+    let geneve = TunnelKind::Geneve;
+    classes.push(in_tunnel(geneve, families, false, Transport::Tcp, Size::Tail, mtu));
+    classes.push(tcp(Family::V4, Size::Large, mtu));
+    unique(classes)
+}
+
+/// The default: the classes of [`quick`], and a covering array in which each possible pair of
+/// properties occurs. The same seed gives the same list.
+pub fn default(mtu: u32, seed: u64) -> Vec<Class> {
+    let mut classes = quick(mtu);
+    classes.extend(covering(mtu, seed));
+    unique(classes)
+}
+
+/// All possible combinations, in random order.
+pub fn full(mtu: u32, seed: u64) -> Vec<Class> {
+    let mut classes: Vec<Class> = product(mtu).into_iter().map(|(_, class)| class).collect();
+    classes.shuffle(&mut Pcg32::seed_from_u64(seed));
+    let mut all = quick(mtu);
+    all.extend(classes);
+    unique(all)
+}
+
+fn unique(mut classes: Vec<Class>) -> Vec<Class> {
+    let mut seen = BTreeSet::new();
+    classes.retain(|class| class.validate().is_ok() && seen.insert(*class));
+    classes
+}
+
+/// Values of a row's properties, as numbers.
+type Row = [u8; PROPERTIES];
+const PROPERTIES: usize = 7;
+
+/// A pair of properties with their values.
+type Pair = (usize, u8, usize, u8);
+
+/// Every possible class with its row.
+fn product(mtu: u32) -> Vec<(Row, Class)> {
+    let mut tunnels = vec![None];
+    for kind in [TunnelKind::Vxlan, TunnelKind::Geneve] {
+        for checksum in [false, true] {
+            for inner in FAMILIES {
+                tunnels.push(Some(Tunnel { kind, checksum, inner }));
+            }
+        }
+    }
+    let transports = [Transport::Tcp, Transport::Udp, Transport::Icmp];
+    let checksums = [Checksum::Finished, Checksum::Partial, Checksum::Zero];
+    let extras = [Extra::Plain, Extra::Ecn, Extra::Dscp, Extra::Options, Extra::Fragments];
+    let mut rows = Vec::new();
+    let mut seen = BTreeSet::new();
+    for (a, family) in FAMILIES.into_iter().enumerate() {
+        for (b, tunnel) in tunnels.iter().enumerate() {
+            for (c, transport) in transports.into_iter().enumerate() {
+                for (d, checksum) in checksums.into_iter().enumerate() {
+                    for (e, size) in SIZES.into_iter().enumerate() {
+                        for (f, port) in Port::ALL.into_iter().enumerate() {
+                            for (g, extra) in extras.into_iter().enumerate() {
+                                let class = Class {
+                                    family,
+                                    tunnel: *tunnel,
+                                    transport,
+                                    checksum,
+                                    port,
+                                    extra,
+                                    ..Class::PLAIN
+                                };
+                                let class = size.apply(class, mtu);
+                                // A size that needs another checksum is another row.
+                                if class.checksum != checksum || class.validate().is_err() {
+                                    continue;
+                                }
+                                if seen.insert(class) {
+                                    rows.push(([a, b, c, d, e, f, g].map(|n| n as u8), class));
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    rows
+}
+
+fn pairs(row: &Row) -> impl Iterator<Item = Pair> {
+    let row = *row;
+    (0..PROPERTIES).flat_map(move |a| (a + 1..PROPERTIES).map(move |b| (a, row[a], b, row[b])))
+}
+
+/// Chooses rows greedily until each pair that occurs in the product occurs among them.
+fn covering(mtu: u32, seed: u64) -> Vec<Class> {
+    let mut rows = product(mtu);
+    // Among rows that cover equally many pairs, chance decides.
+    rows.shuffle(&mut Pcg32::seed_from_u64(seed));
+    let mut open: BTreeSet<Pair> = rows.iter().flat_map(|(row, _)| pairs(row)).collect();
+    let mut chosen = Vec::new();
+    while !open.is_empty() {
+        let covered = |row: &Row| pairs(row).filter(|pair| open.contains(pair)).count();
+        let Some((row, class)) = rows.iter().max_by_key(|(row, _)| covered(row)) else { break };
+        for pair in pairs(row) {
+            open.remove(&pair);
+        }
+        chosen.push(*class);
+    }
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_selftests_are_among_the_classes() {
+        assert_eq!((tso_cases(1500).len(), checksum_cases().len()), (14, 12));
+        let quick = quick(1500);
+        for class in tso_cases(1500).into_iter().chain(checksum_cases()) {
+            assert_eq!(class.validate(), Ok(()));
+            assert!(quick.contains(&class), "{class}");
+        }
+    }
+
+    #[test]
+    fn each_possible_pair_of_properties_occurs_and_the_seed_decides_the_list() {
+        let rows = product(1500);
+        let array = covering(1500, 7);
+        let chosen: BTreeSet<Class> = array.iter().copied().collect();
+        let among = rows.iter().filter(|(_, class)| chosen.contains(class));
+        let covered: BTreeSet<Pair> = among.flat_map(|(row, _)| pairs(row)).collect();
+        let all: BTreeSet<Pair> = rows.iter().flat_map(|(row, _)| pairs(row)).collect();
+        assert_eq!(covered, all);
+        assert!(array.len() * 10 < rows.len(), "{} of {}", array.len(), rows.len());
+        assert_eq!(array, covering(1500, 7));
+        assert_ne!(array, covering(1500, 8));
+    }
+
+    #[test]
+    fn every_size_fits_its_mtu_exactly() {
+        for mtu in [576, 1280, 1450, 1500, 9000] {
+            for class in default(mtu, 1) {
+                let largest = match class.segment {
+                    0 if class.extra == Extra::Fragments => class.payload / 2,
+                    0 => class.payload,
+                    segment => segment.into(),
+                };
+                assert!(largest + overhead(&class) <= mtu.max(700), "{class} at {mtu}");
+            }
+        }
+        let full = udp(Family::V4, Size::Full(0), 1500);
+        assert_eq!(full.payload + overhead(&full), 1500);
+    }
+}

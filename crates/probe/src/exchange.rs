@@ -1,0 +1,272 @@
+//! Both ends of a session: batches of classes are sent by one and received by the other.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rand::RngExt;
+
+use crate::class::Class;
+use crate::judge::{Verdict, confirm, judge};
+use crate::message::{
+    Answer, Ask, Batch, Collected, EndFacts, MOST_BYTES, MOST_CLASSES, MOST_NUMBER, MOST_SECONDS,
+    Open, Opened, RATE, Sent, VERSION,
+};
+use crate::report::{ClassResult, Way};
+use crate::wire::{Place, Sockets, Wire};
+
+/// Shortest time for packets in flight.
+const SETTLE: Duration = Duration::from_millis(30);
+/// Repetitions of a bad class at the second look.
+const AGAIN: u16 = 6;
+
+/// The other end, reached by an authenticated connection.
+pub trait Peer {
+    /// Sends a request and returns the answer.
+    ///
+    /// # Errors
+    /// A refusal or a broken connection, as text.
+    fn ask(&mut self, ask: &Ask) -> Result<Answer, String>;
+}
+
+/// Reason why a run cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Trouble {
+    /// This end cannot probe.
+    #[error("this end: {0}")]
+    Here(String),
+    /// The other end refused or is gone.
+    #[error("the peer: {0}")]
+    Peer(String),
+    /// No probe packet arrives at all.
+    #[error(
+        "no probe packet arrives {0}: UDP port {1} is filtered, or the address is translated \
+         for single ports only"
+    )]
+    Nothing(&'static str, u16),
+    /// The stop flag was set.
+    #[error("stopped")]
+    Stopped,
+}
+
+/// Both ends, ready to exchange classes.
+pub struct Exchange<'a> {
+    wire: Wire<'a>,
+    peer: &'a mut dyn Peer,
+    stop: &'a AtomicBool,
+    next: u16,
+    rate: u32,
+    settle: Duration,
+    bytes: u64,
+    late: BTreeMap<u16, u32>,
+}
+
+impl std::fmt::Debug for Exchange<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Exchange").field("next", &self.next).finish_non_exhaustive()
+    }
+}
+
+/// One batch that was exchanged.
+#[derive(Debug)]
+pub struct Done {
+    /// Number of its first class.
+    pub first: u16,
+    /// Report of the sender.
+    pub sent: Sent,
+    /// Report of the receiver.
+    pub collected: Collected,
+}
+
+impl Exchange<'_> {
+    /// Returns this end of the path.
+    pub(crate) fn facts(&self) -> EndFacts {
+        self.wire.place().facts()
+    }
+
+    /// Returns the destination port.
+    pub(crate) fn own_port(&self) -> u16 {
+        self.wire.own_port()
+    }
+
+    /// Bytes sent by both ends so far, about.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Most bytes per second of this end.
+    pub(crate) fn rate(&self) -> u32 {
+        self.rate
+    }
+
+    fn ask(&mut self, ask: &Ask) -> Result<Answer, Trouble> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(Trouble::Stopped);
+        }
+        self.peer.ask(ask).map_err(Trouble::Peer)
+    }
+
+    /// Sends classes in a direction and returns what both ends saw. At most [`MOST_CLASSES`].
+    ///
+    /// # Errors
+    /// If an end fails.
+    pub fn go(
+        &mut self,
+        way: Way,
+        classes: Vec<Class>,
+        repetitions: u16,
+        ttl: u8,
+    ) -> Result<Done, Trouble> {
+        let first = self.next;
+        let count = classes.len() as u16;
+        if first + count > MOST_NUMBER {
+            return Err(Trouble::Here(format!("more than {MOST_NUMBER} classes in a session")));
+        }
+        self.next += count;
+        let batch = Batch::new(first, classes, repetitions, self.rate).with_ttl(ttl);
+        let odd = || Trouble::Peer("unexpected answer".to_owned());
+        let (sent, collected) = match way {
+            Way::Out => {
+                match self.ask(&Ask::Listen(batch.clone()))? {
+                    Answer::Listening => {}
+                    _ => return Err(odd()),
+                }
+                let mut sent = self.wire.send(&batch).map_err(Trouble::Here)?;
+                std::thread::sleep(self.settle);
+                sent.errors = self.wire.errors(&batch).map_err(Trouble::Here)?;
+                match self.ask(&Ask::Collect)? {
+                    Answer::Collected(collected) => (sent, collected),
+                    _ => return Err(odd()),
+                }
+            }
+            Way::Back => {
+                self.wire.listen(batch.clone()).map_err(Trouble::Here)?;
+                let Answer::Sent(sent) = self.ask(&Ask::Send(batch))? else { return Err(odd()) };
+                std::thread::sleep(self.settle);
+                (sent, self.wire.collect().map_err(Trouble::Here)?)
+            }
+        };
+        let wanted = usize::from(count);
+        let sizes = [sent.outcomes.len(), sent.handed.len(), collected.tallies.len()];
+        // The lists are indexed by class.
+        if sizes != [wanted; 3] {
+            return Err(odd());
+        }
+        self.bytes += sent.bytes;
+        for (class, count) in &collected.late {
+            *self.late.entry(*class).or_default() += count;
+        }
+        Ok(Done { first, sent, collected })
+    }
+
+    /// Exchanges any number of classes, once or more often.
+    ///
+    /// # Errors
+    /// If an end fails.
+    pub fn classes(
+        &mut self,
+        way: Way,
+        classes: &[Class],
+        repetitions: u16,
+    ) -> Result<Vec<ClassResult>, Trouble> {
+        let mut results = Vec::new();
+        let mut rest = classes;
+        // Half of the limits: the peer may send more slowly than this end.
+        let at_once = MOST_BYTES.min(u64::from(self.rate.min(RATE)) * MOST_SECONDS) / 2;
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = |class: &&Class| {
+                bytes += class.wire_bytes() * u64::from(repetitions);
+                bytes <= at_once
+            };
+            let count = rest.iter().take(MOST_CLASSES).take_while(fits).count().max(1);
+            let (now, later) = rest.split_at(count);
+            rest = later;
+            let mut done = self.go(way, now.to_vec(), repetitions, 64)?;
+            let missed = done.collected.missed;
+            for (at, class) in now.iter().enumerate() {
+                let late = self.late.get(&(done.first + at as u16)).copied().unwrap_or(0);
+                let arrived = std::mem::take(&mut done.collected.tallies[at]);
+                let mut verdict = judge(class, &done.sent.outcomes[at], &arrived, late);
+                // The receiver's own socket lost packets.
+                if missed > 0 && matches!(verdict, Verdict::Lost { .. }) {
+                    let reason = "the receiver's buffer was full".to_owned();
+                    verdict = Verdict::Untestable { reason };
+                }
+                results.push(ClassResult {
+                    way,
+                    name: class.to_string(),
+                    class: *class,
+                    verdict,
+                    handed: std::mem::take(&mut done.sent.handed[at]),
+                    arrived,
+                });
+            }
+        }
+        Ok(results)
+    }
+
+    /// Looks again at bad classes, each with its control.
+    ///
+    /// # Errors
+    /// If an end fails.
+    pub fn look_again(&mut self, results: &mut [ClassResult]) -> Result<(), Trouble> {
+        for way in Way::BOTH {
+            let bad: Vec<usize> = (0..results.len())
+                .filter(|at| results[*at].way == way && results[*at].verdict.is_bad())
+                .collect();
+            let mut classes = Vec::new();
+            for at in &bad {
+                classes.extend([results[*at].class, results[*at].class.control()]);
+            }
+            let again = self.classes(way, &classes, AGAIN)?;
+            for (at, pair) in bad.into_iter().zip(again.chunks_exact(2)) {
+                let [second, control] = pair else { continue };
+                let first = results[at].verdict.clone();
+                results[at].verdict = confirm(first, second.verdict.clone(), &control.verdict);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Opens both ends.
+///
+/// # Errors
+/// If an end cannot probe.
+pub(crate) fn open<'a>(
+    sockets: &'a Sockets,
+    peer: &'a mut dyn Peer,
+    (own, there): (IpAddr, IpAddr),
+    via: Option<&str>,
+    rate: u32,
+    stop: &'a AtomicBool,
+) -> Result<(Exchange<'a>, Opened), Trouble> {
+    let place = Place::find(own, there, via).map_err(Trouble::Here)?;
+    let mut rng = rand::rng();
+    let open = Open {
+        version: VERSION,
+        session: rng.random(),
+        own_port: OWN_PORT,
+        source_base: rng.random_range(25_000..30_000),
+        // The lowest bits distinguish tunnels.
+        vni: rng.random_range(0xe0_0000_u32..0xf0_0000) & !0x1f,
+        other: place.other,
+    };
+    let asked = Instant::now();
+    let answer = peer.ask(&Ask::Open(open.clone())).map_err(Trouble::Peer)?;
+    let round_trip = asked.elapsed();
+    let Answer::Opened(opened) = answer else {
+        return Err(Trouble::Peer("unexpected answer".to_owned()));
+    };
+    let wire = Wire::open(sockets, place, open, opened.end.other, Ok(())).map_err(Trouble::Here)?;
+    let settle = SETTLE.max(round_trip.min(Duration::from_millis(500)) * 2);
+    let exchange =
+        Exchange { wire, peer, stop, next: 0, rate, settle, bytes: 0, late: BTreeMap::new() };
+    Ok((exchange, *opened))
+}
+
+/// Destination port of probe packets: the default data port of `measure serve`, which must be
+/// reachable in any case.
+pub const OWN_PORT: u16 = 5211;

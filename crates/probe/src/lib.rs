@@ -1,0 +1,42 @@
+//! Does an offload corrupt, drop or black-hole packets on a path between two machines?
+//!
+//! One end sends packets of every [`Class`] that an offload touches. The other end compares them
+//! byte for byte on a packet socket, before its network stack drops damaged ones. The modules, in
+//! the order of a packet's way:
+//!
+//! - [`class`] and [`catalogue`]: the classes of a run.
+//! - `content`, `frame`, `tunnel`: their bytes, vnet headers, and temporary tunnel devices.
+//! - [`wire`]: sending at a limited rate, and receiving.
+//! - [`seen`] and [`tally`]: what arrived, and what is wrong with it.
+//! - [`mod@judge`] gives verdicts.
+//! - [`message`] and [`answering`]: the requests of one end, and the other end that answers them.
+//! - [`exchange`]: batches of classes between both ends.
+//! - [`run`]: a run, with the [`path_mtu`] in both directions.
+//! - [`culprit`]: the settings that can cause a verdict, and the search for the guilty one.
+//!
+//! Invariants:
+//! - Packets are sent only to the hardware address of the next hop to the peer of an authenticated
+//!   session, at a limited rate.
+//! - No setting is changed except by [`culprit`], through the journal.
+//! - Verdicts are functions of tallies: nothing in `judge` does I/O.
+
+#![forbid(unsafe_code)]
+
+pub mod answering;
+pub mod catalogue;
+pub mod class;
+pub mod content;
+pub mod culprit;
+pub mod exchange;
+pub mod frame;
+pub mod judge;
+pub mod message;
+pub mod path_mtu;
+pub mod report;
+pub mod run;
+pub mod seen;
+pub mod tally;
+mod tunnel;
+pub mod wire;
+
+pub use class::Class;

@@ -1,0 +1,217 @@
+//! The result of a run.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::class::Class;
+use crate::judge::Verdict;
+use crate::message::EndFacts;
+use crate::tally::Tally;
+
+/// Version of the JSON form.
+pub const FORMAT: u32 = 1;
+
+/// Direction of packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Way {
+    /// From this machine to the peer.
+    Out,
+    /// From the peer to this machine.
+    Back,
+}
+
+impl Way {
+    /// Both directions.
+    pub const BOTH: [Way; 2] = [Way::Out, Way::Back];
+
+    /// Returns a phrase for people.
+    pub fn text(self) -> &'static str {
+        match self {
+            Way::Out => "to the peer",
+            Way::Back => "from the peer",
+        }
+    }
+}
+
+/// Result of one class in one direction.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
+pub struct ClassResult {
+    /// Direction.
+    pub way: Way,
+    /// Name of the class.
+    pub name: String,
+    /// The class.
+    pub class: Class,
+    /// Verdict.
+    pub verdict: Verdict,
+    /// Packets as the sender's device got them. It cuts GSO packets that it gets whole.
+    pub handed: Tally,
+    /// Packets as they arrived.
+    pub arrived: Tally,
+}
+
+/// Path MTU in one direction.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
+pub struct PathMtu {
+    /// Direction.
+    pub way: Way,
+    /// MTU of the sender's device, bytes.
+    pub device: u32,
+    /// Largest packet that arrives, bytes; `None` if no probe arrived.
+    pub path: Option<u32>,
+    /// MTU that a router reported by ICMP, and its address.
+    pub reported: Option<(u32, IpAddr)>,
+    /// Whether larger packets vanish without an ICMP error.
+    pub black_hole: bool,
+    /// Last router that large packets reach, and its distance in hops.
+    pub narrows_after: Option<(u8, IpAddr)>,
+}
+
+/// Setting that can cause a verdict.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
+pub struct Candidate {
+    /// End whose device has it: `here` or `peer`.
+    pub end: End,
+    /// Device that has the setting.
+    pub device: String,
+    /// Feature, as in `ethtool -k`.
+    pub feature: String,
+    /// How well it explains the bad classes and only these, 0 to 1.
+    pub fit: f64,
+}
+
+/// An end of the path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// This machine.
+    Here,
+    /// The peer.
+    Peer,
+}
+
+/// Whether a setting was found by switching it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Search {
+    /// No setting was switched, with the reason.
+    NotDone(String),
+    /// With this setting off, and only this one, the packets arrive.
+    Guilty {
+        /// Device that has the setting.
+        device: String,
+        /// Feature, as in `ethtool -k`.
+        feature: String,
+    },
+    /// Only with all of these off, the packets arrive.
+    Together(Vec<String>),
+    /// With all candidates off, the packets are still damaged or lost.
+    None,
+}
+
+/// Classes with the same fault.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
+pub struct BadPath {
+    /// Direction.
+    pub way: Way,
+    /// Word of the verdict.
+    pub verdict: String,
+    /// Damage, for people.
+    pub detail: String,
+    /// Names of the classes.
+    pub classes: Vec<String>,
+    /// Settings that can be the cause, most likely first.
+    pub candidates: Vec<Candidate>,
+    /// Result of the search for the setting.
+    pub search: Search,
+}
+
+/// Whether an offload is really used for this path's traffic.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
+pub struct InUse {
+    /// Direction.
+    pub way: Way,
+    /// Kind of traffic.
+    pub traffic: String,
+    /// Whether the sender's device gets GSO packets whole; otherwise its kernel cuts them.
+    pub handed_whole: bool,
+    /// Whether the receiver's network stack gets several segments at once.
+    pub merged: bool,
+}
+
+/// Frequent packets of one kind, to find rare faults.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
+pub struct Rare {
+    /// Direction.
+    pub way: Way,
+    /// Name of the class.
+    pub name: String,
+    /// Packets sent.
+    pub sent: u32,
+    /// Packets lost.
+    pub lost: u32,
+    /// Packets damaged.
+    pub damaged: u32,
+    /// Upper limit of the share of damaged packets, with 95% confidence.
+    pub at_most: f64,
+}
+
+/// Result of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
+pub struct Report {
+    /// Version of this form: 1.
+    #[cfg_attr(feature = "schema", schemars(extend("const" = FORMAT)))]
+    pub format: u32,
+    /// Address of the peer.
+    pub peer: IpAddr,
+    /// Seed of the list of classes.
+    pub seed: u64,
+    /// This end.
+    pub here: EndFacts,
+    /// The other end.
+    pub there: EndFacts,
+    /// Whether an address is translated on the way.
+    pub translated: bool,
+    /// Path MTU, by direction.
+    pub mtu: Vec<PathMtu>,
+    /// Classes, by direction.
+    pub classes: Vec<ClassResult>,
+    /// Packets sent often.
+    pub rare: Vec<Rare>,
+    /// Use of offloads.
+    pub in_use: Vec<InUse>,
+    /// Faults.
+    pub bad: Vec<BadPath>,
+    /// Remarks on the run.
+    pub notes: Vec<String>,
+    /// Bytes sent by both ends, about.
+    pub bytes: u64,
+    /// Duration, s.
+    pub seconds: f64,
+}
+
+impl Report {
+    /// Whether anything is wrong with the path.
+    pub fn has_findings(&self) -> bool {
+        !self.bad.is_empty() || self.mtu.iter().any(|mtu| mtu.black_hole)
+    }
+}

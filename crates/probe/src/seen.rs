@@ -1,0 +1,572 @@
+//! Reads received frames: which class they belong to, and what is wrong with them.
+
+use packet::checksum::{Sum, complete_partial};
+use packet::ipv4::{Ipv4, Protocol};
+use packet::ipv6::Ipv6;
+use packet::tcp::{Flags, Tcp};
+use packet::vnet_hdr::VnetHdr;
+use serde::{Deserialize, Serialize};
+
+use crate::class::{Checksum, Class, Extra, Family, Port, Transport};
+use crate::content::{Place, Session};
+
+/// Length of an Ethernet frame that may be padded, bytes.
+const PADDED: usize = 60;
+
+/// Damage of a received packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Fault {
+    /// The IP header is malformed, or its checksum is wrong.
+    IpHeader,
+    /// The checksum of TCP, UDP or ICMP is wrong; in a tunnel, the inner one.
+    Checksum,
+    /// The outer checksum of a tunnel is wrong.
+    OuterChecksum,
+    /// The checksum of UDP was removed; in a tunnel, the outer one.
+    ChecksumRemoved,
+    /// A checksum that was sent wrong was made right: corruption on the way would be hidden.
+    ChecksumRepaired,
+    /// The device calls a wrong checksum verified.
+    ChecksumNotVerified,
+    /// A length field does not match the packet.
+    Length,
+    /// TCP flags are on the wrong segment, or changed.
+    Flags,
+    /// The tunnel's header was changed.
+    TunnelHeader,
+    /// The first bytes or the middle of the payload were changed.
+    Payload,
+    /// The last bytes of a GSO packet's payload were changed.
+    Tail,
+}
+
+impl Fault {
+    /// Returns a description, as the end of a sentence.
+    pub fn text(self) -> &'static str {
+        match self {
+            Fault::IpHeader => "IP header wrong",
+            Fault::Checksum => "checksum wrong",
+            Fault::OuterChecksum => "outer checksum wrong",
+            Fault::ChecksumRemoved => "checksum removed",
+            Fault::ChecksumRepaired => "a wrong checksum was made right",
+            Fault::ChecksumNotVerified => "the receiver's device calls a wrong checksum verified",
+            Fault::Length => "length wrong",
+            Fault::Flags => "TCP flags wrong",
+            Fault::TunnelHeader => "tunnel header wrong",
+            Fault::Payload => "payload changed",
+            Fault::Tail => "tail of the payload changed",
+        }
+    }
+}
+
+/// A received piece of a class.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Piece {
+    /// Index of the class in the session's list.
+    pub class: u16,
+    /// Repetition, if the piece is large enough to name it.
+    pub repetition: Option<u16>,
+    /// Offset in the payload, if known.
+    pub offset: Option<i64>,
+    /// Payload, bytes.
+    pub length: u32,
+    /// Payload bytes of each segment of an uncut or merged packet; 0: a single one.
+    pub segment: u16,
+    /// Whether the checksum was partial.
+    pub partial: bool,
+    /// Whether an address or port was translated on the way.
+    pub translated: bool,
+    /// Damage, without duplicates.
+    pub faults: Vec<Fault>,
+}
+
+/// Data to recognise a session's packets.
+#[derive(Debug, Clone)]
+pub struct Expected<'a> {
+    /// Secret of the session.
+    pub session: Session,
+    /// Classes that are being sent.
+    pub classes: &'a [Class],
+    /// Number of the first class in the payloads.
+    pub first: u16,
+    /// Source port of class 0.
+    pub source_base: u16,
+    /// Destination port of the session.
+    pub own_port: u16,
+    /// First VNI of the session, see [`vni_of`].
+    pub vni: u32,
+}
+
+/// Returns the VNI of a class. Devices with different attributes need different ones.
+pub fn vni_of(first: u32, class: &Class) -> u32 {
+    let Some(tunnel) = class.tunnel else { return first };
+    let port = Port::ALL.iter().position(|port| *port == class.port).unwrap_or(0) as u32;
+    let family = u32::from(class.family == Family::V6);
+    first | port << 2 | family << 1 | u32::from(tunnel.checksum)
+}
+
+/// Metadata of a received frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Meta {
+    /// Its vnet header.
+    pub header: VnetHdr,
+    /// Whether the device claims that the checksum is right.
+    pub verified: bool,
+}
+
+/// State of one frame's parsing.
+struct Reader<'a> {
+    expected: &'a Expected<'a>,
+    class: Class,
+    meta: Meta,
+    /// The frame with finished checksums, unless it is a GSO packet.
+    frame: &'a [u8],
+    faults: Vec<Fault>,
+}
+
+/// Transport header and payload of a frame.
+struct Body<'a> {
+    source_port: u16,
+    flags: Option<Flags>,
+    payload: &'a [u8],
+}
+
+impl Expected<'_> {
+    fn class_at(&self, number: u16) -> Option<(u16, Class)> {
+        let index = number.checked_sub(self.first)?;
+        Some((index, *self.classes.get(usize::from(index))?))
+    }
+
+    /// Reads a frame; `None` if it is not of this session.
+    pub fn read(&self, meta: &Meta, frame: &[u8]) -> Option<Piece> {
+        let place = self.session.locate(frame);
+        let (index, class) = match place {
+            Some(place) => self.class_at(place.class)?,
+            None => self.by_ports(frame)?,
+        };
+        let gso = meta.header.gso_size;
+        let mut whole = frame.to_vec();
+        if meta.header.needs_csum() && gso == 0 {
+            let (start, offset) = (meta.header.csum_start, meta.header.csum_offset);
+            // A field outside the frame stays as it is; the checksum is then found wrong.
+            let _ = complete_partial(&mut whole, start.into(), offset.into());
+        }
+        let mut reader =
+            Reader { expected: self, class, meta: *meta, frame: &whole, faults: Vec::new() };
+        let body = reader.walk();
+        let mut faults = std::mem::take(&mut reader.faults);
+        let (length, translated, place) = match body {
+            Some(body) => {
+                let place =
+                    self.session.locate(body.payload).or_else(|| small(self, &class, index));
+                reader.compare(&body, place, &mut faults);
+                let translated = class.transport != Transport::Icmp
+                    && class.tunnel.is_none()
+                    && body.source_port != 0
+                    && body.source_port != self.source_base.wrapping_add(self.first + index);
+                (body.payload.len() as u32, translated, place)
+            }
+            // The headers are too damaged to find the payload.
+            None => {
+                if faults.is_empty() {
+                    faults.push(Fault::Length);
+                }
+                (0, false, place)
+            }
+        };
+        faults.sort_unstable();
+        faults.dedup();
+        Some(Piece {
+            class: index,
+            repetition: place.map(|place| place.repetition),
+            offset: place.map(|place| place.offset),
+            length,
+            segment: gso,
+            partial: meta.header.needs_csum(),
+            translated,
+            faults,
+        })
+    }
+
+    /// Attributes a frame whose payload is small or damaged, by its ports.
+    fn by_ports(&self, frame: &[u8]) -> Option<(u16, Class)> {
+        let (at, protocol) = match Family::of(frame)? {
+            Family::V4 => {
+                let ip = Ipv4::parse(frame.get(14..)?).ok()?;
+                (14 + ip.header_len(), ip.protocol())
+            }
+            Family::V6 => {
+                let upper = Ipv6::parse(frame.get(14..)?).ok()?.upper_layer().ok()?;
+                (14 + 40 + upper.extensions_len, upper.protocol)
+            }
+        };
+        let word = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk::<2>()?));
+        let (source, destination) = match protocol {
+            Protocol::TCP | Protocol::UDP => (word(at)?, word(at + 2)?),
+            // The identifier of an echo request.
+            Protocol::ICMP | Protocol::ICMPV6 if matches!(frame.get(at)?, 8 | 128) => {
+                (word(at + 4)?, self.own_port)
+            }
+            _ => return None,
+        };
+        let (index, class) = self.class_at(source.wrapping_sub(self.source_base))?;
+        let transport = match (class.tunnel.is_some(), class.transport) {
+            (true, _) | (false, Transport::Udp) => protocol == Protocol::UDP,
+            (false, Transport::Tcp) => protocol == Protocol::TCP,
+            (false, Transport::Icmp) => [Protocol::ICMP, Protocol::ICMPV6].contains(&protocol),
+        };
+        (transport && destination == class.port.number(self.own_port)).then_some((index, class))
+    }
+}
+
+impl Family {
+    /// Returns the IP version of a frame without VLAN tags.
+    pub fn of(frame: &[u8]) -> Option<Family> {
+        match frame.get(12..14)? {
+            [0x08, 0x00] => Some(Family::V4),
+            [0x86, 0xdd] => Some(Family::V6),
+            _ => None,
+        }
+    }
+}
+
+/// A payload without a whole block is the only piece of its class.
+fn small(expected: &Expected<'_>, class: &Class, index: u16) -> Option<Place> {
+    let class_number = expected.first + index;
+    (class.payload < 32).then_some(Place { class: class_number, repetition: 0, offset: 0 })
+}
+
+impl<'a> Reader<'a> {
+    fn fault(&mut self, fault: Fault) {
+        self.faults.push(fault);
+    }
+
+    /// Walks from the outer IP header to the payload. `None` if a header is malformed.
+    fn walk(&mut self) -> Option<Body<'a>> {
+        let frame = self.frame;
+        let Some(tunnel) = self.class.tunnel else {
+            return self.packet(frame, self.class.family, true);
+        };
+        let outer = self.network(frame, self.class.family)?;
+        let (protocol, segment, pseudo, _) = outer;
+        if protocol != Protocol::UDP || segment.len() < 16 {
+            self.fault(Fault::IpHeader);
+            return None;
+        }
+        let whole = self.meta.header.gso_size > 0;
+        let length = usize::from(u16::from_be_bytes([segment[4], segment[5]]));
+        if length != segment.len() && !whole {
+            self.fault(Fault::Length);
+        }
+        let checksum = u16::from_be_bytes([segment[6], segment[7]]);
+        // An outer checksum that the receiver's device has not finished yet is partial, too.
+        let outer_start = (frame.len() - segment.len()) as u16;
+        let is_partial =
+            self.meta.header.needs_csum() && self.meta.header.csum_start <= outer_start;
+        if checksum == 0 {
+            if tunnel.checksum {
+                self.fault(Fault::ChecksumRemoved);
+            }
+        } else if !whole && !is_partial && !pseudo.plus_bytes(segment).is_valid() {
+            self.fault(Fault::OuterChecksum);
+        }
+        let vni = u32::from_be_bytes([0, segment[12], segment[13], segment[14]]);
+        if vni != vni_of(self.expected.vni, &self.class) {
+            self.fault(Fault::TunnelHeader);
+        }
+        self.packet(&segment[16..], tunnel.inner, false)
+    }
+
+    /// Reads the IP header of a frame: protocol, data, sum of the pseudo-header, and whether it is
+    /// a fragment.
+    fn network(
+        &mut self,
+        frame: &'a [u8],
+        family: Family,
+    ) -> Option<(Protocol, &'a [u8], Sum, bool)> {
+        let packet = frame.get(14..).unwrap_or_default();
+        if Family::of(frame) != Some(family) {
+            self.fault(Fault::IpHeader);
+            return None;
+        }
+        match family {
+            Family::V4 => {
+                let Ok(ip) = Ipv4::parse(packet) else {
+                    // A length beyond the frame is by far the most frequent malformation.
+                    self.fault(Fault::Length);
+                    return None;
+                };
+                if !ip.checksum_is_valid() {
+                    self.fault(Fault::IpHeader);
+                }
+                if ip.total_len() < packet.len() && frame.len() > PADDED {
+                    self.fault(Fault::Length);
+                }
+                Some((ip.protocol(), ip.payload(), ip.pseudo_header(), ip.is_fragment()))
+            }
+            Family::V6 => {
+                let parsed =
+                    Ipv6::parse(packet).ok().and_then(|ip| Some((ip, ip.upper_layer().ok()?)));
+                let Some((ip, upper)) = parsed else {
+                    self.fault(Fault::Length);
+                    return None;
+                };
+                if 40 + ip.payload().len() < packet.len() && frame.len() > PADDED {
+                    self.fault(Fault::Length);
+                }
+                let length = upper.payload.len() as u32;
+                let pseudo = packet::ipv6::pseudo_header(&ip, upper.protocol, length);
+                Some((upper.protocol, upper.payload, pseudo, upper.fragment))
+            }
+        }
+    }
+
+    /// Reads a packet without a tunnel.
+    fn packet(&mut self, frame: &'a [u8], family: Family, outermost: bool) -> Option<Body<'a>> {
+        let (protocol, segment, pseudo, fragment) = self.network(frame, family)?;
+        let wanted = match (self.class.transport, family) {
+            (Transport::Tcp, _) => Protocol::TCP,
+            (Transport::Udp, _) => Protocol::UDP,
+            (Transport::Icmp, Family::V4) => Protocol::ICMP,
+            (Transport::Icmp, Family::V6) => Protocol::ICMPV6,
+        };
+        if protocol != wanted {
+            self.fault(Fault::IpHeader);
+            return None;
+        }
+        if fragment {
+            // The header of the datagram is in its first fragment; `locate` finds the place.
+            let at = self.expected.session.locate(segment)?.offset;
+            let skip = usize::try_from(-at).unwrap_or(0);
+            return Some(Body { source_port: 0, flags: None, payload: segment.get(skip..)? });
+        }
+        let (source_port, flags, checksum, header) = match self.class.transport {
+            Transport::Tcp => {
+                let Ok(tcp) = Tcp::parse(segment) else {
+                    self.fault(Fault::Length);
+                    return None;
+                };
+                (tcp.source_port(), Some(tcp.flags()), tcp.checksum(), tcp.header_len())
+            }
+            Transport::Udp | Transport::Icmp => {
+                let head = segment.first_chunk::<8>();
+                let Some(head) = head else {
+                    self.fault(Fault::Length);
+                    return None;
+                };
+                let word = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+                if self.class.transport == Transport::Icmp {
+                    (word(4), None, word(2), 8)
+                } else {
+                    if usize::from(word(4)) != segment.len() {
+                        self.fault(Fault::Length);
+                    }
+                    (word(0), None, word(6), 8)
+                }
+            }
+        };
+        let pseudo = match (self.class.transport, family) {
+            (Transport::Icmp, Family::V4) => Sum::ZERO,
+            _ => pseudo,
+        };
+        self.checksum(checksum, pseudo.plus_bytes(segment).is_valid(), outermost);
+        Some(Body { source_port, flags, payload: &segment[header..] })
+    }
+
+    fn checksum(&mut self, checksum: u16, is_valid: bool, outermost: bool) {
+        // Merged and uncut packets: GRO has verified each segment, or nobody has computed one.
+        let trusted = self.meta.header.needs_csum();
+        let absent = self.class.transport == Transport::Udp && checksum == 0;
+        match self.class.checksum {
+            Checksum::Wrong if is_valid && !absent => self.fault(Fault::ChecksumRepaired),
+            Checksum::Wrong if self.meta.verified && !trusted => {
+                self.fault(Fault::ChecksumNotVerified);
+            }
+            // A device may add one. If it is wrong, the packet is lost.
+            Checksum::Zero if !absent && !is_valid && !trusted => self.fault(Fault::Checksum),
+            Checksum::Wrong | Checksum::Zero => {}
+            Checksum::Finished | Checksum::Partial if absent && !trusted => {
+                self.fault(if outermost { Fault::ChecksumRemoved } else { Fault::Checksum });
+            }
+            Checksum::Finished | Checksum::Partial if !is_valid && !trusted => {
+                self.fault(Fault::Checksum);
+            }
+            Checksum::Finished | Checksum::Partial => {}
+        }
+    }
+
+    /// Compares payload and flags with those that were sent.
+    fn compare(&self, body: &Body<'_>, place: Option<Place>, faults: &mut Vec<Fault>) {
+        let Some(place) = place else {
+            faults.push(Fault::Payload);
+            return;
+        };
+        let whole = self.class.payload as usize;
+        let wanted = self.expected.session.payload(place.class, place.repetition, whole);
+        let start = usize::try_from(place.offset).ok();
+        let sent = start.and_then(|start| wanted.get(start..)).unwrap_or_default();
+        if start.is_none() || body.payload.len() > sent.len() {
+            faults.push(Fault::Length);
+        }
+        let differs = body.payload.iter().zip(sent).position(|(got, wanted)| got != wanted);
+        if let Some(at) = differs {
+            let in_tail = self.class.segment > 0
+                && place.offset + at as i64 >= i64::from(self.class.segment)
+                && at * 2 >= body.payload.len();
+            faults.push(if in_tail { Fault::Tail } else { Fault::Payload });
+        }
+        if let (Some(flags), true) = (body.flags, self.class.segment > 0) {
+            let is_first = place.offset == 0;
+            let is_last = place.offset + body.payload.len() as i64 >= whole as i64;
+            // CWR stays on the first segment, PSH on the last one (`tcp_gso_segment`).
+            let cwr = self.class.extra == Extra::Ecn && is_first;
+            let wrong = flags.intersects(Flags::CWR) != cwr
+                || flags.intersects(Flags::PSH) != is_last
+                || flags.intersects(Flags::FIN.with(Flags::SYN).with(Flags::RST));
+            // GRO sets PSH if it merged any segment that had it, and keeps CWR packets apart.
+            if wrong && self.meta.header.gso_size == 0 {
+                faults.push(Fault::Flags);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use packet::ethernet::MacAddr;
+    use packet::segment::Segmenter;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::class::Tunnel;
+    use crate::frame::{Ends, Flow, build};
+    use crate::tally::{Counting, Tally};
+
+    const SESSION: Session = Session(0x1122_3344_5566_7788);
+
+    /// Builds the packets of a class as they are on the wire.
+    fn wire(class: &Class, at: u16) -> Vec<Vec<u8>> {
+        let address = |n: u16| match class.family {
+            Family::V4 => std::net::Ipv4Addr::new(10, 0, 0, n as u8).into(),
+            Family::V6 => std::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n).into(),
+        };
+        let ends = Ends {
+            source_mac: MacAddr([2; 6]),
+            next_hop: MacAddr([4; 6]),
+            source: address(1),
+            destination: address(2),
+        };
+        let vni = vni_of(0xe0_0000, class);
+        let port = class.port.number(5211);
+        let flow = Flow { source_port: 25_000 + at, port, id: 0, ttl: 64, vni };
+        let payload = SESSION.payload(at, 0, class.payload as usize);
+        let mut packets = Vec::new();
+        for frame in build(class, &ends, &flow, &payload, false).unwrap() {
+            let cut = Segmenter::new(&frame.bytes, &frame.header).unwrap();
+            let mut buffer = vec![0; 200_000];
+            let written = cut.write_all(&[], &mut buffer).unwrap();
+            packets.extend(written.segments(&buffer).map(<[u8]>::to_vec));
+        }
+        packets
+    }
+
+    fn expected(classes: &[Class]) -> Expected<'_> {
+        Expected {
+            session: SESSION,
+            classes,
+            first: 0,
+            source_base: 25_000,
+            own_port: 5211,
+            vni: 0xe0_0000,
+        }
+    }
+
+    fn tally(class: Class, packets: &[Vec<u8>]) -> Tally {
+        let classes = [class];
+        let mut counting = Counting::new(&classes);
+        for packet in packets {
+            if let Some(piece) = expected(&classes).read(&Meta::default(), packet) {
+                counting.add(&piece);
+            }
+        }
+        counting.finish().remove(0)
+    }
+
+    #[test]
+    fn every_class_is_read_as_it_was_built() {
+        for class in crate::catalogue::full(1500, 1) {
+            // The kernel encapsulates these.
+            if class.needs_device() {
+                continue;
+            }
+            let packets = wire(&class, 0);
+            let tally = tally(class, &packets);
+            let seen = (tally.frames, tally.whole, tally.recut, tally.translated);
+            assert_eq!(seen, (packets.len() as u32, 1, 0, 0), "{class}: {tally:?}");
+            assert!(tally.faults.is_empty(), "{class}: {tally:?}");
+        }
+    }
+
+    #[test]
+    fn damage_is_named() {
+        let udp = Class { payload: 301, ..Class::PLAIN };
+        let gso = Class { segment: 1000, payload: 2500, checksum: Checksum::Partial, ..udp };
+        let tcp = Class { transport: Transport::Tcp, ..gso };
+        let tunnel =
+            Tunnel { kind: crate::class::TunnelKind::Vxlan, checksum: true, inner: Family::V4 };
+        let inside = Class { tunnel: Some(tunnel), ..udp };
+        type Damage = fn(&mut Vec<u8>);
+        let cases: [(Class, Damage, Fault); 9] = [
+            (udp, |p| p[40] ^= 1, Fault::Checksum),
+            (udp, |p| p[40..42].fill(0), Fault::ChecksumRemoved),
+            (udp, |p| p[22] = 1, Fault::IpHeader),
+            (udp, |p| p[39] += 1, Fault::Length),
+            (udp, |p| p[150] ^= 1, Fault::Payload),
+            (gso, |p| *p.last_mut().unwrap() ^= 1, Fault::Tail),
+            (tcp, |p| p[47] ^= 0x80, Fault::Flags),
+            (inside, |p| p[40] ^= 1, Fault::OuterChecksum),
+            (inside, |p| p[48] ^= 1, Fault::TunnelHeader),
+        ];
+        for (class, damage, fault) in cases {
+            let mut packets = wire(&class, 0);
+            damage(packets.last_mut().unwrap());
+            let tally = tally(class, &packets);
+            assert!(tally.faults.contains_key(&fault), "{class}: {fault:?} not in {tally:?}");
+            assert_eq!(tally.whole, 0, "{class}");
+        }
+        // A wrong checksum that somebody has repaired.
+        let wrong = Class { checksum: Checksum::Wrong, ..udp };
+        let seen = tally(wrong, &wire(&udp, 0));
+        assert_eq!(seen.faults, [(Fault::ChecksumRepaired, 1)].into());
+        assert!(tally(wrong, &wire(&wrong, 0)).faults.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_not(bytes: Vec<u8>, header: [u8; 10]) {
+            let header = VnetHdr::parse(&header, packet::vnet_hdr::Layout::Basic).unwrap();
+            let classes = [Class::PLAIN];
+            let _ = expected(&classes).read(&Meta { header, verified: false }, &bytes);
+        }
+
+        #[test]
+        fn any_changed_byte_is_read_without_panic(
+            at: prop::sample::Index, value: u8, which: prop::sample::Index,
+        ) {
+            let classes = crate::catalogue::quick(1500);
+            let index = which.index(classes.len());
+            let class = classes[index];
+            if !class.needs_device() {
+                for mut packet in wire(&class, index as u16) {
+                    let at = at.index(packet.len());
+                    packet[at] = value;
+                    let _ = expected(&classes).read(&Meta::default(), &packet);
+                    packet.truncate(at);
+                    let _ = expected(&classes).read(&Meta::default(), &packet);
+                }
+            }
+        }
+    }
+}

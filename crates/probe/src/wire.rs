@@ -1,0 +1,554 @@
+//! One end of a probed path: sends classes at a limited rate, and receives those of the other end.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::{Duration, Instant};
+
+use netstate::Netlink;
+use netstate::interface::Interface;
+use nix::errno::Errno;
+use packet::ethernet::MacAddr;
+use packet::ipv4::Ipv4;
+use packet::ipv6::Ipv6;
+use packet::vnet_hdr::{Layout, VnetHdr};
+use sys::ethtool::Ethtool;
+use sys::packet_socket::{Instruction, PacketSocket, VNET_HEADER};
+
+use crate::class::{Class, Family, Port};
+use crate::content::Session;
+use crate::frame::{Ends, Flow, Frame, build};
+use crate::message::{Batch, Collected, EndFacts, IcmpError, IcmpKind, Open, Outcome, Sent};
+use crate::seen::{Expected, Meta, vni_of};
+use crate::tally::Counting;
+use crate::tunnel::{TunnelDevice, Underlay};
+
+/// Receive buffer of the packet socket, bytes: more than a batch.
+const RECEIVE_BUFFER: i32 = 16 << 20;
+/// Longest frame: a GSO packet and its headers.
+const LONGEST: usize = 128 << 10;
+/// Bytes that may be sent without a pause.
+const BURST: u64 = 32 << 10;
+
+/// One end's device, and the addresses of its packets.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// The device.
+    pub interface: Interface,
+    /// Addresses of the control connection: own and the peer's.
+    pub addresses: (IpAddr, IpAddr),
+    /// Hardware address of the next hop.
+    pub next_hop: MacAddr,
+    /// Whether there is no router between the ends.
+    pub on_link: bool,
+    /// Own address of the other IP version.
+    pub other: Option<IpAddr>,
+    /// Driver of the device.
+    pub driver: Option<String>,
+    /// Features of the device that are on.
+    pub features_on: Vec<String>,
+}
+
+impl Place {
+    /// Finds the device to the peer in the namespace of the calling thread. `via` names it instead.
+    ///
+    /// # Errors
+    /// The reason why packets cannot be built, as text.
+    pub fn find(own: IpAddr, peer: IpAddr, via: Option<&str>) -> Result<Place, String> {
+        let netlink = Netlink::open().map_err(|e| e.to_string())?;
+        let way = netlink.way_to(peer, None).map_err(|e| e.to_string())?;
+        let links = netlink.links().map_err(|e| e.to_string())?;
+        let interface = match via {
+            Some(name) => links.into_iter().find(|link| link.name == name),
+            None => links.into_iter().find(|link| link.index == way.link),
+        };
+        let interface = interface.ok_or_else(|| match via {
+            Some(name) => format!("no device {name}"),
+            None => format!("the device to {peer} is gone"),
+        })?;
+        if via.is_some() && interface.index != way.link {
+            return Err(format!("{}: the route to {peer} leads elsewhere", interface.name));
+        }
+        let Some(mac) = interface.mac else {
+            return Err(format!("{}: has no Ethernet header", interface.name));
+        };
+        let next_hop = match interface.loopback {
+            true => MacAddr::ZERO,
+            false => {
+                let hop = way.via.unwrap_or(peer);
+                let neighbours = netlink.neighbours().map_err(|e| e.to_string())?;
+                let known = neighbours.into_iter().find(|neighbour| {
+                    neighbour.link == interface.index && neighbour.address == hop
+                });
+                known
+                    .and_then(|neighbour| neighbour.mac)
+                    .ok_or_else(|| format!("{hop} on {}: no neighbour entry", interface.name))?
+            }
+        };
+        let addresses = netlink.addresses().map_err(|e| e.to_string())?;
+        let other = addresses
+            .into_iter()
+            .filter(|one| one.link == interface.index && one.address.is_ipv4() != peer.is_ipv4())
+            .map(|one| one.address)
+            // A global address rather than one of the link.
+            .max_by_key(|address| !is_link_local(*address));
+        let other = Some(other.unwrap_or_else(|| made_up(mac, !peer.is_ipv4())));
+        // Without these, only the report is poorer.
+        let ethtool = Ethtool::open().ok();
+        let features = ethtool.as_ref().and_then(|tool| tool.features(&interface.name).ok());
+        let features = features.unwrap_or_default().into_iter();
+        Ok(Place {
+            driver: ethtool.and_then(|tool| tool.driver(&interface.name).ok()),
+            features_on: features.filter(|(_, f)| f.active).map(|(name, _)| name).collect(),
+            addresses: (own, peer),
+            next_hop,
+            on_link: way.via.is_none(),
+            other,
+            interface,
+        })
+    }
+
+    /// Returns the facts for the other end.
+    pub fn facts(&self) -> EndFacts {
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        EndFacts {
+            device: self.interface.name.clone(),
+            kind: self.interface.kind.clone(),
+            driver: self.driver.clone(),
+            mtu: self.interface.mtu,
+            kernel: release.trim().to_owned(),
+            features_on: self.features_on.clone(),
+            other: self.other,
+            on_link: self.on_link,
+        }
+    }
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}
+
+/// An address of the link that derives from a hardware address. Packets with it go to the hardware
+/// address of the peer, so nobody needs to know it.
+fn made_up(mac: MacAddr, v4: bool) -> IpAddr {
+    let m = mac.0;
+    if v4 {
+        return Ipv4Addr::new(169, 254, m[4].clamp(1, 254), m[5]).into();
+    }
+    let pair = |a, b| u16::from_be_bytes([a, b]);
+    // RFC 4291, appendix A.
+    let words = [pair(m[0] ^ 2, m[1]), pair(m[2], 0xff), pair(0xfe, m[3]), pair(m[4], m[5])];
+    Ipv6Addr::new(0xfe80, 0, 0, 0, words[0], words[1], words[2], words[3]).into()
+}
+
+/// Sockets of an end.
+#[derive(Debug)]
+pub struct Sockets {
+    /// Sends packets, and receives those of the other end.
+    probing: PacketSocket,
+    /// Sees the packets that leave by the device. The kernel shows a socket's packets only to other
+    /// sockets.
+    watching: PacketSocket,
+}
+
+impl Sockets {
+    /// Opens the sockets in the namespace of the calling thread.
+    ///
+    /// # Errors
+    /// As [`PacketSocket::open`].
+    pub fn open() -> sys::Result<Sockets> {
+        let open = || {
+            let socket = PacketSocket::open()?;
+            socket.set_receive_buffer(RECEIVE_BUFFER)?;
+            Ok(socket)
+        };
+        Ok(Sockets { probing: open()?, watching: open()? })
+    }
+}
+
+/// An end of a session.
+#[derive(Debug)]
+pub struct Wire<'a> {
+    sockets: &'a Sockets,
+    place: Place,
+    open: Open,
+    /// The peer's address of the other IP version.
+    peers_other: Option<IpAddr>,
+    /// Whether this process may make tunnel devices; otherwise the reason.
+    may_make_tunnels: Result<(), String>,
+    listening: Option<Batch>,
+    buffer: Vec<u8>,
+}
+
+/// Frames of one direction.
+struct Read<'a> {
+    pieces: Counting<'a>,
+    late: BTreeMap<u16, u32>,
+    errors: Vec<IcmpError>,
+}
+
+impl<'a> Wire<'a> {
+    /// Opens this end.
+    ///
+    /// # Errors
+    /// If the socket cannot be bound to the device, as text.
+    pub fn open(
+        sockets: &'a Sockets,
+        place: Place,
+        open: Open,
+        peers_other: Option<IpAddr>,
+        may_make_tunnels: Result<(), String>,
+    ) -> Result<Wire<'a>, String> {
+        for socket in [&sockets.probing, &sockets.watching] {
+            socket.filter(&filter(open.own_port)).map_err(|e| e.to_string())?;
+            socket.listen(place.interface.index).map_err(|e| e.to_string())?;
+        }
+        let buffer = vec![0; LONGEST];
+        Ok(Wire { sockets, place, open, peers_other, may_make_tunnels, listening: None, buffer })
+    }
+
+    /// Returns the end's device and addresses.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Returns the destination port of the session.
+    pub fn own_port(&self) -> u16 {
+        self.open.own_port
+    }
+
+    /// Whether packets of a family can be sent, or the reason.
+    fn ends(&self, family: Family) -> Result<Ends, String> {
+        let (own, peer) = self.place.addresses;
+        let is_own = (family == Family::V4) == peer.is_ipv4();
+        let (source, destination) = match (is_own, self.place.other, self.peers_other) {
+            (true, ..) => (own, peer),
+            (false, Some(own), Some(peer)) if self.place.on_link => (own, peer),
+            (false, ..) if !self.place.on_link => {
+                return Err(format!(
+                    "a router is on the way: probe the {family} address of the peer, too"
+                ));
+            }
+            _ => return Err(format!("no {family} address")),
+        };
+        Ok(Ends {
+            source_mac: self.place.interface.mac.unwrap_or(MacAddr::ZERO),
+            next_hop: self.place.next_hop,
+            source,
+            destination,
+        })
+    }
+
+    /// Sends a batch.
+    ///
+    /// # Errors
+    /// If the socket fails, as text.
+    pub fn send(&mut self, batch: &Batch) -> Result<Sent, String> {
+        self.discard()?;
+        let mut sent = Sent::default();
+        let begun = Instant::now();
+        let mut tunnel: Option<((Class, u16), Result<TunnelDevice, String>)> = None;
+        for (index, class) in batch.classes.iter().enumerate() {
+            let number = batch.first + index as u16;
+            let is_own = (class.family == Family::V4) == self.place.addresses.1.is_ipv4();
+            let possible = match class.needs_device() {
+                // The kernel needs real addresses for a device, not those of the link.
+                true if !is_own => Err(format!(
+                    "tunnels over {}: probe the {} address of the peer, too",
+                    class.family, class.family
+                )),
+                true => self.may_make_tunnels.clone(),
+                false => Ok(()),
+            };
+            let ends = match possible.and_then(|()| self.ends(class.family)) {
+                Ok(ends) => ends,
+                Err(reason) => {
+                    sent.outcomes.push(Outcome::Skipped(reason));
+                    continue;
+                }
+            };
+            let port = class.port.number(self.open.own_port);
+            if class.needs_device() {
+                // Devices differ in these properties only.
+                let key = (Class { payload: 1, segment: 0, family: class.family, ..*class }, port);
+                let same = |a: &Class, b: &Class| {
+                    (a.family, a.tunnel.map(|t| (t.kind, t.checksum)), a.port)
+                        == (b.family, b.tunnel.map(|t| (t.kind, t.checksum)), b.port)
+                };
+                if !tunnel.as_ref().is_some_and(|((other, _), _)| same(other, class)) {
+                    // Two devices with the same port would share attributes of the socket.
+                    drop(tunnel.take());
+                    let underlay = Underlay {
+                        device: &self.place.interface.name,
+                        mtu: self.place.interface.mtu,
+                        addresses: (ends.source, ends.destination),
+                    };
+                    let vni = vni_of(self.open.vni, class);
+                    tunnel = Some((key, TunnelDevice::create(class, underlay, port, vni)));
+                }
+                if let Some((_, Err(reason))) = &tunnel {
+                    sent.outcomes.push(Outcome::Skipped(reason.clone()));
+                    continue;
+                }
+            }
+            let device = tunnel.as_ref().and_then(|(_, made)| made.as_ref().ok());
+            let device = device.filter(|_| class.needs_device());
+            sent.outcomes.push(self.send_class(
+                class,
+                number,
+                batch,
+                &ends,
+                port,
+                device,
+                |bytes| {
+                    sent.bytes += bytes;
+                    let due = Duration::from_secs_f64(
+                        sent.bytes.saturating_sub(BURST) as f64 / f64::from(batch.rate.max(1)),
+                    );
+                    let early = due.saturating_sub(begun.elapsed());
+                    if !early.is_zero() {
+                        std::thread::sleep(early);
+                    }
+                },
+            )?);
+        }
+        drop(tunnel);
+        sent.handed = self.read(batch, true)?.pieces.finish();
+        Ok(sent)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn send_class(
+        &self,
+        class: &Class,
+        number: u16,
+        batch: &Batch,
+        ends: &Ends,
+        port: u16,
+        device: Option<&TunnelDevice>,
+        mut pace: impl FnMut(u64),
+    ) -> Result<Outcome, String> {
+        for repetition in 0..batch.repetitions {
+            let payload =
+                Session(self.open.session).payload(number, repetition, class.payload as usize);
+            let flow = Flow {
+                source_port: self.open.source_base.wrapping_add(number),
+                port,
+                id: repetition,
+                ttl: batch.ttl,
+                vni: vni_of(self.open.vni, class),
+            };
+            for frame in build(class, ends, &flow, &payload, device.is_some())? {
+                pace(frame.bytes.len() as u64);
+                let sent = match device {
+                    Some(device) => device.send(&frame),
+                    None => self.put(&frame),
+                };
+                match sent {
+                    Ok(()) => {}
+                    // The queue of the device is full: the loss would be ours.
+                    Err(Errno::ENOBUFS) => {
+                        std::thread::sleep(Duration::from_millis(5));
+                        if self.put(&frame).is_err() {
+                            return Ok(Outcome::Skipped("the device's queue is full".to_owned()));
+                        }
+                    }
+                    Err(errno) => {
+                        return Ok(Outcome::Refused { errno: errno as i32, sent: repetition });
+                    }
+                }
+            }
+        }
+        Ok(Outcome::Sent(batch.repetitions))
+    }
+
+    fn put(&self, frame: &Frame) -> Result<(), Errno> {
+        self.sockets.probing.send(self.place.interface.index, &frame.vnet(), &frame.bytes)
+    }
+
+    /// Returns ICMP errors about a batch that was sent, received so far.
+    ///
+    /// # Errors
+    /// If the socket fails, as text.
+    pub fn errors(&mut self, batch: &Batch) -> Result<Vec<IcmpError>, String> {
+        Ok(self.read(batch, false)?.errors)
+    }
+
+    /// Prepares to receive a batch.
+    ///
+    /// # Errors
+    /// If the socket fails, as text.
+    pub fn listen(&mut self, batch: Batch) -> Result<(), String> {
+        self.discard()?;
+        self.listening = Some(batch);
+        Ok(())
+    }
+
+    /// Returns the packets of the batch that have been received so far.
+    ///
+    /// # Errors
+    /// If the socket fails, or nothing is expected, as text.
+    pub fn collect(&mut self) -> Result<Collected, String> {
+        let batch = self.listening.take().ok_or("collect before listen")?;
+        let read = self.read(&batch, false)?;
+        let missed = self.sockets.probing.missed().map_err(|e| e.to_string())?;
+        Ok(Collected { tallies: read.pieces.finish(), late: read.late, missed })
+    }
+
+    /// Drops the packets received so far.
+    fn discard(&mut self) -> Result<(), String> {
+        let mut header = [0; VNET_HEADER];
+        for socket in [&self.sockets.probing, &self.sockets.watching] {
+            while socket.receive(&mut header, &mut self.buffer).map_err(text)?.is_some() {}
+            socket.missed().map_err(|e| e.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Reads the frames of a batch: those that came in, or those that left by the device.
+    fn read<'b>(&mut self, batch: &'b Batch, outgoing: bool) -> Result<Read<'b>, String> {
+        let socket = if outgoing { &self.sockets.watching } else { &self.sockets.probing };
+        let mut read = Read {
+            pieces: Counting::new(&batch.classes),
+            late: BTreeMap::new(),
+            errors: Vec::new(),
+        };
+        let session = Session(self.open.session);
+        let mut header = [0; VNET_HEADER];
+        loop {
+            let received = socket.receive(&mut header, &mut self.buffer).map_err(text)?;
+            let Some(received) = received else { return Ok(read) };
+            // A longer frame is none of ours.
+            if received.truncated || received.outgoing != outgoing {
+                continue;
+            }
+            let frame = &self.buffer[..received.length];
+            let Ok(header) = VnetHdr::parse(&header, Layout::Basic) else { continue };
+            if !outgoing && let Some(error) = self.icmp_error(batch, frame) {
+                read.errors.push(error);
+                continue;
+            }
+            let meta = Meta { header, verified: received.verified };
+            let expected = Expected {
+                session,
+                classes: &batch.classes,
+                first: batch.first,
+                source_base: self.open.source_base,
+                own_port: self.open.own_port,
+                vni: self.open.vni,
+            };
+            let place = session.locate(frame);
+            if let Some(place) = place
+                && place.class < batch.first
+            {
+                *read.late.entry(place.class).or_default() += 1;
+                continue;
+            }
+            if let Some(piece) = expected.read(&meta, frame) {
+                read.pieces.add(&piece);
+            }
+        }
+    }
+
+    /// Reads an ICMP error about a packet of this batch.
+    fn icmp_error(&self, batch: &Batch, frame: &[u8]) -> Option<IcmpError> {
+        let (from, message, quoted_header) = match Family::of(frame)? {
+            Family::V4 => {
+                let ip = Ipv4::parse(frame.get(14..)?).ok()?;
+                (ip.protocol().0 == 1).then_some(())?;
+                let quoted = usize::from(ip.payload().get(8)? & 15) * 4;
+                (IpAddr::from(ip.source()), ip.payload(), quoted)
+            }
+            Family::V6 => {
+                let ip = Ipv6::parse(frame.get(14..)?).ok()?;
+                let upper = ip.upper_layer().ok()?;
+                (upper.protocol.0 == 58).then_some(())?;
+                (IpAddr::from(ip.source()), upper.payload, 40)
+            }
+        };
+        let (kind, code) = (*message.first()?, *message.get(1)?);
+        let word = |at: usize| Some(u16::from_be_bytes(*message.get(at..)?.first_chunk::<2>()?));
+        let kind = match (from, kind, code) {
+            (IpAddr::V4(_), 3, 4) => IcmpKind::TooBig(word(6)?.into()),
+            (IpAddr::V6(_), 2, _) => {
+                IcmpKind::TooBig(u32::from(word(4)?) << 16 | u32::from(word(6)?))
+            }
+            (IpAddr::V4(_), 11, 0) | (IpAddr::V6(_), 3, 0) => IcmpKind::TimeExceeded,
+            _ => return None,
+        };
+        let source = word(8 + quoted_header)?;
+        let class = source.wrapping_sub(self.open.source_base);
+        let index = class.checked_sub(batch.first)?;
+        (usize::from(index) < batch.classes.len()).then_some(IcmpError { from, class, kind })
+    }
+}
+
+impl Drop for Wire<'_> {
+    fn drop(&mut self) {
+        // The socket stays open for the next session. If the device is gone, so is the hook.
+        for socket in [&self.sockets.probing, &self.sockets.watching] {
+            let _ = socket.rest(self.place.interface.index);
+        }
+    }
+}
+
+fn text(errno: Errno) -> String {
+    format!("packet socket: {}", errno.desc())
+}
+
+/// Builds a filter for packets to the session's ports, ICMP and fragments. Other traffic of the
+/// device is not copied.
+fn filter(own_port: u16) -> Vec<Instruction> {
+    // linux/filter.h: BPF_LD | BPF_H | BPF_ABS and so on.
+    const LDH: u16 = 0x28;
+    const LDB: u16 = 0x30;
+    const LDH_X: u16 = 0x48;
+    const LDX_MSH: u16 = 0xb1;
+    const JEQ: u16 = 0x15;
+    const JSET: u16 = 0x45;
+    const RET: u16 = 0x06;
+    const JA: u16 = 0x05;
+    let op = |code, k, jt, jf| Instruction { code, jt, jf, k };
+    let ports: Vec<u32> = Port::ALL.iter().map(|port| port.number(own_port).into()).collect();
+    let n = ports.len() as u8;
+    // Ends of the program: 0 drop, 1 accept; after the list of ports.
+    let mut program = vec![
+        op(LDH, 12, 0, 0),
+        op(JEQ, 0x86dd, 8, 0),      // IPv6: at 10
+        op(JEQ, 0x0800, 0, 13 + n), // neither: accept if tagged (below)
+        // IPv4
+        op(LDB, 23, 0, 0),
+        op(JEQ, 6, 2, 0),
+        op(JEQ, 17, 1, 0),
+        op(JA, 11 + u32::from(n), 0, 0), // other protocols: accept
+        op(LDH, 20, 0, 0),
+        op(JSET, 0x1fff, 9 + n, 0), // not the first fragment: accept
+        op(JA, 5, 0, 0),            // at 15
+        // IPv6
+        op(LDB, 20, 0, 0),
+        op(JEQ, 6, 2, 0),
+        op(JEQ, 17, 1, 0),
+        op(JA, 4 + u32::from(n), 0, 0), // extension headers, ICMPv6: accept
+        op(LDH, 56, 0, 0),
+    ];
+    // IPv6 continues behind the IPv4 part.
+    program.push(op(JA, 2, 0, 0));
+    program[9].k = 6;
+    program.push(op(LDX_MSH, 14, 0, 0));
+    program.push(op(LDH_X, 16, 0, 0));
+    for (at, port) in ports.iter().enumerate() {
+        program.push(op(JEQ, *port, n - at as u8, 0));
+    }
+    program.push(op(RET, 0, 0, 0));
+    let accept = program.len() as u32;
+    program.push(op(RET, u32::MAX, 0, 0));
+    // Jumps to "accept".
+    for at in [6, 13] {
+        program[at].k = accept - at as u32 - 1;
+    }
+    program[8].jt = (accept - 9) as u8;
+    program[2].jf = (accept - 3) as u8;
+    program
+}

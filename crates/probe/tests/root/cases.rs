@@ -1,0 +1,156 @@
+//! Published kinds of corruption, each with the expected result.
+
+use probe::report::{Report, Search, Way};
+use probe::run::{Extent, Options};
+
+use crate::bed::{Fault, Mangled};
+
+/// Expected result of a probe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// No finding.
+    Clean,
+    /// Packets of one direction with this verdict; the guilty feature if it is the client's, else
+    /// the first candidate.
+    Bad(&'static str, &'static str),
+    /// The same without a setting that could be the cause.
+    Path(&'static str),
+    /// A black hole in the path MTU.
+    BlackHole,
+}
+
+/// A fault with its expected result.
+#[derive(Debug, Clone, Copy)]
+pub struct Case {
+    /// Short description, with its reports.
+    pub name: &'static str,
+    /// The fault.
+    pub fault: Fault,
+    /// Direction of the fault.
+    pub way: Way,
+    /// Expected result.
+    pub wanted: Wanted,
+}
+
+const fn case(name: &'static str, fault: Fault, way: Way, wanted: Wanted) -> Case {
+    Case { name, fault, way, wanted }
+}
+
+const CHECKSUM: &str = "tx-checksum-ip-generic";
+
+/// All cases.
+pub const CASES: &[Case] = &[
+    case("no fault", Fault::None, Way::Out, Wanted::Clean),
+    case(
+        "wrong inner checksum under tunnel GSO",
+        Fault::InnerChecksum,
+        Way::Out,
+        Wanted::Bad("corrupted", "tx-udp_tnl-segmentation"),
+    ),
+    case(
+        "broken tail of a UDP GSO packet",
+        Fault::UsoTail,
+        Way::Out,
+        Wanted::Bad("corrupted", "tx-udp-segmentation"),
+    ),
+    case(
+        "wrong length of the last UDP segment",
+        Fault::UsoLength,
+        Way::Out,
+        Wanted::Bad("corrupted", "tx-udp-segmentation"),
+    ),
+    case("zeroed checksum", Fault::ChecksumZeroed, Way::Out, Wanted::Bad("corrupted", CHECKSUM)),
+    case(
+        "checksum left undone",
+        Fault::ChecksumUnfinished,
+        Way::Out,
+        Wanted::Bad("corrupted", CHECKSUM),
+    ),
+    case(
+        "loss of GSO packets above 32 KiB",
+        Fault::LargeGsoLost,
+        Way::Out,
+        Wanted::Bad("lost", "tx-tcp-segmentation"),
+    ),
+    case("loss above 1,400 bytes, lost ICMP", Fault::BlackHole(1400), Way::Out, Wanted::BlackHole),
+    case("router of MTU 1,400 with ICMP", Fault::Narrow(1400), Way::Out, Wanted::Clean),
+    case("only port 4789", Fault::Port4789, Way::Out, Wanted::Bad("lost", CHECKSUM)),
+    case("only IPv6", Fault::Tso6, Way::Out, Wanted::Bad("corrupted", "tx-tcp6-segmentation")),
+    case(
+        "CWR on each segment",
+        Fault::Cwr,
+        Way::Out,
+        Wanted::Bad("corrupted", "tx-tcp-ecn-segmentation"),
+    ),
+    case(
+        "one direction only, from the peer",
+        Fault::Tso4,
+        Way::Back,
+        Wanted::Bad("corrupted", "tx-tcp-segmentation"),
+    ),
+    case("1 packet in 1,000", Fault::Rare, Way::Out, Wanted::Path("corrupted")),
+];
+
+impl Case {
+    /// Returns the state of the bed.
+    pub fn mangled(&self) -> Mangled {
+        let (out, back) = (self.way == Way::Out, self.way == Way::Back);
+        Mangled { fault: self.fault, out, back }
+    }
+
+    /// Returns the options of a probe. Only the rare fault needs many packets.
+    pub fn options(&self) -> Options {
+        let extent = if self.fault == Fault::Rare { Extent::Default } else { Extent::Quick };
+        Options { extent, rate: 20_000_000, ..Options::default() }
+    }
+
+    /// Checks a report.
+    ///
+    /// # Errors
+    /// The difference, as text.
+    pub fn check(&self, report: &Report) -> Result<(), String> {
+        let wrong = |why: &str| Err(format!("{}: {why}\n{}", self.name, summary(report)));
+        let holes: Vec<Way> =
+            report.mtu.iter().filter(|mtu| mtu.black_hole).map(|mtu| mtu.way).collect();
+        if self.wanted == Wanted::BlackHole {
+            return match holes == [self.way] && report.bad.is_empty() {
+                true => Ok(()),
+                false => wrong("expected a black hole and nothing else"),
+            };
+        }
+        if !holes.is_empty() {
+            return wrong("unexpected black hole");
+        }
+        let (verdict, feature) = match self.wanted {
+            Wanted::Bad(verdict, feature) => (verdict, Some(feature)),
+            Wanted::Path(verdict) => (verdict, None),
+            _ if report.has_findings() => return wrong("unexpected finding"),
+            _ => return Ok(()),
+        };
+        if report.bad.is_empty() {
+            return wrong("no finding");
+        }
+        if report.bad.iter().any(|bad| bad.way != self.way || bad.verdict != verdict) {
+            return wrong("another direction or verdict");
+        }
+        let Some(feature) = feature else { return Ok(()) };
+        let found = report.bad.iter().any(|bad| match (&bad.search, self.way) {
+            (Search::Guilty { feature: found, .. }, Way::Out) => found == feature,
+            // Settings of the peer are not switched from here.
+            (_, Way::Back) => bad.candidates.first().is_some_and(|one| one.feature == feature),
+            _ => false,
+        });
+        if found { Ok(()) } else { wrong("another setting") }
+    }
+}
+
+/// Returns the findings of a report, a line each.
+pub fn summary(report: &Report) -> String {
+    let mut lines = Vec::new();
+    for bad in &report.bad {
+        let first = bad.candidates.first().map(|one| &one.feature);
+        lines.push(format!("{:?} {} {} {first:?}", bad.way, bad.verdict, bad.detail));
+        lines.push(format!("  {:?} {:?}", bad.search, bad.classes));
+    }
+    format!("{}\nmtu: {:?}", lines.join("\n"), report.mtu)
+}

@@ -1,0 +1,5 @@
+//! Tests that need root, each in namespaces of its own.
+
+mod bed;
+mod cases;
+mod faults;

@@ -1,0 +1,162 @@
+//! The result of `probe` for a terminal.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use probe::judge::Verdict;
+use probe::report::{BadPath, ClassResult, End, PathMtu, Report, Search, Way};
+
+use crate::style::{Style, plain};
+
+/// Classes of a fault that are listed; `--json` lists all.
+const CLASSES_SHOWN: usize = 6;
+/// Candidates of a fault that are listed.
+const CANDIDATES_SHOWN: usize = 4;
+
+/// Renders the result of a probe.
+pub fn probe_text(report: &Report, style: Style) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let (here, there) = (&report.here, &report.there);
+    let _ = writeln!(
+        out,
+        "{} (MTU {}) to {} at {} (MTU {})",
+        plain(&here.device),
+        here.mtu,
+        report.peer,
+        plain(&there.device),
+        there.mtu
+    );
+    for mtu in &report.mtu {
+        let _ = writeln!(out, "path MTU {}: {}", mtu.way.text(), mtu_words(mtu));
+    }
+    for way in Way::BOTH {
+        let results: Vec<_> = report.classes.iter().filter(|one| one.way == way).collect();
+        if !results.is_empty() {
+            let _ = writeln!(out, "{}: {}", way.text(), counts(&results));
+        }
+    }
+    for bad in &report.bad {
+        push_bad(&mut out, bad, style);
+    }
+    push_table(&mut out, report, style);
+    for rare in &report.rare {
+        let _ = writeln!(
+            out,
+            "{}: {} packets {}: {} lost, {} damaged; at most 1 in {:.0} damaged (95%)",
+            rare.way.text(),
+            rare.sent,
+            plain(&rare.name),
+            rare.lost,
+            rare.damaged,
+            1.0 / rare.at_most
+        );
+    }
+    for note in &report.notes {
+        let _ = writeln!(out, "note: {}", plain(note));
+    }
+    let megabytes = report.bytes as f64 / 1e6;
+    let _ = writeln!(
+        out,
+        "{}; {megabytes:.1} MB sent in {:.1} s",
+        if report.has_findings() { "findings" } else { "no offload of this path damages packets" },
+        report.seconds
+    );
+    out
+}
+
+fn mtu_words(mtu: &PathMtu) -> String {
+    let Some(path) = mtu.path else { return "unknown: no probe arrived".to_owned() };
+    if path >= mtu.device {
+        return format!("{path}");
+    }
+    let mut words = format!("{path}, below the device's {}", mtu.device);
+    if let Some((bytes, from)) = mtu.reported {
+        let _ = write!(words, "; {from} reports {bytes} by ICMP");
+    }
+    if mtu.black_hole {
+        words.push_str("; BLACK HOLE: larger packets vanish without ICMP");
+    }
+    if let Some((hops, router)) = mtu.narrows_after {
+        let _ = write!(words, "; narrows after {router}, hop {hops}");
+    }
+    words
+}
+
+fn counts(results: &[&ClassResult]) -> String {
+    let mut by_word: BTreeMap<&str, usize> = BTreeMap::new();
+    for result in results {
+        *by_word.entry(result.verdict.word()).or_default() += 1;
+    }
+    let of = |(word, count): (&&str, &usize)| format!("{count} {word}");
+    let words: Vec<String> = by_word.iter().map(of).collect();
+    format!("{} classes: {}", results.len(), words.join(", "))
+}
+
+fn push_bad(out: &mut String, bad: &BadPath, style: Style) {
+    let head = format!("{} {}: {}", bad.verdict.to_uppercase(), bad.way.text(), bad.detail);
+    let _ = writeln!(out, "\n{}", style.bold(&plain(&head)));
+    for name in bad.classes.iter().take(CLASSES_SHOWN) {
+        let _ = writeln!(out, "  {}", plain(name));
+    }
+    if bad.classes.len() > CLASSES_SHOWN {
+        let _ = writeln!(out, "  … and {} more classes", bad.classes.len() - CLASSES_SHOWN);
+    }
+    match &bad.search {
+        Search::Guilty { device, feature } => {
+            let command = format!("ethtool -K {device} {feature} off");
+            let _ = writeln!(out, "  guilty: {} of {}", plain(feature), plain(device));
+            let _ = writeln!(out, "  fix: {}", plain(&command));
+            return;
+        }
+        Search::Together(features) => {
+            let _ = writeln!(out, "  guilty together: {}", plain(&features.join(", ")));
+            return;
+        }
+        Search::None => {
+            let _ = writeln!(out, "  no setting of this machine: the peer, or the path");
+        }
+        Search::NotDone(reason) => {
+            let _ = writeln!(out, "  setting not searched: {}", plain(reason));
+        }
+    }
+    for candidate in bad.candidates.iter().take(CANDIDATES_SHOWN) {
+        let end = if candidate.end == End::Here { "here" } else { "at the peer" };
+        let _ = writeln!(
+            out,
+            "  candidate {end}: {} of {} (fit {:.2})",
+            plain(&candidate.feature),
+            plain(&candidate.device),
+            candidate.fit
+        );
+    }
+}
+
+/// Appends classes that are neither intact nor part of a fault.
+fn push_table(out: &mut String, report: &Report, style: Style) {
+    let mut reasons: BTreeMap<(Way, String), usize> = BTreeMap::new();
+    for result in &report.classes {
+        let text = match &result.verdict {
+            Verdict::Untestable { reason } => format!("not testable: {reason}"),
+            Verdict::Filtered | Verdict::RefusedHere => {
+                format!("{}: {}", result.name, result.verdict.word())
+            }
+            _ => continue,
+        };
+        *reasons.entry((result.way, text)).or_default() += 1;
+    }
+    for ((way, text), count) in reasons {
+        let line = format!("{} {count}: {}", way.text(), plain(&text));
+        let _ = writeln!(out, "{}", style.dim(&line));
+    }
+    for used in &report.in_use {
+        let handed = if used.handed_whole { "cut by the device" } else { "cut by the kernel" };
+        let merged = if used.merged { "several at once" } else { "one by one" };
+        let _ = writeln!(
+            out,
+            "{}: {} segments {handed}, arriving {merged}",
+            used.way.text(),
+            plain(&used.traffic)
+        );
+    }
+}
