@@ -29,7 +29,6 @@ pub enum RemoteError {
         server: SocketAddr,
         /// System call that failed (`connect`).
         operation: &'static str,
-        /// Errno of that call.
         errno: Errno,
         /// Usual cause of that errno.
         hint: &'static str,
@@ -39,7 +38,6 @@ pub enum RemoteError {
     NoAnswer {
         /// Address and port of the server.
         server: SocketAddr,
-        /// Time limit.
         limit: Duration,
     },
     /// The other end is a different program or version.
@@ -47,7 +45,6 @@ pub enum RemoteError {
     Hello {
         /// Address and port of the server.
         server: SocketAddr,
-        /// Error of its hello.
         error: HelloError,
     },
     /// The server requires a token and none was given.
@@ -91,7 +88,6 @@ pub enum RemoteError {
     Here {
         /// Address and port of the server.
         server: SocketAddr,
-        /// Object and error.
         reason: String,
     },
     /// The stop flag was set.

@@ -60,12 +60,7 @@ pub enum ChannelError {
     Ended,
     /// A socket operation failed.
     #[error("{operation}: {error}")]
-    Io {
-        /// Name of the operation.
-        operation: &'static str,
-        /// Error of the operation.
-        error: std::io::Error,
-    },
+    Io { operation: &'static str, error: std::io::Error },
     /// A frame was refused.
     #[error(transparent)]
     Frame(#[from] FrameError),
@@ -220,6 +215,14 @@ impl Channel {
             Err(error) if !is_a_tick(&error) => Some(error.to_string()),
             _ => None,
         }
+    }
+
+    /// Returns the local address and port of the connection.
+    ///
+    /// # Errors
+    /// Only if the descriptor is not a connected socket.
+    pub fn local(&self) -> std::io::Result<std::net::SocketAddr> {
+        self.stream.local_addr()
     }
 
     pub(crate) fn stream(&self) -> &TcpStream {

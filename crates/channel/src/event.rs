@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use crate::gate::Origin;
 
-/// An event for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A client was authenticated.

@@ -36,7 +36,6 @@ pub(crate) const OF_ONE_ADDRESS: usize = 32;
 pub struct Origin(IpAddr);
 
 impl Origin {
-    /// Returns the origin of an address.
     pub fn of(address: IpAddr) -> Origin {
         Origin(match address.to_canonical() {
             IpAddr::V6(v6) => {
@@ -65,7 +64,6 @@ struct Newcomer {
     address: IpAddr,
     origin: Origin,
     since: Instant,
-    /// Hello that was sent to it.
     server: Hello,
     said: [u8; HELLO_BYTES + MAC_BYTES],
     filled: usize,
@@ -80,7 +78,6 @@ pub(crate) struct Admitted {
     pub keys: Keys,
 }
 
-/// Outcome of a connection.
 pub(crate) enum Outcome {
     Admitted(Box<Admitted>),
     TurnedAway(SocketAddr, String),

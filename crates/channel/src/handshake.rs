@@ -32,7 +32,6 @@ const WITH_TOKEN: u16 = 1;
 pub struct Hello {
     /// Service served or requested, in this program's version.
     pub service: Service,
-    /// Whether it has a token.
     pub with_token: bool,
     /// Random bytes of this session. They prevent the reuse of proofs.
     pub nonce: [u8; NONCE_BYTES],
@@ -52,7 +51,6 @@ pub enum HelloError {
     Service {
         /// Service of the other end.
         theirs: Service,
-        /// Service of this end.
         ours: Service,
     },
     /// The other end uses another protocol version.
@@ -79,7 +77,6 @@ impl Hello {
         Hello { service, with_token, nonce: rand::random() }
     }
 
-    /// Encodes it.
     pub fn emit(&self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
         bytes[..8].copy_from_slice(&self.service.magic());
@@ -124,18 +121,14 @@ impl Hello {
 /// Both hellos as sent, the input of every proof.
 #[derive(Debug, Clone, Copy)]
 pub struct Said {
-    /// Hello of the server.
     pub server: Hello,
-    /// Hello of the client.
     pub client: Hello,
 }
 
 /// The secrets of a session.
 #[derive(Clone)]
 pub struct Keys {
-    /// Proof of the client.
     client: Hmac<Sha256>,
-    /// Proof of the server.
     server: Hmac<Sha256>,
     /// Key of the frames' tags.
     session: [u8; MAC_BYTES],

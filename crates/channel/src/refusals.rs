@@ -8,14 +8,12 @@ use std::time::{Duration, Instant};
 use crate::event::Event;
 use crate::gate::Origin;
 
-/// Length of a window.
 pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 /// Refusals of a window that are reported one by one.
 pub(crate) const TOLD: u64 = 5;
 /// Maximum number of origins counted at a time.
 const ORIGINS: usize = 64;
 
-/// Refusals of one window.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
     begun: Option<Instant>,

@@ -36,7 +36,6 @@ pub struct Session {
     pub local: SocketAddr,
 }
 
-/// A listening server.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,

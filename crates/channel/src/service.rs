@@ -10,7 +10,6 @@ pub enum Service {
 }
 
 impl Service {
-    /// All services.
     pub const ALL: [Service; 2] = [Service::Measure, Service::Watch];
 
     /// First bytes of a connection.
@@ -29,7 +28,6 @@ impl Service {
         }
     }
 
-    /// The command that serves it.
     pub fn command(self) -> &'static str {
         match self {
             Service::Measure => "overlane measure serve",
