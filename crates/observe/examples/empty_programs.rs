@@ -3,7 +3,7 @@
 //! - `empty_programs calls` prints what a call takes, and how long it takes to attach and to
 //!   detach, by trace point and by function. A kernel, or what guards it, may refuse functions.
 //! - `empty_programs hold trace-points|functions` attaches all of one kind, says so, and holds
-//!   them until it is killed. `scripts/bench-watch --empty` puts a load beside it.
+//!   them until it is killed. `bench/watch --empty` puts a load beside it.
 
 use std::ffi::OsStr;
 use std::time::{Duration, Instant};
@@ -41,7 +41,6 @@ fn load(prefix: &str) -> Outcome<(Object, Vec<String>)> {
     Ok((bpf_load::load(object)?, left_out))
 }
 
-/// Attaches all that are loaded.
 fn attach(object: &mut Object, prefix: &str, left_out: &[String]) -> Outcome<Vec<Link>> {
     let mut links = Vec::new();
     for program in object.progs_mut() {

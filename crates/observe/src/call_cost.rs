@@ -50,7 +50,6 @@ pub fn call_cost(
     Ok(each(differences))
 }
 
-/// Returns the median difference per call.
 fn each(mut differences: Vec<i128>) -> Duration {
     differences.sort_unstable();
     // The median ignores measurements that were disturbed by other work.

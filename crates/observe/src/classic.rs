@@ -25,7 +25,6 @@ pub(crate) struct Extended {
     pub from: u8,
     /// Offset from a pointer in bytes, or jump distance in instructions.
     pub offset: i16,
-    /// Immediate value.
     pub immediate: i32,
 }
 
@@ -87,7 +86,6 @@ pub(crate) enum TranslateError {
     Outside { at: usize },
 }
 
-/// Target of a jump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
     /// An instruction of the classic program.
@@ -207,7 +205,6 @@ impl Translation {
         self.made.push(Extended { code, to, from, offset, immediate });
     }
 
-    /// Sets a register to a constant.
     fn set(&mut self, register: u8, k: u32) {
         self.put(ALU | MOV, register, 0, 0, k as i32);
     }

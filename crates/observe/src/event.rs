@@ -23,9 +23,7 @@ pub enum Kind {
     Gro,
     /// Passed to the protocol handlers of a device.
     Received,
-    /// Queued to a socket.
     Socket,
-    /// Read from a socket.
     Read,
     /// Freed as dropped (`kfree_skb`).
     Dropped,
@@ -64,15 +62,12 @@ pub enum Checksum {
 /// Flow and IP headers of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flow {
-    /// Source address.
     pub source: IpAddr,
-    /// Destination address.
     pub destination: IpAddr,
     /// IP protocol number.
     pub protocol: u8,
     /// Source and destination port of TCP and UDP; 0 if there are none.
     pub ports: (u16, u16),
-    /// TCP flags.
     pub tcp_flags: u8,
     /// TCP sequence number.
     pub sequence: u32,
@@ -113,7 +108,6 @@ impl Flow {
         })
     }
 
-    /// Returns the name of the protocol, or its number.
     pub fn protocol_name(&self) -> String {
         match self.protocol {
             1 => "icmp".to_owned(),
@@ -186,27 +180,22 @@ impl Encapsulation {
 /// The outer headers of a packet in a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tunnel {
-    /// Kind of the tunnel.
     pub encapsulation: Encapsulation,
     /// VNI of VXLAN or Geneve, 24 bits; key of GRE, if it has one.
     pub vni: Option<u32>,
-    /// Outer flow.
     pub outer: Flow,
 }
 
 /// The first header of a packet's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Link {
-    /// An Ethernet header.
     Ethernet,
-    /// An IP header.
     Ip,
 }
 
 /// A packet's headers, with the payload that was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Headers {
-    /// The first header.
     pub link: Link,
     /// The bytes.
     pub bytes: Vec<u8>,
@@ -215,7 +204,6 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// Parses the headers that follow an event.
     fn parse(bytes: &[u8]) -> Option<Headers> {
         let head = bytes.get(EVENT_BYTES..SNAPSHOT_HEAD)?;
         let begin = usize::from(u16::from_ne_bytes([head[2], head[3]]));
@@ -250,21 +238,15 @@ pub struct Event {
     /// For a GSO packet: payload bytes of each packet that it stands for, and their number; `None`:
     /// not a GSO packet.
     pub gso: Option<(u16, u16)>,
-    /// The type of event.
     pub kind: Kind,
-    /// State of its checksum.
     pub checksum: Checksum,
     /// Conntrack state (`enum ip_conntrack_info`).
     pub conntrack: Option<u8>,
-    /// Mark of the packet.
     pub mark: u32,
-    /// The CPU that processed it.
     pub cpu: u32,
-    /// Process that read it, and its command.
     pub process: Option<(u32, String)>,
     /// The packet's own (inner) addresses; `None` if a tunnel carries something other than IP.
     pub flow: Option<Flow>,
-    /// The tunnel around it, if any.
     pub tunnel: Option<Tunnel>,
     /// Its headers, if they are wanted and readable.
     pub headers: Option<Headers>,

@@ -20,7 +20,7 @@ const fn of(
 }
 
 /// Reasons from `include/net/dropreason-core.h` (Linux 6.18) that packets of an overlay can meet.
-const EXPLANATIONS: &[Explanation] = &[
+pub const EXPLANATIONS: &[Explanation] = &[
     of(
         bpf_load::NOT_TOLD,
         None,

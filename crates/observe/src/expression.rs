@@ -48,7 +48,6 @@ impl From<TranslateError> for ExpressionError {
     }
 }
 
-/// A compiled expression.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Expression {
     text: String,

@@ -24,7 +24,6 @@ pub struct PatternError {
     problem: String,
 }
 
-/// One end of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct End {
     /// Address and prefix length; `None`: any.
@@ -190,7 +189,6 @@ pub struct Filter {
     pub netns: Vec<u32>,
     /// Sample rate: one packet in this many; at least 1.
     pub sample: u32,
-    /// Report only drops.
     pub drops_only: bool,
     /// Match only packets that satisfy this expression, by their own or the tunnel's headers.
     pub expression: Option<Expression>,

@@ -14,7 +14,6 @@ use crate::told::Addresses;
 pub struct FlowId {
     /// Source address; of the inner packet if it is in a tunnel.
     pub source: IpAddr,
-    /// Destination address.
     pub destination: IpAddr,
     /// Source and destination port of TCP and UDP; 0 if there are none.
     pub ports: (u16, u16),
@@ -33,7 +32,6 @@ impl FlowId {
         FlowId { source, destination, ports, protocol, encapsulation: None, vni: None }
     }
 
-    /// Returns the addresses for display.
     pub fn addresses(&self) -> Addresses {
         Addresses::from(&Flow {
             source: self.source,

@@ -55,7 +55,6 @@ pub struct FlowCount {
 /// All counts at one time.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FlowsReading {
-    /// By flow.
     pub flows: BTreeMap<FlowId, FlowCount>,
     /// Packets of flows for which the map had no room.
     pub uncounted: u64,
@@ -196,7 +195,6 @@ impl FlowCounter {
     }
 }
 
-/// An entry of the map.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     count: Count,

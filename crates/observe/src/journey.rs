@@ -6,7 +6,6 @@ use crate::pieces::{Datagram, Pieces};
 /// A packet at one place on its journey.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// Index of the leg in the journey.
     pub leg: usize,
     /// The packet's headers and state there.
     pub event: Event,
@@ -41,13 +40,11 @@ pub enum Ending {
     Left(String),
     /// The kernel freed it after use.
     Consumed,
-    /// It was cut into segments.
     Cut,
     /// It was cut into IP fragments.
     Fragmented,
     /// It was reassembled with the other fragments.
     Reassembled,
-    /// It was merged into the packet of this journey.
     MergedInto(u64),
     /// It was not seen again.
     Unseen,
@@ -112,18 +109,15 @@ impl Journey {
         self.legs.iter().enumerate().all(is_over)
     }
 
-    /// Returns the last event of a leg that has a place.
     pub(crate) fn last_place(&self, leg: usize) -> Option<&Event> {
         let of_it = self.steps.iter().rev().filter(|step| step.leg == leg);
         of_it.map(|step| &step.event).find(|event| event.kind != Kind::Consumed)
     }
 
-    /// Returns the fragments that a leg is.
     pub(crate) fn pieces(&self, leg: usize) -> Pieces {
         self.last_place(leg).map(Pieces::of).unwrap_or_default()
     }
 
-    /// Returns whether fragments of the leg were seen.
     pub(crate) fn is_fragmented(&self, leg: usize) -> bool {
         let mut parts = self.legs.iter().enumerate();
         parts.any(|(at, part)| {
@@ -131,7 +125,6 @@ impl Journey {
         })
     }
 
-    /// Returns the last event of a leg.
     pub(crate) fn last(&self, leg: usize) -> Option<&Event> {
         self.steps.iter().rev().find(|step| step.leg == leg).map(|step| &step.event)
     }

@@ -198,7 +198,6 @@ impl Journeys {
         self.under_way.values().any(is)
     }
 
-    /// Ends all journeys.
     pub fn finish(self) -> Vec<Journey> {
         self.ended_by(&Ending::Unseen)
     }
@@ -553,7 +552,6 @@ impl Journeys {
         Some(under.journey)
     }
 
-    /// Removes and returns the journey if all its legs have ended.
     fn end_of(&mut self, number: u64) -> Option<Journey> {
         let journey = self.open.get(&number)?;
         // Other copies, segments or fragments are still under way.

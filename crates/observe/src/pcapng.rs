@@ -30,7 +30,6 @@ const LONGEST_OPTION: usize = 0xfffc;
 /// Link type (the registry of LINKTYPE_ values).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LinkType {
-    /// An Ethernet header.
     Ethernet = 1,
     /// An IPv4 or IPv6 header.
     Raw = 101,
@@ -47,7 +46,6 @@ pub enum Direction {
     Outbound = 2,
 }
 
-/// A packet at an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnhancedPacket<'a> {
     /// Number of the interface block, from 0, in the order of the file.
@@ -59,7 +57,6 @@ pub struct EnhancedPacket<'a> {
     /// Original length of the packet, bytes.
     pub length: u32,
     pub direction: Direction,
-    /// Comments for the reader.
     pub comments: &'a [String],
 }
 
@@ -91,7 +88,6 @@ pub fn interface(link: LinkType, name: &str, description: &str) -> Vec<u8> {
 }
 
 impl EnhancedPacket<'_> {
-    /// Returns the packet block.
     pub fn block(&self) -> Vec<u8> {
         let mut body = Vec::new();
         body.extend(self.interface.to_le_bytes());

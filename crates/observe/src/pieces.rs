@@ -15,7 +15,6 @@ pub(crate) struct Datagram {
     protocol: Option<u8>,
 }
 
-/// A fragment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Piece {
     pub of: Datagram,

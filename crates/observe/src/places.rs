@@ -104,7 +104,6 @@ impl Places {
         places
     }
 
-    /// Adds these namespaces.
     #[must_use]
     pub fn with(mut self, namespaces: impl IntoIterator<Item = NetNs>) -> Places {
         let others = namespaces.into_iter().map(|netns| (None, netns));

@@ -109,7 +109,6 @@ pub enum Side {
 }
 
 impl Side {
-    /// Returns the name for display.
     pub fn name(self) -> &'static str {
         match self {
             Side::Rx => "rx",

@@ -286,7 +286,6 @@ impl Packet {
         }
     }
 
-    /// Returns whether any leg was dropped.
     pub fn is_dropped(&self) -> bool {
         self.legs.iter().any(|leg| matches!(leg.ending, PacketEnding::Dropped { .. }))
     }

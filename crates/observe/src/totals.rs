@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use exposition::{Bounded, Histogram, Page};
+use foreign::metrics::{Bounded, Histogram, Page};
 use netstate::Counters;
 
 use crate::drops::Dropped;

@@ -65,12 +65,7 @@ pub enum TraceError {
     Sys(#[from] sys::Error),
     /// A map or the ring of events failed.
     #[error("{operation}: {error}")]
-    Bpf {
-        /// The failed operation.
-        operation: &'static str,
-        /// The error of libbpf.
-        error: libbpf_rs::Error,
-    },
+    Bpf { operation: &'static str, error: libbpf_rs::Error },
 }
 
 fn failed(operation: &'static str) -> impl Fn(libbpf_rs::Error) -> TraceError {
@@ -335,7 +330,6 @@ impl Tracer {
         Ok(Cost { runs, took: Duration::from_nanos(u64::try_from(took).unwrap_or(u64::MAX)) })
     }
 
-    /// Returns the filter.
     pub(crate) fn filter(&self) -> &Filter {
         &self.filter
     }

@@ -58,7 +58,6 @@ pub(crate) struct OneWay<'a> {
 }
 
 impl<'a> OneWay<'a> {
-    /// Returns its places with their statistics.
     pub fn hops(&self) -> impl Iterator<Item = (&'a Place, &'a Seen)> {
         self.places.iter().zip(self.seen)
     }
@@ -145,7 +144,6 @@ pub(crate) fn places(journey: &Journey) -> impl Iterator<Item = Place> {
 }
 
 impl Ways {
-    /// Adds the journey of a packet.
     pub fn add(&mut self, journey: &Journey, names: &dyn Names) {
         let (stays, ending) = stays(journey);
         // Only the free was seen, so there is no path.

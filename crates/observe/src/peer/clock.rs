@@ -26,7 +26,6 @@ pub struct Exchange {
     pub returned: i64,
 }
 
-/// Offset of another clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offset {
     /// How far it is ahead of this machine's, ns; negative: behind.

@@ -11,18 +11,14 @@ use crate::flow_id::FlowId;
 use crate::flows::{Count, FlowCount, FlowsReading};
 use crate::peer_seen::{Direction, FlowSeen};
 
-/// Counts of one round.
 #[derive(Debug)]
 pub(super) struct Round {
-    /// First read here.
     pub here: FlowsReading,
-    /// First read there.
     pub there: Sample,
     /// Second read here, after packets that had left there have arrived.
     pub here_settled: FlowsReading,
     /// Second read there, after packets that had left here have arrived.
     pub there_settled: Sample,
-    /// Last read here.
     pub here_last: FlowsReading,
 }
 
@@ -159,7 +155,6 @@ impl Compared {
         true
     }
 
-    /// Returns the flows for display.
     pub fn seen(&self) -> Vec<FlowSeen> {
         let mut seen = Vec::new();
         for (flow, both) in &self.flows {

@@ -19,7 +19,6 @@ pub(crate) const NAME: usize = 64;
 /// Maximum number of names of places per flow.
 const MOST_NAMES: usize = 32;
 
-/// A request of the client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum Request {
@@ -29,7 +28,6 @@ pub enum Request {
     Sample,
 }
 
-/// A reply of the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum Reply {
@@ -98,10 +96,25 @@ impl Asked {
             }
         };
         let patterns = self.flows.iter().map(|flow| {
-            Ok(FlowPattern { from: end(flow.from)?, to: end(flow.to)?, protocol: flow.protocol })
+            let (from, to) = (end(flow.from)?, end(flow.to)?);
+            // One pattern, or two halves of the address space, would ask for all flows.
+            if self.vni.is_none() && !narrows(&from) && !narrows(&to) {
+                return Err(
+                    "a flow with neither a port nor a network of an end: give a port, or a \
+                    prefix length of at least 8 (IPv4) or 32 (IPv6)"
+                        .to_owned(),
+                );
+            }
+            Ok(FlowPattern { from, to, protocol: flow.protocol })
         });
         patterns.collect()
     }
+}
+
+/// Whether an end leaves most addresses or ports out.
+fn narrows(end: &End) -> bool {
+    let least = |address: IpAddr| if address.is_ipv4() { 8 } else { 32 };
+    end.port.is_some() || end.network.is_some_and(|(address, prefix)| prefix >= least(address))
 }
 
 /// Counts of the flows that were asked for, at one time.
@@ -126,9 +139,7 @@ pub struct Sample {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Told {
-    /// The flow.
     pub flow: FlowId,
-    /// Counts of the flow.
     pub count: FlowCount,
     /// Hops of one of its packets, in order: namespace, device, side.
     pub hops: Vec<String>,
@@ -220,6 +231,16 @@ mod tests {
         let of = |flows| Asked { flows, vni: None };
         assert!(of(vec![pattern(33)]).patterns().unwrap_err().contains("10.0.0.1/33"));
         assert!(of(vec![pattern(32); 9]).patterns().unwrap_err().contains("9 flows"));
+        // All flows by another name.
+        for all in [0, 1, 7] {
+            assert!(
+                of(vec![pattern(all)]).patterns().unwrap_err().contains("neither a port"),
+                "/{all}"
+            );
+        }
+        assert!(of(vec![pattern(8)]).patterns().is_ok());
+        let in_a_tunnel = Asked { flows: vec![pattern(0)], vni: Some(42) };
+        assert!(in_a_tunnel.patterns().is_ok());
     }
 
     #[test]

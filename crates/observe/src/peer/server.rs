@@ -20,7 +20,6 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// start.
 const REQUESTS_PER_S: u32 = 100;
 
-/// A listening server.
 #[derive(Debug)]
 pub struct PeerServer {
     listening: channel::Server,

@@ -38,12 +38,10 @@ pub struct Case {
     pub reason: &'static str,
     /// Host and device; `None`: the kernel has it at no device.
     pub place: (&'static str, Option<&'static str>),
-    /// Makes the fault.
     pub make: for<'n> fn(Bed<'n>) -> Round<'n>,
 }
 
 impl<'n> Bed<'n> {
-    /// Runs a program in a host.
     fn run(&self, host: &str, program: &str, arguments: &str) {
         let mut command = Command::new(program);
         command.args(arguments.split(' '));

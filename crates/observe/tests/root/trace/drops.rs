@@ -2,7 +2,7 @@
 
 use lab::Network;
 use observe::Packet;
-use test_support::{left_out, require};
+use test_support::{left_out, require, some_at_once};
 use testbed::Offload;
 
 use super::cases::{Bed, CASES, Case};
@@ -62,12 +62,15 @@ fn run(case: &Case) -> Result<(Told, String), String> {
 #[test]
 fn every_drop_is_told_with_its_reason_and_place() {
     let machine = require!(privileged());
-    let (mut table, mut problems) = (Vec::new(), Vec::new());
-    for case in CASES {
-        if let Err(unsupported) = lab::find(case.mode).unwrap().probe(&machine) {
-            left_out(&format!("{}: {}", case.name, unsupported.reason));
-            continue;
-        }
+    let is_possible = |case: &&Case| {
+        let probed = lab::find(case.mode).unwrap().probe(&machine);
+        let missing = probed.err();
+        missing.iter().for_each(|missing| left_out(&format!("{}: {}", case.name, missing.reason)));
+        missing.is_none()
+    };
+    let cases: Vec<&Case> = CASES.iter().filter(is_possible).collect();
+    let lines = some_at_once(&cases, |case| {
+        let mut problems = Vec::new();
         let (host, device) = case.place;
         let place = format!("{host} {}", device.unwrap_or("-"));
         let (is_told, function) = match run(case) {
@@ -78,10 +81,13 @@ fn every_drop_is_told_with_its_reason_and_place() {
             }
         };
         let Case { name, check, mode, reason, .. } = case;
-        table.push(format!(
+        let line = format!(
             "{name:<41} {check:<6} {mode:<13} {reason:<25} {place:<17} {is_told:<6} {function}"
-        ));
-    }
+        );
+        (line, problems)
+    });
+    let (table, problems): (Vec<_>, Vec<_>) = lines.into_iter().unzip();
+    let problems = problems.concat();
     println!(
         "{:<41} {:<6} {:<13} {:<25} {:<17} named  by",
         "case", "check", "mode", "reason", "where"

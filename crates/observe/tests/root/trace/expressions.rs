@@ -19,7 +19,6 @@ fn filter(network: &Network, text: &str) -> Filter {
     }
 }
 
-/// Whether this machine has libpcap.
 fn libpcap() -> Result<(), String> {
     Expression::compile("ip").map(|_| ()).map_err(|error| error.to_string())
 }

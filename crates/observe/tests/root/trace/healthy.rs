@@ -14,7 +14,6 @@ const DATAGRAMS: usize = 1000;
 /// Most bytes of a segment; the kernel counts those that were sent again one by one.
 const SEGMENT_BYTES: usize = 1460;
 
-/// A counter of a protocol in a host.
 pub fn counted(host: &testbed::Host, protocol: &str, name: &str) -> u64 {
     let text = host.netns().run(|| std::fs::read_to_string("/proc/thread-self/net/snmp"));
     let text = text.unwrap().unwrap();

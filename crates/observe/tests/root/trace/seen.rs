@@ -161,7 +161,6 @@ pub fn inode(host: &Host) -> u32 {
     u32::try_from(host.netns().inode()).unwrap()
 }
 
-/// Whether it begins in the socket of a host.
 pub fn begins_in(packet: &Packet, host: &str) -> bool {
     packet.steps.first().is_some_and(|step| step.what == "queued" && step.namespace == host)
 }
@@ -205,7 +204,6 @@ pub fn drops(packet: &Packet) -> impl Iterator<Item = (&PacketStep, &str, &str)>
     })
 }
 
-/// Whether it was at a device.
 pub fn was_at(packet: &Packet, host: &str, device: &str) -> bool {
     steps_at(packet, host, device).next().is_some()
 }

@@ -26,7 +26,6 @@ pub fn port() -> u16 {
     15_000 + (of_process + NEXT.fetch_add(1, Ordering::Relaxed)) % 15_000
 }
 
-/// A socket of the host for datagrams from this port.
 pub fn datagrams(host: &Host, port: u16) -> UdpSocket {
     let at = (Ipv4Addr::UNSPECIFIED, port);
     host.netns().run(|| bound(|| UdpSocket::bind(at))).unwrap()
@@ -84,7 +83,6 @@ impl Datagrams {
         let _ = self.client.send_to(&vec![7; bytes], self.target);
     }
 
-    /// Whether one was there to be read.
     pub fn receive(&self) -> bool {
         self.server.recv(&mut [0; 65_536]).is_ok()
     }
