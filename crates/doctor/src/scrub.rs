@@ -1,16 +1,15 @@
 //! Removes data from a saved host that identifies its owner, so that the host can be published.
 //!
 //! Every field is named here, so that a new field does not compile until it is handled. Addresses
-//! and names get pseudonyms, which are the same everywhere. Texts from a list (kinds, drivers,
-//! features) stay if they are on it. Other texts are parsed and rebuilt, or removed. The diagnosis
-//! stays the same, on objects with other names.
+//! and names get pseudonyms, which are the same everywhere. Identifiers of the kernel (kinds,
+//! drivers, features) stay if they have the form of one. Other texts are parsed and rebuilt, or
+//! removed. The diagnosis stays the same, on objects with other names.
 //!
-//! Numbers stay (counters, sizes, indexes, ports, VNIs, process IDs, times), and listed words.
+//! Numbers stay (counters, sizes, indexes, ports, VNIs, process IDs, times).
 //! `docs/src/design/hostile-files.md` has the table.
 
 mod address;
 mod name;
-mod words;
 
 use std::collections::BTreeMap;
 
@@ -37,6 +36,8 @@ use name::Names;
 const ATTEMPTS: usize = 8;
 /// Most rules that replace one rule which matches name prefixes.
 const MOST_RULES: usize = 1000;
+/// The device that every namespace has.
+const LOOPBACK: &str = "lo";
 /// Label of the reader's own namespace.
 const HERE: &str = "here";
 
@@ -71,8 +72,6 @@ struct Scrubber {
     chains: Names,
     datapaths: Names,
     interrupts: BTreeMap<String, String>,
-    /// Number of interrupt names with the same pseudonym.
-    alike: BTreeMap<String, u32>,
     inodes: BTreeMap<u64, u64>,
 }
 
@@ -97,7 +96,7 @@ impl Scrubber {
     }
 
     fn device_name(&mut self, name: &str, kind: Option<&str>) -> String {
-        self.devices.get(name, name::stem(kind), name::is_common_device(name))
+        self.devices.get(name, name::stem(kind), name == LOOPBACK)
     }
 
     fn host(&mut self, host: &mut Host) {
@@ -155,9 +154,9 @@ impl Scrubber {
                 os,
                 hypervisor,
             } = facts;
-            *cpu_model = name::words_of(cpu_model, words::CPUS, false);
+            *cpu_model = "removed".to_owned();
             *kernel_release = name::release(kernel_release);
-            *os = name::words_of(os, words::SYSTEMS, true);
+            *os = "removed".to_owned();
             *hypervisor = hypervisor.as_deref().map(name::hypervisor);
         });
         let kept = std::mem::take(sysctls).into_iter().filter_map(|(key, value)| {
@@ -182,29 +181,18 @@ impl Scrubber {
         });
         nodes.values_mut().for_each(|cpus| *cpus = name::cpus(cpus));
         if let Some(Scaling { driver, governors }) = scaling {
-            *driver = name::word(driver, words::SCALING);
+            *driver = name::identifier(driver);
             for (governor, count) in std::mem::take(governors) {
-                let all = governors.entry(name::word(&governor, words::GOVERNORS)).or_default();
+                let all = governors.entry(name::identifier(&governor)).or_default();
                 *all = count.saturating_add(*all);
             }
         }
     }
 
-    /// Returns the pseudonym of an interrupt. Different interrupts stay different.
     fn interrupt_name(&mut self, name: &str) -> String {
-        if let Some(known) = self.interrupts.get(name) {
-            return known.clone();
-        }
-        let mut other = name::interrupt(name, &self.devices);
-        // Reduced names may coincide.
-        let count = self.alike.entry(other.clone()).or_insert(0_u32);
-        *count += 1;
-        if *count > 1 {
-            // No parsed name contains this mark.
-            other = format!("{other}#{count}");
-        }
-        self.interrupts.insert(name.to_owned(), other.clone());
-        other
+        let number = self.interrupts.len() + 1;
+        let other = || name::interrupt(name, number, &self.devices);
+        self.interrupts.entry(name.to_owned()).or_insert_with(other).clone()
     }
 
     /// Returns another number in the kernel's range for namespaces.
@@ -280,7 +268,7 @@ impl Scrubber {
             for Qdisc { link: _, kind, handle: _, drops: _, requeues: _, queued: _ } in
                 before.iter_mut().chain(after)
             {
-                *kind = name::word(kind, words::QDISCS);
+                *kind = name::identifier(kind);
             }
         });
         read(udp_sockets, |all| {
@@ -293,7 +281,7 @@ impl Scrubber {
         read(conntrack, |_| {});
         read(chains, |all| {
             for Chain { family, table, chain } in all {
-                *family = name::word(family, words::FAMILIES);
+                *family = name::identifier(family);
                 *table = self.table(table);
                 *chain = self.chain(chain);
             }
@@ -355,10 +343,10 @@ impl Scrubber {
             counters: _,
         } = interface;
         *name = self.device_name(name, kind.as_deref());
-        *kind = kind.as_deref().map(|kind| name::word(kind, words::KINDS));
+        *kind = kind.as_deref().map(name::identifier);
         *mac = mac.map(|mac| self.addresses.mac(mac));
-        *qdisc = qdisc.as_deref().map(|kind| name::word(kind, words::QDISCS));
-        *bus = bus.as_deref().map(|bus| name::word(bus, words::BUSES));
+        *qdisc = qdisc.as_deref().map(name::identifier);
+        *bus = bus.as_deref().map(name::identifier);
         if let Some(vxlan) = vxlan {
             let Vxlan {
                 vni: _,
@@ -391,10 +379,10 @@ impl Scrubber {
             udp4_hash: _,
         } = device;
         *link_namespace = link_namespace.map(|inode| self.inode(inode));
-        *driver = driver.as_deref().map(|driver| name::word(driver, words::DRIVERS));
+        *driver = driver.as_deref().map(name::identifier);
         if let Some(features) = features {
-            // No check uses a feature that is not on the list.
-            read(features, |all| all.retain(|name, _| words::FEATURES.contains(&name.as_str())));
+            // Nobody but the kernel names features. Other texts come from a changed file.
+            read(features, |all| all.retain(|name, _| name::is_identifier(name)));
         }
         for mask in rps.iter_mut().flatten() {
             *mask = name::mask(mask);
@@ -406,17 +394,18 @@ impl Scrubber {
     }
 
     fn program(&mut self, command: &str) -> String {
-        self.programs.get(command, "program", words::PROGRAMS.contains(&command))
+        let (stem, stays) = name::program(command);
+        self.programs.get(command, stem, stays)
     }
 
     /// Keeps `nat` in the pseudonym: checks recognise address translation by the table's name.
     fn table(&mut self, table: &str) -> String {
         let stem = if table.to_ascii_lowercase().contains("nat") { "nat-table" } else { "table" };
-        self.tables.get(table, stem, words::TABLES.contains(&table))
+        self.tables.get(table, stem, false)
     }
 
     fn chain(&mut self, chain: &str) -> String {
-        self.chains.get(chain, "chain", words::CHAINS.contains(&chain))
+        self.chains.get(chain, "chain", false)
     }
 
     fn datapath(&mut self, name: &str) -> String {
@@ -424,7 +413,7 @@ impl Scrubber {
             Some(("system", _)) => "system@dp",
             _ => "netdev@dp",
         };
-        self.datapaths.get(name, stem, ["system@ovs-system", "netdev@ovs-netdev"].contains(&name))
+        self.datapaths.get(name, stem, false)
     }
 
     /// Replaces a rule that matches a name prefix by one rule for each matching device of the
@@ -450,7 +439,7 @@ impl Scrubber {
         };
         let (inputs, outputs) = (matches(input), matches(output));
         let (table, chain) = (self.table(table), self.chain(chain));
-        let family = name::word(family, words::FAMILIES);
+        let family = name::identifier(family);
         let pairs =
             inputs.iter().flat_map(|input| outputs.iter().map(move |output| (input, output)));
         pairs

@@ -1,5 +1,7 @@
 //! OV050: receive or transmit errors of a device increase.
 
+use netstate::interface::Counters;
+
 use super::{Check, Cost, Outcome, Severity, View};
 
 pub(super) const CHECK: Check = Check {
@@ -26,14 +28,22 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         outcome.add(
             CHECK
                 .on(spot)
-                .evidence(
-                    format!(
-                        "rx_errors +{} (crc +{}), tx_errors +{} (carrier +{})",
-                        moved.rx_errors, moved.rx_crc, moved.tx_errors, moved.tx_carrier
-                    ),
-                    "IFLA_STATS64",
-                )
+                .evidence(text(&moved), "IFLA_STATS64")
                 .cost(Cost::of_packets(errors, all, "packets")),
         );
     }
+}
+
+/// Lists the counters that increased.
+fn text(moved: &Counters) -> String {
+    let side = |name: &str, errors: u64, kind: &str, of_kind: u64| match (errors, of_kind) {
+        (0, _) => None,
+        (_, 0) => Some(format!("{name} +{errors}")),
+        _ => Some(format!("{name} +{errors} ({kind} +{of_kind})")),
+    };
+    let sides = [
+        side("rx_errors", moved.rx_errors, "crc", moved.rx_crc),
+        side("tx_errors", moved.tx_errors, "carrier", moved.tx_carrier),
+    ];
+    sides.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

@@ -17,6 +17,7 @@ mod device_errors;
 mod duplicate_address;
 mod duplicate_mac;
 mod enic_interrupts;
+mod entry_contradicts;
 mod far_end;
 mod fdb_missing;
 mod fdb_own_address;
@@ -36,12 +37,14 @@ mod neighbour_table_full;
 mod netdev_max_backlog;
 mod nic_gro;
 mod nic_segmentation;
+mod not_forwarding;
 mod numa_distance;
 mod overlay_extent;
 mod overlay_mss;
 mod overlay_mtu;
 mod overlay_mtu_differs;
 mod ovs_user_space;
+mod path_mtu;
 mod pmtu_discovery_off;
 mod powersave;
 mod qdisc_drops;
@@ -159,6 +162,9 @@ pub const CHECKS: &[Check] = &[
     lost_upcalls::CHECK,
     reassembly_memory::CHECK,
     tap_without_vhost::CHECK,
+    not_forwarding::CHECK,
+    entry_contradicts::CHECK,
+    path_mtu::CHECK,
 ];
 
 /// Returns a check by code, ignoring case.

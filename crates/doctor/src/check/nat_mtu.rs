@@ -80,10 +80,17 @@ pub(super) const CLAMP_RISK: &str =
 /// Returns the command that clamps the MSS of packets forwarded by a device, and its undo.
 pub(super) fn clamp(small: Spot<'_>) -> (String, String) {
     let (name, path) = (small.name(), small.namespace.path.as_deref());
+    // nft has no way to write a quote inside a string, so such a name would end it. The number
+    // means the same device until it is removed.
+    let (out, into) = if name.contains(['"', '\\']) || name.chars().any(char::is_control) {
+        (format!("oif {}", small.interface.index), format!("iif {}", small.interface.index))
+    } else {
+        (format!("oifname \"{name}\""), format!("iifname \"{name}\""))
+    };
     let rules = format!(
         "table inet overlane_mss {{ chain forward {{ type filter hook forward priority \
-         mangle; oifname \"{name}\" tcp flags syn tcp option maxseg size set rt mtu; iifname \
-         \"{name}\" tcp flags syn tcp option maxseg size set rt mtu; }}; }}"
+         mangle; {out} tcp flags syn tcp option maxseg size set rt mtu; {into} tcp flags syn tcp \
+         option maxseg size set rt mtu; }}; }}"
     );
     let undo = inside(path, "nft delete table inet overlane_mss");
     (inside(path, &format!("nft {}", quote(&rules))), undo)

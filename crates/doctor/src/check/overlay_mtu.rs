@@ -30,9 +30,9 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             // Packets to a remote on this host leave by no wire.
             .filter(|underlay| !underlay.nic.interface.loopback)
             .map(|underlay| {
-                let link = underlay.nic.interface.mtu;
-                // The route, or a learned path MTU, may be smaller than the device's MTU.
-                let mtu = underlay.way.mtu.filter(|mtu| *mtu < link).unwrap_or(link);
+                // A smaller MTU of the route is a finding of its own: it may be a learned one that
+                // expires, for which devices must not be changed.
+                let mtu = underlay.nic.interface.mtu;
                 (mtu.saturating_sub(vxlan_overhead(underlay.remote)), mtu, underlay)
             })
             .min_by_key(|(room, ..)| *room);

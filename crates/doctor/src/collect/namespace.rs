@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use netstate::Netlink;
 use netstate::conntrack::{Conntrack, ConntrackFiles};
+use netstate::entry::{Knowledge, Neighbour};
 use netstate::interface::{Counters, Interface};
 use netstate::netfilter::{Clamp, base_chains, legacy_clamps, legacy_tables, nft_clamps};
 use netstate::openvswitch::{self, Datapaths};
@@ -150,6 +151,7 @@ struct Moving {
     reassembly: Result<Reassembly, String>,
     qdiscs: Result<Vec<Qdisc>, String>,
     links: Result<BTreeMap<u32, Counters>, String>,
+    neighbours: Result<Vec<Neighbour>, String>,
     datapaths: Result<Datapaths, String>,
 }
 
@@ -178,6 +180,10 @@ fn moving(subject: &Subject) -> Moving {
             .as_ref()
             .map_err(Clone::clone)
             .and_then(|netlink| netlink.qdiscs().map_err(|error| error.to_string())),
+        neighbours: netlink
+            .as_ref()
+            .map_err(Clone::clone)
+            .and_then(|netlink| netlink.neighbours().map_err(|error| error.to_string())),
         links: netlink.and_then(|netlink| of_links(&netlink)),
         datapaths: openvswitch::datapaths(&daemons).map_err(|error| error.to_string()),
     }
@@ -209,6 +215,12 @@ impl Later {
                 second(&mut namespace.qdiscs, moving.qdiscs);
                 second(&mut namespace.datapaths, moving.datapaths);
                 namespace.later = Reading::from_result(moving.links);
+                // Without the second reading, incomplete entries keep their state.
+                if let (Reading::Read(before), Ok(after)) =
+                    (&mut namespace.neighbours, &moving.neighbours)
+                {
+                    unanswered(before, after);
+                }
             }
             Err(reason) => {
                 namespace.snmp = Reading::Unread(reason.clone());
@@ -218,6 +230,24 @@ impl Later {
                 namespace.datapaths = Reading::Unread(reason.clone());
                 namespace.later = Reading::Unread(reason);
             }
+        }
+    }
+}
+
+/// Marks neighbours as failed that did not answer between the two readings. While a program sends,
+/// the kernel starts again after each failure, so such a neighbour is mostly incomplete.
+fn unanswered(before: &mut [Neighbour], after: &[Neighbour]) {
+    let is_open =
+        |known: &Neighbour| matches!(known.knowledge, Knowledge::Incomplete | Knowledge::Failed);
+    let still: BTreeSet<(u32, IpAddr)> = after
+        .iter()
+        .filter(|known| is_open(known))
+        .map(|known| (known.link, known.address))
+        .collect();
+    for known in before {
+        let is_same = still.contains(&(known.link, known.address));
+        if known.knowledge == Knowledge::Incomplete && is_same {
+            known.knowledge = Knowledge::Failed;
         }
     }
 }
@@ -232,6 +262,15 @@ fn sysctls(interfaces: &[Interface]) -> BTreeMap<String, String> {
         // The kernel lacks this setting.
         if let Ok(value) = read_value(format!("/proc/sys/{path}")) {
             all.insert(path, value);
+        }
+    }
+    for interface in interfaces.iter().filter(|interface| !interface.loopback) {
+        let path = |key: &str| format!("net/ipv6/conf/{}/{key}", interface.name);
+        let keys = ["accept_ra", "forwarding"].map(path);
+        let is_one = |key: &String| read_value(format!("/proc/sys/{key}")).is_ok_and(|v| v == "1");
+        // With other values the device accepts router advertisements, or needs none.
+        if keys.iter().all(is_one) {
+            all.extend(keys.map(|key| (key, "1".to_owned())));
         }
     }
     all
@@ -381,5 +420,33 @@ pub(super) fn read_tunnels(subjects: &[Subject], namespaces: &mut [Namespace]) {
             tunnels.push(Tunnel { link: interface.index, underlay, ways });
         }
         namespace.tunnels = tunnels;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_neighbour_that_stays_incomplete_has_failed() {
+        let known = |last, knowledge| Neighbour {
+            link: 2,
+            address: IpAddr::from([10, 0, 0, last]),
+            mac: None,
+            knowledge,
+        };
+        let cases = [
+            ("incomplete twice", Knowledge::Incomplete, Some(Knowledge::Incomplete), true),
+            ("then failed", Knowledge::Incomplete, Some(Knowledge::Failed), true),
+            ("then usable", Knowledge::Incomplete, Some(Knowledge::Usable), false),
+            ("then gone", Knowledge::Incomplete, None, false),
+            ("stale twice", Knowledge::Stale, Some(Knowledge::Stale), false),
+        ];
+        for (name, first, second, has_failed) in cases {
+            let mut before = [known(7, first)];
+            let after: Vec<Neighbour> = second.map(|state| known(7, state)).into_iter().collect();
+            unanswered(&mut before, &after);
+            assert_eq!(before[0].knowledge == Knowledge::Failed, has_failed, "{name}");
+        }
     }
 }

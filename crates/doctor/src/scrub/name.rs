@@ -4,7 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netstate::cpu::parse_list;
 
-use super::words;
+/// Programs that checks recognize. Their names identify a product, not an owner.
+const PROGRAMS: [&str; 2] = ["ovs-vswitchd", "overlane"];
+/// Hypervisors. A text that contains one, in any case, becomes it.
+const HYPERVISORS: [&str; 8] =
+    ["Amazon", "Google", "KVM", "Microsoft", "QEMU", "VMware", "VirtualBox", "Xen"];
+/// Parts of an interrupt's name by which checks recognize a receive queue.
+const RECEIVE: [&str; 4] = ["mlx5_comp", "input", "ntfy", "rx"];
 
 /// Names of one kind and their pseudonyms.
 #[derive(Debug, Default)]
@@ -58,63 +64,35 @@ impl Names {
     }
 }
 
-/// Returns the text if it is on the list, else `other`.
-pub(super) fn word(text: &str, list: &[&str]) -> String {
-    (if list.contains(&text) { text } else { "other" }).to_owned()
+/// Returns an identifier of the kernel (a driver, a kind, a queueing discipline), else `other`.
+pub(super) fn identifier(text: &str) -> String {
+    (if is_identifier(text) { text } else { "other" }).to_owned()
 }
 
-/// Whether a device name is a common default with a small number: `eth0`, `br0`, `docker0`.
-pub(super) fn is_common_device(name: &str) -> bool {
-    const STEMS: &[&str] = &[
-        "lo",
-        "eth",
-        "nic",
-        "br",
-        "vxlan",
-        "veth",
-        "tap",
-        "tun",
-        "bond",
-        "team",
-        "dummy",
-        "ens",
-        "eno",
-        "wlan",
-        "docker",
-        "cni",
-        "virbr",
-        "vtep",
-        "kube-ipvs",
-        "ovs",
-        "flannel.",
-        "wg",
-        "ifb",
-        "gre",
-        "sit",
-        "ip6tnl",
-        "tunl",
-        "erspan",
-        "gretap",
-    ];
-    const WHOLE: &[&str] = &[
-        "lo",
-        "docker_gwbridge",
-        "ovs-system",
-        "ovs-netdev",
-        "br-int",
-        "br-ex",
-        "br-tun",
-        "br-phy",
-        "cilium_vxlan",
-        "cilium_host",
-        "cilium_net",
-        "vxlan.calico",
-        "vxlan_sys_4789",
-        "nodelocaldns",
-    ];
-    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
-    let digits = name.len() - stem.len();
-    WHOLE.contains(&name) || (1..=3).contains(&digits) && STEMS.contains(&stem)
+/// Whether a text has the form of an identifier of the kernel: letters, digits, `-` and `_`. The
+/// numbers and hexadecimal digits in it are too few for an address.
+pub(super) fn is_identifier(text: &str) -> bool {
+    let runs = |is: fn(char) -> bool| -> Vec<usize> {
+        text.split(|c: char| !is(c)).map(str::len).filter(|length| *length > 0).collect()
+    };
+    let digits = runs(|c| c.is_ascii_digit());
+    let hexadecimal = runs(|c| c.is_ascii_hexdigit());
+    let parts = || text.split(['-', '_']);
+    let like_numbers =
+        parts().filter(|part| part.bytes().all(|byte| byte.is_ascii_hexdigit())).count();
+    text.len() <= 40
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+        && parts().all(|part| !part.is_empty())
+        && digits.len() <= 2
+        && digits.iter().all(|length| *length <= 4)
+        && hexadecimal.iter().all(|length| *length < 7)
+        && like_numbers < 3
+}
+
+/// Returns the stem of a program's pseudonym, and whether the name stays.
+pub(super) fn program(command: &str) -> (&'static str, bool) {
+    let virtual_machine = command.starts_with("qemu") || command == "kvm";
+    (if virtual_machine { "qemu" } else { "program" }, PROGRAMS.contains(&command))
 }
 
 /// Returns the stem of a device's pseudonym.
@@ -129,28 +107,10 @@ pub(super) fn stem(kind: Option<&str>) -> &'static str {
     }
 }
 
-/// Returns the words of a text that are on the list, and with `numbers` one number of at most two
-/// digits, or two such numbers joined by a dot. `other` if nothing is left.
-pub(super) fn words_of(text: &str, list: &[&str], numbers: bool) -> String {
-    let small =
-        |part: &str| (1..=2).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit());
-    let is_number = |word: &str| match word.split_once('.') {
-        Some((major, minor)) => small(major) && small(minor),
-        None => small(word),
-    };
-    // Keep only one, because several could be parts of an address.
-    let mut numbers = numbers;
-    let kept = text
-        .split_whitespace()
-        .filter(|word| list.contains(word) || (is_number(word) && std::mem::take(&mut numbers)));
-    let kept = kept.take(12).collect::<Vec<_>>().join(" ");
-    if kept.is_empty() { "other".to_owned() } else { kept }
-}
-
 /// Returns the listed hypervisor that a text names.
 pub(super) fn hypervisor(text: &str) -> String {
     let text = text.to_ascii_lowercase();
-    let mut known = words::HYPERVISORS.iter();
+    let mut known = HYPERVISORS.iter();
     known.find(|name| text.contains(&name.to_ascii_lowercase())).unwrap_or(&"unknown").to_string()
 }
 
@@ -200,8 +160,15 @@ pub(super) fn reason(text: &str) -> String {
         return text.to_owned();
     }
     let phrase = PHRASES.iter().find(|phrase| text.contains(**phrase));
-    let name =
-        || text.split(|c: char| !c.is_ascii_alphanumeric()).find(|w| words::ERRORS.contains(w));
+    // Names of errors look like `EACCES`. One letter must not be hexadecimal.
+    let is_error = |word: &&str| {
+        let letters = word.bytes().all(|byte| byte.is_ascii_uppercase());
+        word.starts_with('E')
+            && (3..=15).contains(&word.len())
+            && letters
+            && word.bytes().any(|byte| !byte.is_ascii_hexdigit())
+    };
+    let name = || text.split(|c: char| !c.is_ascii_alphanumeric()).find(is_error);
     match phrase.copied().or_else(name) {
         Some(error) => format!("not read: {error}"),
         None => "not read, reason removed".to_owned(),
@@ -256,42 +223,15 @@ pub(super) fn cpus(text: &str) -> String {
     ranges.iter().map(range).collect::<Vec<_>>().join(",")
 }
 
-/// Returns an interrupt's name reduced to known driver words, small numbers, and its device's
-/// pseudonym. `view` recognises receive queues by a part of the name, which stays.
-pub(super) fn interrupt(text: &str, devices: &Names) -> String {
-    const PARTS: [&str; 4] = ["mlx5_comp", "input", "ntfy", "rx"];
-    let (mut out, rest) = match devices.beginning_of(text) {
-        Some(name) => (devices.known(name).unwrap_or("dev").to_owned(), &text[name.len()..]),
-        None => (String::new(), text),
-    };
-    let mut after_number = false;
-    for piece in rest.split_inclusive(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
-        let word = piece.trim_end_matches(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        let stem = word.trim_end_matches(|c: char| c.is_ascii_digit());
-        let digits = word.len() - stem.len();
-        let is_number = stem.is_empty() && (1..=3).contains(&digits);
-        let is_known = words::INTERRUPTS.contains(&stem) && digits <= 4;
-        // Consecutive numbers could be an address.
-        if word.is_empty() || is_known || is_number && !after_number {
-            out.push_str(word);
-        } else {
-            out.push('x');
-        }
-        after_number = stem.is_empty();
-        if let Some(mark) = piece[word.len()..].chars().next() {
-            out.push(if "-.:@/".contains(mark) { mark } else { '-' });
-        }
+/// Returns the pseudonym of an interrupt: its device's pseudonym, the part that marks a receive
+/// queue, and a number.
+pub(super) fn interrupt(text: &str, number: usize, devices: &Names) -> String {
+    let device = devices.beginning_of(text).and_then(|name| devices.known(name)).unwrap_or("irq");
+    let text = text.to_ascii_lowercase();
+    match RECEIVE.iter().find(|part| text.contains(**part)) {
+        Some(part) => format!("{device}-{part}-{number}"),
+        None => format!("{device}-{number}"),
     }
-    let has = |text: &str, part: &str| text.to_ascii_lowercase().contains(part);
-    if let Some(part) = PARTS
-        .iter()
-        .find(|part| has(text, part))
-        .filter(|_| !PARTS.iter().any(|part| has(&out, part)))
-    {
-        out.push('-');
-        out.push_str(part);
-    }
-    out
 }
 
 #[cfg(test)]
@@ -299,24 +239,48 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_common_stays_and_what_is_not_goes() {
-        for name in ["lo", "eth0", "br0", "docker0", "veth12", "vxlan100", "br-int"] {
-            assert!(is_common_device(name), "{name}");
+    fn identifiers_of_the_kernel_stay_and_addresses_do_not_pass_for_them() {
+        for word in [
+            "e1000e",
+            "mlx5_core",
+            "virtio_net",
+            "i40e",
+            "8139cp",
+            "fq_codel",
+            "ip6tables-legacy",
+            "tx-udp_tnl-csum-segmentation",
+            "tx-ipxip4-segmentation",
+            "rx-udp_tunnel-port-offload",
+            "amd-pstate-epp",
+            "vxlan",
+            "fcoe-mtu",
+            "tx-gre-csum-segmentation",
+        ] {
+            assert!(is_identifier(word), "{word}");
         }
-        for name in
-            ["enx5254ab99cdef", "eth0.100", "br-1a2b3c4d5e6f", "veth18a5148", "0", "eth", "tap1234"]
-        {
-            assert!(!is_common_device(name), "{name}");
+        for word in [
+            "",
+            "192.0.2.7",
+            "192-0-2-7",
+            "x192_0_2_7y",
+            "525400123456",
+            "52-54-00-ab-cd-ef",
+            "aa-bb-cc-dd-ee-ff",
+            "enx5254ab99cdef",
+            "aabbccddeeff",
+            "c0000207",
+            "3221225991",
+            "2001-db8--a0",
+            "db 7",
+            "a\u{1b}[31m",
+        ] {
+            assert!(!is_identifier(word), "{word}");
         }
         assert_eq!(release("6.18.44-fc-v669"), "6.18.44");
         assert_eq!(release("5.4"), "5.4");
         for other in ["10.0.0.1", "192.0.2.7", "6.1.2.3", "525400123456", "", "x"] {
             assert_eq!(release(other), "other", "{other}");
         }
-        let os = |text| words_of(text, words::SYSTEMS, true);
-        assert_eq!(os("Debian GNU/Linux 12 (bookworm)"), "Debian GNU/Linux 12");
-        assert_eq!(os("Ubuntu 24.04 LTS on host-7"), "Ubuntu 24.04 LTS");
-        assert_eq!(os("10 0 0 1"), "10");
         assert_eq!(
             reason("open /sys/x: Permission denied (os error 13)"),
             "not read: Permission denied"
@@ -345,23 +309,18 @@ mod tests {
     }
 
     #[test]
-    fn interrupts_keep_what_tells_their_queue() {
+    fn interrupts_keep_the_part_that_marks_a_receive_queue() {
         let mut devices = Names::default();
         devices.get("enx5254ab99cdef", "dev", false);
         for (from, to) in [
-            ("virtio0-input.0", "virtio0-input.0"),
-            ("virtio2-output.0", "virtio2-output.0"),
-            ("CAL", "CAL"),
-            ("ACPI:Ged", "ACPI:Ged"),
-            ("vmx0-rxtx-1", "vmx0-rxtx-1"),
-            ("enx5254ab99cdef-TxRx-0", "dev1-TxRx-0"),
-            ("enx5254ab99cdefrx", "x-rx"),
-            ("mlx5_comp3@pci:0000:3b:00.0", "mlx5_comp3@pci:x:x:00.x"),
-            ("10.0.0.1", "10.x.x.x"),
-            ("52-54-00-12-34-56", "52-x-x-x-x-x"),
-            ("525400123456", "x"),
+            ("virtio0-input.0", "irq-input-3"),
+            ("virtio2-output.0", "irq-3"),
+            ("enx5254ab99cdef-TxRx-0", "dev1-rx-3"),
+            ("enx5254ab99cdefrx", "irq-rx-3"),
+            ("mlx5_comp3@pci:0000:3b:00.0", "irq-mlx5_comp-3"),
+            ("10.0.0.1", "irq-3"),
         ] {
-            assert_eq!(interrupt(from, &devices), to);
+            assert_eq!(interrupt(from, 3, &devices), to);
         }
     }
 }

@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use doctor::host::Reading;
 use doctor::{CHECKS, Host, Severity, diagnose, dump};
+use netstate::entry::Address;
 
 fn saved(name: &str) -> Host {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hosts");
@@ -108,4 +110,32 @@ fn judgements_are_those_on_record() {
         assert_eq!(got, recorded, "line {} of judgements.txt", number + 1);
     }
     assert_eq!(got.lines().count(), recorded.lines().count());
+}
+
+/// An IPv6 VTEP without a route, on a host whose NIC does or does not ignore router advertisements.
+#[test]
+fn lost_ipv6_routes_name_the_device_that_ignores_routers() {
+    let remote = "fd72::2".parse().unwrap();
+    let unreachable = "find route fd72::2: Network is unreachable (ENETUNREACH)";
+    for (accept_ra, ignores) in [(Some("1"), true), (Some("2"), false), (None, false)] {
+        let mut host = saved("vxlan");
+        let at = host.namespaces.iter().position(|namespace| !namespace.tunnels.is_empty());
+        let namespace = &mut host.namespaces[at.unwrap()];
+        namespace.tunnels[0].ways = vec![(remote, Reading::Unread(unreachable.to_owned()))];
+        let Reading::Read(links) = &namespace.interfaces else { panic!("no links") };
+        let nic = links.iter().find(|link| link.kind.as_deref() == Some("veth")).unwrap();
+        let Reading::Read(addresses) = &mut namespace.addresses else { panic!("no addresses") };
+        let address = "fd71::1".parse().unwrap();
+        addresses.push(Address { link: nic.index, address, prefix: 64 });
+        let key = |key: &str| format!("net/ipv6/conf/{}/{key}", nic.name);
+        namespace.sysctls.insert(key("forwarding"), "1".to_owned());
+        if let Some(value) = accept_ra {
+            namespace.sysctls.insert(key("accept_ra"), value.to_owned());
+        }
+        let findings = diagnose(&host).findings;
+        let found = findings.iter().find(|finding| finding.code == "OV036").unwrap();
+        assert_eq!(found.evidence[0].what, "no route to fd72::2", "{accept_ra:?}");
+        let named = found.evidence.iter().any(|one| one.what.contains("accept_ra = 1"));
+        assert_eq!((named, found.fix.is_some()), (ignores, ignores), "{accept_ra:?}");
+    }
 }

@@ -14,10 +14,20 @@ fn the_mtu_of_an_overlay_is_the_underlays_less_its_headers() {
     let both: &[&str] = &["a/vxlan0 1.00"];
     judge(
         "vxlan",
+        "OV070",
+        &[
+            ("as saved", |_| (), &[]),
+            ("a path with a smaller MTU", |h| way(h, 1499), both),
+            ("a path with the NIC's own MTU", |h| way(h, 1500), &[]),
+            ("an MTU above the NIC's is of no use", |h| way(h, 9000), &[]),
+        ],
+    );
+    judge(
+        "vxlan",
         "OV013",
         &[
             ("as saved", |_| (), &[]),
-            ("a route with a smaller MTU", |h| way(h, 1499), both),
+            ("a route with a smaller MTU is another check's", |h| way(h, 1499), &[]),
             ("a route with the NIC's own MTU", |h| way(h, 1500), &[]),
             ("a route's MTU above the NIC's is of no use", |h| way(h, 9000), &[]),
             ("a byte too many", |h| link(h, "a", "vxlan0").mtu = 1451, both),

@@ -566,4 +566,30 @@ pub const FAULTS: &[Fault] = &[
             },
         ),
     ),
+    fault(
+        "OV068",
+        "vxlan-routed",
+        Set(|network| {
+            network.host("a").unwrap().sysctl("net/ipv4/ip_forward", "0").unwrap();
+        }),
+    ),
+    fault(
+        "OV069",
+        "vxlan-routed",
+        Set(|network| {
+            let links = network.host("b").unwrap().netlink().links().unwrap();
+            let name = &links.iter().find(|link| link.vxlan.is_some()).unwrap().name;
+            ip(network, "b", &format!("link set dev {name} address 3a:7c:11:22:33:44"));
+        }),
+    ),
+    fault(
+        "OV070",
+        "vxlan",
+        // The kernel learns one from a message that quotes a packet of a connected socket.
+        Written(|host| {
+            for (_, way) in &mut namespace(host, "a").tunnels[0].ways {
+                get(way).mtu = Some(1300);
+            }
+        }),
+    ),
 ];
