@@ -1,4 +1,4 @@
-"""The half of scripts/bench-watch-peers that runs in the guest: builds `vxlan`, and drives
+"""The half of bench/watch-peers that runs in the guest: builds `vxlan`, and drives
 netperf through it beside each tool, in blocks with the arms in random order. Tells a line of
 JSON a sample.
 """
@@ -111,7 +111,7 @@ class Tool:
 
 
 def of_overlane(said):
-    if told := re.search(r"(\d+) packets told,.* (\d+) events lost", said):
+    if told := re.search(r"(\d+) packets reported,.* (\d+) events lost", said):
         return int(told[1]), int(told[2])
     lines = [json.loads(line) for line in text(f"{WRITTEN}/out").splitlines()]
     return sum(line["events"] for line in lines), sum(line["events_lost"] for line in lines)

@@ -127,7 +127,7 @@ def find(name, package):
 
 
 def exit_with(problem):
-    raise SystemExit(f"bench-watch-peers: {problem}")
+    raise SystemExit(f"bench/watch-peers: {problem}")
 
 
 def kernel(root):

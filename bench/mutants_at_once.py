@@ -1,5 +1,5 @@
 """All mutants of an area in one build: which of them is in force is chosen by a variable of
-the environment when a test program starts. scripts/mutants --at-once uses it.
+the environment when a test program starts. bench/mutants --at-once uses it.
 
 cargo-mutants lists the mutants. This puts each one beside the original, in a copy of the
 tree: `a < b` becomes `(match crate::mutant__::id() { 7 => { a <= b } _ => { a < b } })`. A
@@ -254,7 +254,7 @@ class Area:
         errors = [each["message"] for each in messages if each["reason"] == "compiler-message"]
         errors = [error for error in errors if error["level"] == "error"]
         if done.returncode and not errors:
-            sys.exit(f"scripts/mutants: cargo failed:\n{done.stderr[-3000:]}")
+            sys.exit(f"bench/mutants: cargo failed:\n{done.stderr[-3000:]}")
         return done.returncode == 0, errors
 
     def build(self):
@@ -272,10 +272,10 @@ class Area:
             found = set().union(*(blamed(error, regions) for error in errors))
             if not found:
                 shown = "\n".join(error.get("rendered") or error["message"] for error in errors)
-                sys.exit(f"scripts/mutants: no mutant has to do with these errors:\n{shown[:6000]}")
+                sys.exit(f"bench/mutants: no mutant has to do with these errors:\n{shown[:6000]}")
             print(f"  {len(found)} mutants do not compile in one build with the others", flush=True)
             refused |= found
-        sys.exit("scripts/mutants: the mutants do not compile in one build after 20 attempts")
+        sys.exit("bench/mutants: the mutants do not compile in one build after 20 attempts")
 
     def write_switched(self, path, text, regions):
         if path == self.lib:
