@@ -30,7 +30,6 @@ pub struct AtGuest {
     pub path: &'static str,
     /// Kernel modules that it needs besides those of every testbed.
     modules: &'static [&'static str],
-    /// Daemons that it needs.
     daemons: Daemons,
 }
 

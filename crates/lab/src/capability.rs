@@ -17,7 +17,6 @@ use crate::{Result, docker, ovs};
 
 /// MTU of the probe bridge, bytes: Ethernet's.
 const LEAST_MTU: u32 = 1500;
-/// Any VLAN ID that is not reserved.
 const PROBED_VLAN: VlanId = match VlanId::new(10) {
     Ok(vlan) => vlan,
     Err(_) => panic!("evaluated by the compiler"),
@@ -54,7 +53,6 @@ impl Capabilities {
         })
     }
 
-    /// Privileges of this process.
     pub fn privileges(&self) -> Privileges {
         self.privileges
     }

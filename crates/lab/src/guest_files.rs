@@ -7,6 +7,5 @@ use std::path::PathBuf;
 pub(crate) struct Besides {
     /// Programs. Their shared libraries are added automatically.
     pub(crate) programs: Vec<PathBuf>,
-    /// Files that the programs read.
     pub(crate) files: Vec<PathBuf>,
 }

@@ -24,7 +24,6 @@ pub struct InForce {
     pub guest: String,
     /// Its kernel (`uname -r`).
     pub kernel: String,
-    /// CPUs online.
     pub cpus: u32,
     /// Queue pairs in use by its NIC.
     pub queues: u32,
@@ -39,7 +38,6 @@ pub struct InForce {
 /// A guest's TAP device as the host's kernel reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TapInForce {
-    /// Name of the device.
     pub device: String,
     /// Queues attached by QEMU.
     pub queues: u32,

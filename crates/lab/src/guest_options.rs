@@ -218,7 +218,6 @@ impl GuestSetting {
         Ok(settings)
     }
 
-    /// Start options of guests with this setting.
     pub fn options(&self) -> &GuestOptions {
         &self.options
     }

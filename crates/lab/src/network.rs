@@ -37,7 +37,6 @@ pub struct Params {
     pub mtu: u32,
     /// Offloads of the wire's NICs.
     pub offload: Offload,
-    /// Start options of guests, if the mode has any.
     pub guest: GuestOptions,
 }
 
@@ -188,7 +187,6 @@ impl Network {
         self.guests.as_ref()
     }
 
-    /// Returns a host or tenant by name.
     pub fn host(&self, name: &str) -> Option<&Arc<Host>> {
         self.hosts.iter().find(|host| host.name() == name)
     }

@@ -7,7 +7,6 @@ use std::path::PathBuf;
 pub struct Unsupported {
     /// The missing object by name: a program, a module, a privilege.
     pub reason: String,
-    /// The remedy.
     pub remedy: String,
     /// Whether root could probably build it. False if the kernel lacks something.
     pub needs_root: bool,

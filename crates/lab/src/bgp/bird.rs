@@ -18,7 +18,6 @@ const SOCKET: &str = "/run/bird.ctl";
 /// Name of a peer's protocol, followed by the peer's number.
 const PEER: &str = "peer";
 
-/// Starts BIRD in a host.
 pub(super) fn start(tree: &Processes, host: &Host, speaker: &Speaker) -> Result<Vec<Process>> {
     write(tree, host, CONFIGURATION, &configuration(speaker))?;
     // If it was removed since the probe, starting it fails with its name.

@@ -45,7 +45,6 @@ pub(crate) const fn gateway(leaf: u8) -> Ipv4Addr {
 pub(crate) struct Speaker {
     /// The host's address for sessions, also its VTEP.
     pub(crate) address: Ipv4Addr,
-    /// Addresses of its peers.
     pub(crate) peers: Vec<Ipv4Addr>,
     /// Whether it is a route reflector, which has no routes of its own.
     pub(crate) reflects: bool,
@@ -56,7 +55,6 @@ pub(crate) struct Speaker {
 pub(crate) struct Remote {
     pub(crate) address: Ipv4Addr,
     pub(crate) mac: MacAddr,
-    /// VTEP of its host.
     pub(crate) vtep: Ipv4Addr,
 }
 

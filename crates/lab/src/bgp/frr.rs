@@ -107,7 +107,6 @@ pub(super) fn files() -> Besides {
     }
 }
 
-/// Starts FRR in a host.
 pub(super) fn start(tree: &Processes, host: &Host, speaker: &Speaker) -> Result<Vec<Process>> {
     start_with(tree, host, "", &configuration(speaker))
 }

@@ -61,7 +61,6 @@ pub(crate) struct Speaker {
     /// Address block of its tenants, a /26; `None` for a route reflector.
     pub(crate) block: Option<Ipv4Addr>,
     pub(crate) announce: Announce,
-    /// Addresses of its peers.
     pub(crate) peers: Vec<Ipv4Addr>,
     /// IPIP device to the tenants of its peers. BIRD only.
     pub(crate) tunnel: Option<&'static str>,
@@ -89,7 +88,6 @@ pub(crate) fn addresses(block: Ipv4Addr) -> impl Iterator<Item = Ipv4Addr> {
 }
 
 impl Daemon {
-    /// Name of the implementation.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Daemon::Bird => "BIRD",

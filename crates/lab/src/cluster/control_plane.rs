@@ -28,7 +28,6 @@ const SERVICES: &str = "10.96.0.0/16";
 /// Time limit to create all objects, which can be ten thousand.
 const TOLD: Duration = Duration::from_secs(300);
 
-/// A running control plane.
 pub(crate) struct ControlPlane {
     host: Host,
     etcd: Etcd,

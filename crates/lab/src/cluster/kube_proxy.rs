@@ -22,7 +22,6 @@ pub(crate) enum ProxyMode {
 }
 
 impl ProxyMode {
-    /// Name of the mode in its option.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             ProxyMode::Iptables => "iptables",
@@ -31,7 +30,6 @@ impl ProxyMode {
     }
 }
 
-/// Starts kube-proxy in a node.
 pub(crate) fn start(
     tree: &Processes,
     host: &Host,

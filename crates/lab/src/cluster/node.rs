@@ -51,9 +51,7 @@ pub(crate) struct Nodes {
     pub(crate) hosts: [Host; 2],
     pub(crate) pods: [Host; 2],
     pub(crate) subnets: [Subnet; 2],
-    /// Process tree and programs of each node.
     pub(crate) programs: [(Processes, Vec<Process>); 2],
-    /// The control plane, if it has its own host.
     pub(crate) control_plane: Option<(Host, Processes, Vec<Process>)>,
     /// Objects that must live as long as the nodes.
     pub(crate) kept: Vec<Keep>,

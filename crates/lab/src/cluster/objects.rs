@@ -35,7 +35,6 @@ impl Objects {
         self.0.push(("/api/v1/nodes", object));
     }
 
-    /// Adds the service of the server.
     pub(crate) fn server(&mut self, pod: Ipv4Addr) {
         self.service("server", CLUSTER_IP, PORT, &[("b", pod)]);
     }

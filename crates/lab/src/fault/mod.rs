@@ -22,7 +22,6 @@ use crate::{Network, Result};
 /// first.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A fault that a mode supports.
 #[derive(Debug, Clone, Copy)]
 pub struct Fault {
     /// Name in the results, such as `session-ends`.
@@ -38,7 +37,6 @@ pub struct Fault {
 /// Outcome of an injected fault.
 #[derive(Debug)]
 pub struct Befallen {
-    /// Cost for the traffic.
     pub cost: Cost,
     /// Replacements of killed programs. They stop when this is dropped.
     _started: Vec<Process>,

@@ -11,7 +11,6 @@ use super::LIMIT;
 use crate::bgp::command;
 use crate::{Network, Result};
 
-/// Returns a host of the network by name.
 pub(super) fn host<'a>(network: &'a Network, name: &str) -> Result<&'a Host> {
     let all = || network.hosts().iter().map(|host| host.name()).collect::<Vec<_>>().join(", ");
     let found = network.host(name).map(AsRef::as_ref);
@@ -70,7 +69,6 @@ pub(super) fn children(parent: u32) -> Result<Vec<u32>> {
     Ok(children)
 }
 
-/// Returns the command line of a process.
 pub(super) fn command_line(pid: u32) -> Result<Vec<String>> {
     let path = format!("/proc/{pid}/cmdline");
     let line = std::fs::read_to_string(&path);

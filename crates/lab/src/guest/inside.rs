@@ -83,7 +83,6 @@ fn said(setup: &Setup) -> Result<Said, String> {
     Ok(said)
 }
 
-/// Powers the guest off.
 pub fn power_off() {
     // On failure the first process ends, the guest panics, and QEMU ends, too.
     let _ = reboot(RebootMode::RB_POWER_OFF);

@@ -29,16 +29,10 @@ pub struct Kernel {
 pub enum KernelError {
     /// The file cannot be read.
     #[error("{path}: {error}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Error of opening or reading it.
-        error: std::io::Error,
-    },
+    Read { path: PathBuf, error: std::io::Error },
     /// The file is not a kernel image.
     #[error("{path} is no kernel image: expected an x86 bzImage (HdrS at byte 0x202), got {got}")]
     NoImage {
-        /// The file.
         path: PathBuf,
         /// Description of its contents.
         got: String,
@@ -46,11 +40,8 @@ pub enum KernelError {
     /// A required module is neither built in nor installed.
     #[error("kernel {version} of {image}: no module {module} in {directory}")]
     NoModule {
-        /// The image.
         image: PathBuf,
-        /// Its version.
         version: String,
-        /// The module.
         module: String,
         /// Directory of the kernel's modules.
         directory: PathBuf,
@@ -143,7 +134,6 @@ impl Kernel {
         })
     }
 
-    /// Path of the image.
     pub(crate) fn image(&self) -> &Path {
         &self.image
     }

@@ -76,9 +76,7 @@ impl fmt::Display for Accelerator {
     }
 }
 
-/// A guest to start.
 pub(crate) struct Guest<'a> {
-    /// Name of the tenant.
     pub name: &'static str,
     /// Host whose namespace QEMU runs in.
     pub host: &'a Host,
@@ -114,7 +112,6 @@ pub(crate) struct Pair {
 /// Returns the number of frames that a program has dropped.
 type Dropped = Box<dyn Fn() -> u64 + Send + Sync>;
 
-/// QEMU with a guest.
 pub(super) struct Running {
     name: String,
     /// Whether it is behind a TAP device.

@@ -311,7 +311,6 @@ fn teach(leaves: &[Leaf<'_>], gateway: &str, mut programs: Vec<&mut Process>) ->
     Ok(())
 }
 
-/// Returns the hops from tenant to tenant.
 fn path(both: Option<&[Arc<Accel>; 2]>, spine: bool) -> Vec<Hop> {
     let mut path = vec![Hop::tx("tenant-a", TENANT_NIC)];
     match both {

@@ -122,17 +122,14 @@ pub struct Alternative {
     pub advice: &'static str,
 }
 
-/// A group of related modes.
 pub struct Group {
     /// Name. `--modes` accepts it for all modes of the group. No mode has the same name.
     pub name: &'static str,
-    /// Description of the group.
     pub title: &'static str,
     /// Modes in table order.
     pub modes: &'static [&'static dyn Mode],
 }
 
-/// Returns every mode, by group.
 pub fn groups() -> &'static [Group] {
     &[
         Group {
@@ -301,7 +298,6 @@ pub fn modes() -> &'static [&'static dyn Mode] {
     &ALL
 }
 
-/// Returns the mode of this name.
 pub fn find(name: &str) -> Option<&'static dyn Mode> {
     modes().iter().copied().find(|mode| mode.name() == name)
 }

@@ -10,7 +10,6 @@ use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 /// Open vSwitch bridges whose uplinks carry tagged frames.
 pub struct OvsVlan;
 
-/// VLAN ID on the wire.
 const ID: u16 = 100;
 
 impl Mode for OvsVlan {

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use netstate::{Hop, MacAddr};
-use testbed::{Host, NIC, Process, Processes, Wire};
+use testbed::{Host, NIC, Process, Processes, Wire, poll};
 
 use super::vxlan::{DEVICE, TENANT_A, TENANT_B};
 use crate::docker::{Engine, IMAGE};
@@ -28,8 +28,8 @@ const PORT: u16 = 2377;
 const TENANT_NIC: &str = "eth0";
 /// Time limit for both engines to learn each other's containers.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Attempts to start a container.
-const ATTEMPTS: u32 = 3;
+/// Time limit for a container's attachment to the network.
+const ATTACHED: Duration = Duration::from_secs(90);
 
 impl Mode for Swarm {
     fn name(&self) -> &'static str {
@@ -146,18 +146,17 @@ fn member(mut engine: Engine<'_>, name: &str, address: Ipv4Addr, network: &str) 
     Ok(Member { programs: engine.into_parts(), sandbox, tenant, port })
 }
 
-/// Starts the container. Docker's manager has 20 s to attach it to the network and can miss
-/// that limit on a loaded machine, so retry.
+/// Starts the container. On a loaded machine, Docker's manager misses its limit of 20 s for
+/// attaching it, or a node does not know the network yet ("network overlay not found").
 fn attached(engine: &mut Engine<'_>) -> Result<()> {
-    for _ in 1..ATTEMPTS {
+    poll("the container's attachment to the network", ATTACHED, || {
         match engine.ask(&["start", CONTAINER]) {
-            Ok(_) => return Ok(()),
+            Ok(_) => Ok(Ok(())),
             // The user wants to stop: do not retry.
-            Err(error @ testbed::Error::Interrupted { .. }) => return Err(error),
-            Err(error) => tracing::debug!(%error, "starting the container failed, retrying"),
+            Err(error @ testbed::Error::Interrupted { .. }) => Err(error),
+            Err(error) => Ok(Err(error.to_string())),
         }
-    }
-    engine.ask(&["start", CONTAINER]).map(drop)
+    })
 }
 
 /// Returns the device in `sandbox` at the other end of the container's veth pair.
@@ -181,7 +180,7 @@ fn port_of(tenant: &Host, sandbox: &Host) -> Result<String> {
 fn known(sandbox: &Host, tenant: &Host) -> Result<()> {
     let mac: Option<MacAddr> = tenant.netlink().link(TENANT_NIC)?.mac;
     let what = format!("the entry for {} in {}", tenant.name(), sandbox.name());
-    testbed::poll(&what, LIMIT, || {
+    poll(&what, LIMIT, || {
         let entries = sandbox.netlink().fdb()?;
         let is_there = entries.iter().any(|entry| entry.mac == mac && entry.remote.is_some());
         Ok(if is_there { Ok(()) } else { Err(format!("{} other entries", entries.len())) })

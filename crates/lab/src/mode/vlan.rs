@@ -10,7 +10,6 @@ use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 /// Bridges whose uplink is an 8021q device. Needs the kernel's 8021q module.
 pub struct Vlan;
 
-/// VLAN ID on the wire.
 pub(super) const ID: VlanId = match VlanId::new(100) {
     Ok(id) => id,
     Err(_) => panic!("evaluated by the compiler"),

@@ -62,7 +62,6 @@ impl Underlay {
         })
     }
 
-    /// Checks whether this machine supports it.
     pub(super) fn probe(self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
         match self {
             // Test hosts always have IPv4.

@@ -184,7 +184,6 @@ impl Table {
         table
     }
 
-    /// Adds chains of the agent.
     fn chains(&mut self, names: &[&str]) {
         self.chains.extend(names.iter().map(|name| format!("neutron-l3-agent-{name}")));
     }
@@ -194,12 +193,10 @@ impl Table {
         self.chains.push(name.to_owned());
     }
 
-    /// Adds a rule to a chain of the agent.
     fn rule(&mut self, chain: &str, rule: &str) {
         self.rules.push(format!("-A neutron-l3-agent-{chain} {rule}"));
     }
 
-    /// Adds a rule to a built-in or shared chain.
     fn built_in(&mut self, chain: &str, rule: &str) {
         self.rules.push(format!("-A {chain} {rule}"));
     }

@@ -146,7 +146,6 @@ impl Leg {
 pub(crate) struct Site {
     /// The client's and the server's.
     pub(crate) legs: [Leg; 2],
-    /// The network node.
     pub(crate) node: Host,
     /// The router's namespace.
     pub(crate) router: Host,
@@ -191,7 +190,6 @@ pub(crate) fn end(host: &Host, net: Net, mtu: u32) -> Result<Option<Host>> {
     Ok(Some(tenant))
 }
 
-/// Returns a default route.
 fn default_route(via: Ipv4Addr, link: &str) -> Route<'_> {
     Route {
         to: IpAddr::V4(Ipv4Addr::UNSPECIFIED),

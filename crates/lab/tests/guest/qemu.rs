@@ -82,7 +82,6 @@ pub fn is_inside() -> bool {
     std::env::var_os("OVERLANE_TEST_GUEST").is_some()
 }
 
-/// A guest that can be started.
 #[derive(Debug)]
 pub struct Guest {
     qemu: PathBuf,

@@ -15,7 +15,6 @@ pub(super) enum Kind {
     Arguments,
     /// Request to end the program and report its results so far.
     Stop,
-    /// The guest is alive.
     Alive,
     /// A line of the program's standard error.
     Line,

@@ -80,7 +80,7 @@ fn carry_out(
         .args(words)
         .args(["--out", RESULTS])
         .env("PATH", path())
-        // Its progress messages (cli/src/progress.rs).
+        // Its progress messages (session/src/progress.rs).
         .env("OVERLANE_LOG", "warn,overlane=debug")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
