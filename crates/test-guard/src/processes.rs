@@ -57,7 +57,6 @@ fn has(pid: i32, variables: &[(&str, Option<&str>)]) -> bool {
     })
 }
 
-/// Processes that a test of the run in this directory has started.
 pub fn of_run(directory: &str) -> Vec<i32> {
     all().filter(|pid| has(*pid, &[(MARK, None), (RUN, Some(directory))])).collect()
 }

@@ -146,7 +146,13 @@ fn groups(directory: &Path, state: &mut State) {
         if !status.is_dir() || unit {
             return;
         }
-        state.extend(named("cgroup", &entry.path()));
+        // The machine may be a container whose manager makes groups at any time.
+        let is_ours = |part: &std::ffi::OsStr| {
+            part.to_str().is_some_and(|part| OURS.iter().any(|ours| part.starts_with(ours)))
+        };
+        if entry.path().iter().any(is_ours) {
+            state.extend(named("cgroup", &entry.path()));
+        }
         // Two links: it has no directory in it. Reading one with all its files is slow.
         if status.nlink() > 2 {
             groups(&entry.path(), state);

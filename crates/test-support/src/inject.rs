@@ -9,7 +9,6 @@
 
 use std::fmt;
 
-/// Outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// The call returned this value.
@@ -37,7 +36,6 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// An argument of a call.
 #[derive(Debug, Clone)]
 pub enum Argument {
     /// A plain register value.

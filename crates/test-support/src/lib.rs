@@ -29,6 +29,7 @@
 #[allow(unsafe_code)]
 pub mod allocations;
 pub mod standing;
+pub mod tiers;
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};
@@ -39,6 +40,7 @@ use std::time::{Duration, Instant};
 
 pub mod inject;
 pub mod need;
+pub mod program;
 
 /// The list of skips that a strict run accepts.
 const EXPECTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/expected-skips");

@@ -1,6 +1,13 @@
 //! Tests that need no rights.
 
+mod capabilities;
 mod documents;
 #[path = "../../../report/tests/it/example/mod.rs"]
 mod example;
+mod files;
 mod foreign_text;
+#[path = "../common/launch.rs"]
+mod launch;
+mod report;
+#[path = "../common/schema.rs"]
+mod schema;

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use guest_kernel::{broken, kernel};
-use launch::{Running, eventually, overlane, turn};
+use launch::{Running, eventually, overlane};
 use machine::{marked, nothing_left};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -92,7 +92,6 @@ fn goes_by(results: &Value, mode: &str, device: &str) {
 fn what_this_kernel_lacks_is_measured_in_one_guest_with_every_hop_proved() {
     let kernel = require!(kernel());
     require!(need::tool("ovs-vswitchd"));
-    let _turn = turn();
     let modes = "vlan@guest,ipvlan@guest,vxlan@guest,geneve@guest,ovs-vlan@guest,ovs-vxlan@guest";
     let results = measured(&kernel, modes, "tcp_stream");
     let warned = results["warnings"][0].as_str().unwrap();
@@ -124,7 +123,6 @@ fn what_this_kernel_lacks_is_measured_in_one_guest_with_every_hop_proved() {
 fn daemons_of_this_machine_write_routes_in_a_guest() {
     let kernel = require!(kernel());
     require!(need::tools(&["bird", "vtysh"]));
-    let _turn = turn();
     let results = measured(&kernel, "bgp-ipip@guest,evpn-l3@guest,netem@guest", "tcp_rr");
     goes_by(&results, "bgp-ipip@guest", "tunl0");
     goes_by(&results, "evpn-l3@guest", "br0");
@@ -144,7 +142,6 @@ fn a_vxlan_device_for_many_vnis_is_filled_by_a_newer_frr() {
     const MODE: &str = "evpn-svd@guest";
     let kernel = require!(kernel());
     let path = require!(need::newer_frr());
-    let _turn = turn();
     let more = ["--workloads", "tcp_rr", "--blocks", "2"];
     // The other has its VRF's VNI from mgmtd.
     let modes = format!("{MODE},evpn-l3@guest");
@@ -198,7 +195,6 @@ fn wrong_usage_is_refused_before_a_guest_is_booted() {
 #[test]
 fn a_module_that_the_kernel_lacks_is_one_unsupported_mode_by_name() {
     let kernel = require!(kernel());
-    let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
     let (boot, root) = (directory.path().join("boot"), kernel.parent().unwrap().parent().unwrap());
     std::fs::create_dir(&boot).unwrap();
@@ -235,7 +231,6 @@ fn a_module_that_the_kernel_lacks_is_one_unsupported_mode_by_name() {
 #[test]
 fn a_guest_that_does_not_come_up_ends_the_run_with_its_reason() {
     let kernel = require!(kernel());
-    let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
     let image = broken(&kernel, directory.path());
     let running = run(&image, "host@guest", &["--workloads", "tcp_rr", "--blocks", "2"]);
@@ -262,7 +257,6 @@ fn measuring(running: &mut Running) -> i32 {
 #[test]
 fn a_killed_guest_ends_the_run_with_its_reason_and_a_killed_run_its_guest() {
     let kernel = require!(kernel());
-    let _turn = turn();
     let more = ["--workloads", "tcp_rr", "--blocks", "400"];
     let mut running = run(&kernel, "host@guest", &more);
     let mark = running.mark().to_owned();
@@ -302,7 +296,6 @@ fn a_guest_that_stands_still_is_said_and_the_run_begun_again_in_another() {
 #[test]
 fn a_run_that_is_interrupted_gives_what_there_is() {
     let kernel = require!(kernel());
-    let _turn = turn();
     let more = ["--workloads", "tcp_rr", "--blocks", "400"];
     let mut running = run(&kernel, "host@guest", &more);
     let mark = running.mark().to_owned();

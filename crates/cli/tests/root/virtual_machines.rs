@@ -10,7 +10,7 @@ use crate::program::machine;
 use std::time::Duration;
 
 use guest_kernel::{broken, kernel};
-use launch::{Ended, Running, eventually, overlane, turn};
+use launch::{Ended, Running, eventually, overlane};
 use machine::{marked, nothing_left};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -82,7 +82,6 @@ fn proved(ended: &Ended, modes: &[&str], devices: &[&str]) {
 #[test]
 fn guests_on_a_bridge_are_measured_with_every_hop_proved() {
     let kernel = require!(kernel());
-    let _turn = turn();
     let running = run(
         kernel.to_str().unwrap(),
         "vm-bridge",
@@ -98,7 +97,6 @@ fn guests_on_a_bridge_are_measured_with_every_hop_proved() {
 #[test]
 fn guests_reach_each_other_over_the_kernel_s_tunnel() {
     let kernel = require!(kernel());
-    let _turn = turn();
     let running = run(
         kernel.to_str().unwrap(),
         "vm-vxlan",
@@ -113,7 +111,6 @@ fn guests_reach_each_other_over_the_kernel_s_tunnel() {
 #[test]
 fn guests_reach_each_other_by_vhost_user() {
     let kernel = require!(kernel());
-    let _turn = turn();
     let running = run(
         kernel.to_str().unwrap(),
         "vm-tapbridge-vhost-user,vm-vtep-vhost-user",
@@ -138,7 +135,6 @@ fn guests_reach_each_other_by_vhost_user() {
 fn guests_reach_each_other_over_open_vswitch_s_tunnel() {
     let kernel = require!(kernel());
     require!(need::tool("ovs-vswitchd"));
-    let _turn = turn();
     let running = run(
         kernel.to_str().unwrap(),
         "vm-ovs-vxlan",
@@ -154,7 +150,6 @@ fn guests_reach_each_other_over_open_vswitch_s_tunnel() {
 #[test]
 fn guests_are_started_as_varied_and_what_is_in_force_is_read_back() {
     let kernel = require!(kernel());
-    let _turn = turn();
     let settings = ["vm:queues=2", "vm:mrg_rxbuf=off+tap:txqueuelen=50+tap:sndbuf=8192"];
     let mut more = vec!["--baseline", "vm-host", "--blocks", "2", "--vary", "vm:vhost=on"];
     more.extend(settings.iter().flat_map(|setting| ["--vary", setting]));
@@ -234,7 +229,6 @@ fn a_file_that_is_no_kernel_is_refused_before_anything_starts() {
 #[test]
 fn a_guest_that_does_not_come_up_is_one_failed_mode_and_others_go_on() {
     let kernel = require!(kernel());
-    let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
     let broken = broken(&kernel, directory.path());
     let running = run(broken.to_str().unwrap(), "host,vm-bridge", "tcp_rr", &["--blocks", "2"]);
@@ -263,7 +257,6 @@ fn qemus(mark: &str) -> Vec<i32> {
 #[test]
 fn a_killed_run_leaves_no_guest() {
     let kernel = require!(kernel());
-    let _turn = turn();
     let mut running =
         run(kernel.to_str().unwrap(), "vm-bridge", "tcp_rr", &["--baseline", "vm-bridge"]);
     let mark = running.mark().to_owned();
@@ -280,7 +273,6 @@ fn a_killed_run_leaves_no_guest() {
 #[test]
 fn a_killed_guest_is_one_failed_mode_and_others_go_on() {
     let kernel = require!(kernel());
-    let _turn = turn();
     let more = ["--blocks", "12"];
     let mut running = run(kernel.to_str().unwrap(), "host,vm-bridge", "tcp_rr", &more);
     let mark = running.mark().to_owned();

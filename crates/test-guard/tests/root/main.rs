@@ -59,7 +59,6 @@ fn own(said: &str) -> Vec<&str> {
     objects.filter(|it| !it.starts_with("BPF ") && !it.starts_with("cgroup ")).collect()
 }
 
-/// Whether a process has this argument.
 fn runs(argument: &str) -> bool {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let mut lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());

@@ -1,5 +1,5 @@
 //! What is built in is what `deny.toml` allows: licences, sources, one version of each
-//! crate. `make deny` asks cargo-deny, which not every machine has; this asks the same of
+//! crate. `scripts/check-dependencies` asks cargo-deny, which not every machine has; this asks the same of
 //! `cargo metadata`, without a network.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-/// The top of the repository.
 pub fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
@@ -42,7 +41,6 @@ pub struct Block {
 }
 
 impl Block {
-    /// Whether it has a tag.
     pub fn is(&self, tag: &str) -> bool {
         self.tags.iter().any(|own| own == tag)
     }

@@ -94,10 +94,11 @@ fn the_summary_has_every_page() {
     }
 }
 
-/// `make NAME` and `scripts/NAME` in documents are there.
+/// `make NAME`, `bench/run NAME` and scripts in documents exist.
 #[test]
 fn targets_and_scripts_exist() {
     let makefile = std::fs::read_to_string(fence::top().join("Makefile")).unwrap();
+    let benchmarks = std::fs::read_to_string(fence::top().join("bench/run")).unwrap();
     let mut problems = Vec::new();
     for page in fence::pages() {
         let (blocks, prose) = fence::blocks(&page);
@@ -111,7 +112,15 @@ fn targets_and_scripts_exist() {
                 problems.push(format!("{}: make {target}", page.display()));
             }
             let program = command[0].as_str();
-            if program.starts_with("scripts/") && !fence::top().join(program).exists() {
+            if let [run, name, ..] = &command[..]
+                && run == "bench/run"
+                && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-')
+                && !benchmarks.lines().any(|line| line.starts_with(&format!("{name}() {{ #")))
+            {
+                problems.push(format!("{}: bench/run {name}", page.display()));
+            }
+            let of_ours = program.starts_with("scripts/") || program.starts_with("bench/");
+            if of_ours && !fence::top().join(program).exists() {
                 problems.push(format!("{}: {program}", page.display()));
             }
         }

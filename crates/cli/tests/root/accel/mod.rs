@@ -234,7 +234,8 @@ fn one_process_serves_a_namespace() {
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("is already accelerated"), "{}", text(&output.stderr));
     // A second device is taken up by the one that runs.
-    assert!(a.accel(&["on", "--all"]).status.success());
+    let output = a.accel(&["on", "--all"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(a.status()["pid"], foreground.child.id());
     assert!(a.off().status.success());
     assert_eq!(foreground.end(), Some(0));

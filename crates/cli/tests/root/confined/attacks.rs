@@ -47,7 +47,6 @@ impl Victim {
         self.directory.path().join("file")
     }
 
-    /// Whether all is as it was.
     pub fn expect_unharmed(&mut self, after: &str) {
         assert_eq!(std::fs::read(self.file()).unwrap(), b"root's", "{after}");
         let names = std::fs::read_dir(self.directory.path()).unwrap().count();

@@ -13,7 +13,6 @@ mod attacks;
 use crate::foreground;
 mod units;
 
-/// Threads of a process.
 fn threads(program: &Foreground) -> Vec<i32> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", program.child.id())).unwrap();
     tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect()

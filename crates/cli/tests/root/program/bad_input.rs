@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use super::launch::{Ended, Running, entries, overlane, run};
+use super::launch::{Ended, Running, entries, overlane};
 use test_support::{need, require};
 
 /// A usage error, at once: building the smallest testbed and watching the idle
@@ -190,55 +190,4 @@ fn a_directory_that_belongs_to_somebody_else() {
         );
     }
     assert_eq!(entries(directory.path()), ["old.json"]);
-}
-
-#[test]
-fn results_files_that_are_not_whole() {
-    require!(need::root());
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("r.json");
-    let path = file.to_str().unwrap();
-    let good = super::run::small();
-    let text = serde_json::to_string_pretty(&good).unwrap();
-    let report = |text: &str, named: &[&str]| {
-        fs::write(&file, text).unwrap();
-        for format in ["text", "csv", "json", "markdown"] {
-            refused(&["report", path, "--format", format], named);
-        }
-    };
-    report("", &["cut short"]);
-    let middle = text.find("\"kernel\"").unwrap();
-    report(&text[..middle], &["cut short", "/machine"]);
-    report(&text[..text.len() - 2], &["cut short", "the file ends inside"]);
-    report(
-        &text.replace("overlane.results/3", "overlane.results/2"),
-        &["/schema", "overlane.results/3", "overlane.results/2"],
-    );
-    report("[]", &["expected", "/"]);
-    report("not json", &["not JSON", "line 1"]);
-    let edited = |pointer: &str, value: serde_json::Value| {
-        let mut edited = good.clone();
-        *edited.pointer_mut(pointer).unwrap() = value;
-        edited.to_string()
-    };
-    report(&edited("/machine/cpus", "two".into()), &["/machine/cpus", "expected", "two"]);
-    report(&edited("/cells/0/offload", "fast".into()), &["/cells/0/offload", "\"full\"", "fast"]);
-    report(
-        &edited("/cells/0/samples/0/path_proved", false.into()),
-        &["/cells/0/samples/0/path_proved", "true for a valid sample"],
-    );
-    let mut edited = good.clone();
-    edited["machine"]["colour"] = "red".into();
-    report(&edited.to_string(), &["/machine", "colour"]);
-    let mut edited = good.clone();
-    edited["plan"].as_object_mut().unwrap().remove("seed");
-    report(&edited.to_string(), &["/plan", "seed"]);
-
-    refused(
-        &["report", directory.path().join("none").to_str().unwrap()],
-        &["none", "No such file"],
-    );
-    refused(&["report", directory.path().to_str().unwrap()], &["directory"]);
-    fs::write(&file, &text).unwrap();
-    assert_eq!(run(["report", path, "--json"]).expect(0).json(), good);
 }

@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use test_support::{Stop, need, require};
 
-use super::launch::{OVERLANE, Running, overlane as program, run, turn};
+use super::launch::{OVERLANE, Running, overlane as program, run};
 use super::machine::nothing_left;
 use super::remote::{Two, inside, overlane, possible};
 use super::schema;
@@ -52,7 +52,6 @@ fn every_cell_has_an_interval(results: &Value) {
 #[test]
 fn the_lab_has_an_interval_for_every_cell_beside_a_busy_cpu() {
     require!(need::root(), need::tools(&["taskset"]));
-    let _turn = turn();
     let _burner = Burner::on("0");
     let ask = ["lab", "run", "--modes", "host,bridge", "--offload", "full", "--quick", "--json"];
     let mut command = program(ask);
@@ -75,7 +74,6 @@ fn the_lab_has_an_interval_for_every_cell_beside_a_busy_cpu() {
 #[test]
 fn a_strict_limit_is_kept_and_names_its_option() {
     require!(need::root(), need::tools(&["taskset"]));
-    let _turn = turn();
     let _burner = Burner::on("0");
     let ask =
         ["lab", "run", "--modes", "host", "--offload", "full", "--disturbance", "1", "--json"];
@@ -97,7 +95,6 @@ fn a_strict_limit_is_kept_and_names_its_option() {
 #[test]
 fn a_gain_is_proven_beside_a_busy_cpu_with_the_defaults() {
     require!(possible(), need::tools(&["tc", "taskset"]));
-    let _turn = turn();
     let two = Two::new();
     let slow = "tc qdisc replace dev nic0 root tbf rate 50mbit burst 64k latency 50ms";
     let free = "tc qdisc del dev nic0 root";
@@ -124,7 +121,6 @@ fn a_gain_is_proven_beside_a_busy_cpu_with_the_defaults() {
 #[test]
 fn impact_keeps_to_its_share_and_says_what_it_proves() {
     require!(possible());
-    let _turn = turn();
     let two = Two::new();
     let _server = two.serve_elsewhere();
     let ask = ["10.0.0.2", "--impact", "20%", "--blocks", "3", "--json"];
@@ -163,7 +159,6 @@ fn impact_keeps_to_its_share_and_says_what_it_proves() {
 #[test]
 fn traffic_of_the_server_s_machine_is_said_first() {
     require!(possible());
-    let _turn = turn();
     let two = Two::new();
     let _server = two.serve_elsewhere();
     let stop = AtomicBool::new(false);
@@ -242,7 +237,6 @@ fn a_limit_on_overlane_itself_is_said_and_is_part_of_the_background() {
         Ok(held) => held,
         Err(reason) => return test_support::skipped(&reason),
     };
-    let _turn = turn();
     let mut command = Command::new("sh");
     command.args(["-c", "echo $$ >\"$0\"/cgroup.procs && exec \"$@\""]).arg(&held.0);
     command.args([OVERLANE, "lab", "run", "--modes", "host,bridge", "--offload", "full", "--json"]);
@@ -265,7 +259,6 @@ fn a_limit_on_overlane_itself_is_said_and_is_part_of_the_background() {
 #[test]
 fn a_rest_is_interrupted_and_what_there_is_is_written() {
     require!(possible());
-    let _turn = turn();
     let two = Two::new();
     let _server = two.serve();
     let ask = ["10.0.0.2", "--impact", "0.1%", "--workloads", "tcp_rr", "--json"];

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::launch::{OVERLANE, Running, eventually, run, turn};
+use super::launch::{OVERLANE, Running, eventually, run};
 use super::schema;
 use test_support::{need, require};
 
@@ -134,7 +134,6 @@ fn a_fix_is_made_listed_and_taken_back() {
 #[test]
 fn a_killed_fix_undo_or_trial_is_repaired() {
     require!(need::root());
-    let _turn = turn();
     let namespace = Namespace::new("kill");
     namespace.ip(&["-n", &namespace.0, "link", "set", "lo", "up"]);
     let directory = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use test_support::{need, require};
 
-use super::launch::{Running, eventually, overlane, turn};
+use super::launch::{Running, eventually, overlane};
 use super::machine::{marked, nothing_left};
 use super::schema;
 
@@ -54,7 +54,6 @@ fn cells(results: &Value) -> &Vec<Value> {
 #[test]
 fn tools_stand_beside_the_built_in_engine() {
     require!(need::root(), need::tools(&["iperf3", "netperf", "netserver", "qperf"]));
-    let _turn = turn();
     let engines = "overlane,iperf3,netperf,qperf";
     let results = results_that_count(|| lab_run("host,vxlan,nat", "tcp_stream,tcp_rr", engines));
     for cell in cells(&results) {
@@ -91,7 +90,6 @@ fn tools_stand_beside_the_built_in_engine() {
 #[test]
 fn a_missing_tool_is_named_with_the_command_that_installs_it() {
     require!(need::root());
-    let _turn = turn();
     let mut command =
         lab_run("host", "udp_stream", "overlane,iperf3,netperf,qperf,sockperf,nuttcp");
     command.env("PATH", "/nowhere");
@@ -144,7 +142,6 @@ fn other_client(client: &str) -> String {
 fn output_of_another_form_is_quoted() {
     const TEST: &str = "output_of_another_form_is_quoted";
     require!(need::root(), need::tools(&["qperf"]));
-    let _turn = turn();
     let fake = Fake::new(TEST, &other_client("echo '{\"tcp_latency\": \"7 us\"}'"));
     let mut command = lab_run("host", "tcp_rr", "overlane,qperf");
     fake.before(&mut command);
@@ -164,7 +161,6 @@ fn output_of_another_form_is_quoted() {
 fn a_tool_that_hangs_is_ended() {
     const TEST: &str = "a_tool_that_hangs_is_ended";
     require!(need::root(), need::tools(&["qperf"]));
-    let _turn = turn();
     let fake = Fake::new(TEST, &other_client("echo still here; exec sleep 1000"));
     let mut command = lab_run("host", "tcp_rr", "qperf");
     fake.before(&mut command);
@@ -181,7 +177,6 @@ fn a_tool_that_hangs_is_ended() {
 fn no_end_of_a_run_leaves_a_tool_behind() {
     const TOOLS: [&str; 3] = ["iperf3", "netserver", "sockperf"];
     require!(need::root(), need::tools(&TOOLS));
-    let _turn = turn();
     for (tool, engine) in TOOLS.into_iter().zip(["iperf3", "netperf", "sockperf"]) {
         for signal in [Signal::SIGKILL, Signal::SIGINT] {
             let mut command = overlane(["lab", "run", "--modes", "host", "--offload", "full"]);

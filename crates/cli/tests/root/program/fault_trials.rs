@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use test_support::{need, require};
 
-use super::launch::{Running, overlane, run, turn};
+use super::launch::{Running, overlane, run};
 use super::machine::nothing_left;
 use super::run::lab_run;
 use super::schema;
@@ -18,7 +18,6 @@ use super::signals::interrupted;
 const MODE: &str = "bgp-frr";
 const FAULTS: [&str; 2] = ["session-ends", "daemon-killed"];
 
-/// Whether this machine can build it.
 fn mode() -> Result<(), String> {
     let listed = run(["lab", "list", "--json"]).expect(0).json();
     let mode = listed.as_array().unwrap().iter().find(|mode| mode["mode"] == MODE).unwrap();
@@ -34,7 +33,6 @@ fn start(trials: &str, out: &Path, change: impl FnOnce(&mut std::process::Comman
     Running::start(command)
 }
 
-/// The trials of each fault.
 #[track_caller]
 fn trials(results: &Value) -> [Vec<Value>; 2] {
     let faults = results["faults"].as_array().unwrap();
@@ -63,7 +61,6 @@ fn estimates(log: &str) -> Vec<u32> {
 #[test]
 fn what_faults_cost_is_in_results_and_reports() {
     require!(need::root(), need::tools(&["vtysh", "ss"]), mode());
-    let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
     let [out, page] = ["r.json", "r.html"].map(|name| directory.path().join(name));
     let running = start("1", &out, |_| {});
@@ -109,7 +106,6 @@ fn what_faults_cost_is_in_results_and_reports() {
 #[test]
 fn a_trial_that_fails_is_a_part_that_failed() {
     require!(need::root(), need::tools(&["vtysh", "ss"]), mode());
-    let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("r.json");
     let running = start("1", &out, |command| {
@@ -134,7 +130,6 @@ fn a_trial_that_fails_is_a_part_that_failed() {
 #[test]
 fn an_interrupted_run_has_the_trials_that_were_whole() {
     require!(need::root(), need::tools(&["vtysh", "ss"]), mode());
-    let _turn = turn();
     let when = [
         // Among the blocks, and in the second of four trials.
         (Signal::SIGINT, format!("sampling {MODE}"), [0, 0]),

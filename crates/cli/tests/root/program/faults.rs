@@ -4,7 +4,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use test_support::{need, require};
 
-use super::launch::{OVERLANE, Running, entries, overlane, sh, turn};
+use super::launch::{OVERLANE, Running, entries, overlane, sh};
 use super::machine::{held, nothing_left};
 use super::run::lab_run;
 use super::schema;
@@ -16,7 +16,6 @@ fn ip(netns: &str, arguments: &str) -> String {
     sh("nsenter", &words)
 }
 
-/// The namespace that holds a device with an address.
 fn with_address(namespaces: &[String], device: &str, address: &str) -> String {
     let wanted = format!(" {address}/");
     let has = |netns: &&String| {
@@ -45,7 +44,6 @@ fn halted_before_the_first_sample(arguments: &[&str]) -> Running {
 #[test]
 fn broken_and_diverted_paths_fail_alone() {
     require!(need::root(), need::tools(&["nsenter", "ip"]));
-    let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("r.json");
     // The warm-up is the time in which the paths are spoilt.
@@ -110,7 +108,6 @@ fn broken_and_diverted_paths_fail_alone() {
 #[test]
 fn a_full_disk_costs_neither_the_earlier_file_nor_the_table() {
     require!(need::root(), need::tools(&["unshare", "mount"]));
-    let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path().display();
     for earlier in ["earlier results", ""] {
@@ -143,7 +140,6 @@ fn a_full_disk_costs_neither_the_earlier_file_nor_the_table() {
 #[test]
 fn earlier_results_are_replaced_whole() {
     require!(need::root());
-    let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("r.json");
     for _ in 0..2 {
@@ -159,7 +155,6 @@ fn earlier_results_are_replaced_whole() {
 #[test]
 fn two_runs_at_once_do_not_disturb_each_other() {
     require!(need::root());
-    let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
     let out = |n: usize| directory.path().join(format!("{n}.json"));
     let runs: Vec<Running> = (0..2)

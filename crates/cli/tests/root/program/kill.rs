@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use test_support::{left_out, need, require};
 
-use super::launch::{LIMIT, OVERLANE, Running, entries, eventually, overlane, turn};
+use super::launch::{LIMIT, OVERLANE, Running, entries, eventually, overlane};
 use super::machine::{Found, links, marked, nothing_left};
 use super::schema;
 
@@ -85,7 +85,6 @@ fn killed_at_random_moments() {
     for program in ["docker-proxy", "ovs-vswitchd"] {
         let _ = need::tool(program).inspect_err(|missing| left_out(missing));
     }
-    let _turn = turn();
     let seed = number("OVERLANE_KILL_SEED").unwrap_or_else(|| {
         u64::from(std::process::id()) ^ u64::from(Instant::now().elapsed().subsec_nanos())
     });
@@ -209,7 +208,6 @@ fn assert_is_told(ended: &super::launch::Ended, victim: &Found, when: SystemTime
 #[test]
 fn killed_runs_give_their_namespaces_back_to_the_kernel() {
     require!(need::root(), need::tools(&["unshare", "nsenter"]), need::descriptors(ALL_MODES));
-    let _turn = turn();
     // A user namespace in which there can be so many network namespaces: host
     // needs 2, vxlan 4, the probes 1. The kernel counts them.
     const MOST: u32 = 8;

@@ -1,8 +1,6 @@
 //! Tests of the built program: what it takes, refuses, prints and leaves behind.
 //!
-//! Each test that measures or counts takes its turn, so that they do not load
-//! the machine under one another. Tests that need root or a program say so by
-//! name where it is missing.
+//! Tests that need root or a program report its absence by name.
 
 mod accel;
 mod bad_input;
@@ -14,14 +12,15 @@ mod faults;
 mod generated;
 mod journal;
 mod kill;
+#[path = "../../common/launch.rs"]
 pub mod launch;
 pub mod machine;
 mod peer;
 mod plans;
 mod remote;
 mod repair;
-mod report;
 mod run;
+#[path = "../../common/schema.rs"]
 pub mod schema;
 mod signals;
 mod standing;

@@ -14,7 +14,7 @@ use serde_json::Value;
 use test_support::{need, require};
 use testbed::{Host, NIC, Offload, Wire, mac};
 
-use super::launch::{Ended, LIMIT, Running, eventually, run, turn};
+use super::launch::{Ended, LIMIT, Running, eventually, run};
 use super::remote::{inside, overlane, ready};
 use super::schema;
 
@@ -67,7 +67,7 @@ impl Three {
         );
         between.nft(&rules).unwrap();
         let three = Three { a, b, between, directory: tempfile::tempdir().unwrap() };
-        three.token("token", "a secret of the tests");
+        three.token("token", "a secret of the tests 7Jx0");
         three
     }
 
@@ -162,7 +162,6 @@ fn settled(watch: &mut Running, direction: &str, left: u64) -> Value {
 #[test]
 fn what_is_dropped_between_two_hosts_is_named_by_flow_and_nothing_else_is() {
     require!(possible());
-    let _turn = turn();
     let three = Three::new();
     let token = three.directory.path().join("token");
     let token = token.to_str().unwrap();
@@ -262,10 +261,10 @@ fn once(three: &Three, port: u16, token: &str) -> Ended {
 #[test]
 fn another_host_that_is_of_no_use_is_named_and_watching_goes_on() {
     require!(possible());
-    let _turn = turn();
     let three = Three::new();
     let token = three.directory.path().join("token");
-    let (token, other) = (token.to_str().unwrap(), three.token("other", "another secret of these"));
+    let (token, other) =
+        (token.to_str().unwrap(), three.token("other", "another secret of these 9"));
     let of = |ended: Ended, problem: &str| {
         let ended = ended.expect(0);
         assert!(ended.stdout.contains("1 packet in "), "{ended:#?}");

@@ -4,7 +4,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use test_support::{need, require};
 
-use super::launch::{Running, eventually, overlane, run, turn};
+use super::launch::{Running, eventually, overlane, run};
 use super::run::SHORT;
 use super::schema;
 
@@ -44,7 +44,7 @@ fn the_schema_of_plans_is_that_of_their_options() {
     let listed = run(["lab", "plans", "--json"]).expect(0).json();
     let names = listed.as_array().unwrap().iter().map(|plan| plan["name"].as_str().unwrap());
     let built_in = names.map(|name| run(["lab", "plans", name]).expect(0).stdout);
-    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/plans");
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/plans");
     let files = std::fs::read_dir(directory).unwrap();
     let files = files.map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap());
     for plan in built_in.chain(files) {
@@ -67,7 +67,6 @@ fn the_schema_of_plans_is_that_of_their_options() {
 #[test]
 fn a_plan_of_a_user_is_carried_out() {
     require!(need::root());
-    let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
     let (plan, out) = (directory.path().join("mine.toml"), directory.path().join("r.json"));
     std::fs::write(
@@ -113,7 +112,6 @@ fn a_plan_of_a_user_is_carried_out() {
 #[test]
 fn a_varied_setting_comes_back_when_the_run_is_killed() {
     require!(need::root());
-    let _turn = turn();
     let before = std::fs::read_to_string(BUDGET).unwrap();
     let mut command = overlane(["lab", "run", "--modes", "host", "--offload", "full"]);
     command.args(["--workloads", "tcp_rr", "--blocks", "100", "--duration", "1"]);

@@ -14,7 +14,7 @@ use sys::netns::NetNs;
 use sys::sysfs::Sysfs;
 use test_support::{inconclusive, need, require};
 
-use super::launch::{Ended, OVERLANE, Running, eventually, overlane, turn};
+use super::launch::{Ended, OVERLANE, Running, eventually, overlane};
 use super::schema;
 use super::standing::Testbed;
 
@@ -49,7 +49,7 @@ impl Overlay {
         let testbed = Testbed::up("vxlan", part);
         let directory = tempfile::tempdir().unwrap();
         let token = directory.path().join("token");
-        std::fs::write(&token, "a secret of the tests").unwrap();
+        std::fs::write(&token, "a secret of the tests 7Jx0").unwrap();
         std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
         let at = format!("{}/tenant-b", testbed.name);
         let serve = ["measure", "serve", "--bind", "0.0.0.0", "--token", token.to_str().unwrap()];
@@ -76,7 +76,6 @@ impl Overlay {
         self.directory.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// A command line in a host.
     #[track_caller]
     fn at(&self, host: &str, line: &str) -> String {
         self.testbed.exec(host, &["sh", "-ec", line]).expect(0).stdout
@@ -224,7 +223,6 @@ fn assert_same(before: &BTreeMap<String, String>, after: &BTreeMap<String, Strin
 #[test]
 fn a_broken_overlay_is_found_ranked_repaired_proven_and_taken_back() {
     require!(need::root(), need::tools(&["ip", "ethtool", "nft", "sysctl", "socat", "setsid"]));
-    let _turn = turn();
     let overlay = Overlay::up("broken");
     // The classic: tenants' MTU above that of everything between them; segmentation off
     // at one of them, as a work-around left over; and a bridge of TAPs that copies packet
@@ -322,7 +320,6 @@ fn a_full_connection_table_is_found_and_a_larger_one_proven() {
     /// Filling a larger one takes long.
     const MOST: u64 = 1 << 19;
     require!(need::root(), need::tools(&["nft", "conntrack", "ip", "sysctl", "ethtool"]));
-    let _turn = turn();
     let overlay = Overlay::up("conntrack");
     overlay.at("tenant-a", "nft 'table inet t { chain c { type filter hook output priority 0; ct state new accept; }; }'");
     let before = overlay.state();
@@ -359,7 +356,6 @@ fn a_full_connection_table_is_found_and_a_larger_one_proven() {
 fn one_cpu_that_receives_everything_is_found_and_steering_proven() {
     const RULES: u8 = 250;
     require!(need::root(), need::tools(&["nft", "ip", "sysctl", "ethtool"]));
-    let _turn = turn();
     let overlay = Overlay::up("steering");
     // GSO packets are cut before the wire, by the softirq of whoever sends.
     let off =

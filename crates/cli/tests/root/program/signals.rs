@@ -4,7 +4,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use test_support::{need, require};
 
-use super::launch::{Running, entries, overlane, turn};
+use super::launch::{Running, entries, overlane};
 use super::machine::nothing_left;
 use super::schema;
 
@@ -32,7 +32,6 @@ pub fn interrupted(out: &std::path::Path) -> Value {
 #[test]
 fn an_interrupted_run_writes_what_it_has() {
     require!(need::root());
-    let _turn = turn();
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let directory = tempfile::tempdir().unwrap();
         let out = directory.path().join("r.json");
@@ -61,7 +60,6 @@ fn an_interrupted_run_writes_what_it_has() {
 #[test]
 fn interrupted_while_it_builds() {
     require!(need::root());
-    let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("r.json");
     let mut running = long("all", &out);
@@ -81,7 +79,6 @@ fn interrupted_while_it_builds() {
 #[test]
 fn interrupted_while_docker_starts() {
     require!(need::root(), need::tool("dockerd"));
-    let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("r.json");
     let mut running = long("swarm", &out);
@@ -99,7 +96,6 @@ fn interrupted_while_docker_starts() {
 #[test]
 fn a_second_signal_ends_it_at_once() {
     require!(need::root());
-    let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("r.json");
     // Two threads may take the two signals in the same instant, both as the

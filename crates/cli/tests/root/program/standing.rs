@@ -1,11 +1,13 @@
 //! Testbeds that stay: `lab up`, `status`, `exec`, `down`.
 
+use std::process::Stdio;
+
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use test_support::{need, require};
 
-use super::launch::{Ended, Running, eventually, overlane, run, turn};
+use super::launch::{Ended, Running, eventually, overlane, run};
 use super::machine::{marked, nothing_left};
 use super::schema;
 
@@ -29,7 +31,6 @@ impl Testbed {
         Testbed { name, mark, described }
     }
 
-    /// Runs a command in one of its hosts.
     pub fn exec(&self, host: &str, command: &[&str]) -> Ended {
         let at = format!("{}/{host}", self.name);
         run([&["lab", "exec", &at, "--"], command].concat())
@@ -42,6 +43,9 @@ impl Testbed {
 
 impl Drop for Testbed {
     fn drop(&mut self) {
+        // It removes its socket. The test may have taken it down before.
+        let mut down = overlane(["lab", "down", &self.name]);
+        let _ = down.stdout(Stdio::null()).stderr(Stdio::null()).status();
         for found in marked(&self.mark) {
             let _ = kill(Pid::from_raw(found.pid), Signal::SIGKILL);
         }
@@ -60,7 +64,6 @@ fn standing() -> Vec<Value> {
 #[test]
 fn up_exec_status_down() {
     require!(need::root(), need::tools(&["ping", "ip"]));
-    let _turn = turn();
     assert_eq!(standing(), [] as [Value; 0]);
     let one = Testbed::up("vxlan", "one");
     let two = Testbed::up("vxlan", "two");
@@ -115,7 +118,6 @@ fn up_exec_status_down() {
 #[test]
 fn programs_of_a_standing_testbed_are_seen_inside_it() {
     require!(need::root(), need::tools(&["docker-proxy", "bash"]));
-    let _turn = turn();
     let testbed = Testbed::up("nat-proxy", "proxy");
     assert_eq!(testbed.exec("b", &["cat", "/proc/1/comm"]).expect(0).stdout, "overlane-init\n");
     testbed.exec("b", &["sh", "-c", "exit 9"]).expect(9);
@@ -130,7 +132,6 @@ fn programs_of_a_standing_testbed_are_seen_inside_it() {
 #[test]
 fn a_killed_holder_leaves_nothing() {
     require!(need::root());
-    let _turn = turn();
     let testbed = Testbed::up("nat-proxy", "killed");
     assert!(!marked(&testbed.mark).is_empty());
     kill(Pid::from_raw(testbed.pid()), Signal::SIGKILL).unwrap();
@@ -142,7 +143,6 @@ fn a_killed_holder_leaves_nothing() {
 #[test]
 fn a_holder_of_another_user_is_not_believed() {
     require!(need::root(), need::tools(&["setpriv", "perl"]));
-    let _turn = turn();
     let name = format!("test-{}-false", std::process::id());
     // Answers anything with a testbed whose host is this very process's.
     let answer = format!(
@@ -175,7 +175,6 @@ fn a_holder_of_another_user_is_not_believed() {
 #[test]
 fn a_holder_that_does_not_answer_holds_nobody_up() {
     require!(need::root());
-    let _turn = turn();
     let stuck = Testbed::up("host", "stuck");
     let well = Testbed::up("host", "well");
     kill(Pid::from_raw(stuck.pid()), Signal::SIGSTOP).unwrap();

@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use test_support::{need, require};
 use testbed::{Host, Offload, Processes};
 
-use super::launch::{Running, entries, eventually, overlane, run, turn};
+use super::launch::{Running, entries, eventually, overlane, run};
 
 #[test]
 fn arguments_that_are_wrong_are_refused() {
@@ -78,7 +78,6 @@ fn tshark(path: &Path, more: &[&str]) -> String {
 fn a_capture_shows_journeys_in_tshark() {
     const BYTES: usize = 100;
     require!(need::root(), need::tools(&["tshark", "capinfos"]));
-    let _turn = turn();
     let network = network().unwrap();
     let (client, server) = (network.client(), network.server());
     // A process finds namespaces by those who are in them.
@@ -153,7 +152,6 @@ fn a_capture_shows_journeys_in_tshark() {
 #[test]
 fn of_more_than_can_be_told_packets_are_followed_by_chance() {
     require!(need::root());
-    let _turn = turn();
     let network = network().unwrap();
     let processes = Processes::new().unwrap();
     let sleep = |host: &Arc<Host>| processes.start(host, Command::new("sleep").arg("600")).unwrap();

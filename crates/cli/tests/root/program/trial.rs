@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use test_support::{need, require};
 
-use super::launch::{Ended, Running, eventually, overlane as program, run, turn};
+use super::launch::{Ended, Running, eventually, overlane as program, run};
 use super::machine::nothing_left;
 use super::remote::{Two, inside, overlane, possible};
 use super::schema;
@@ -63,7 +63,6 @@ fn narrow(text: &str) {
 #[test]
 fn a_change_is_proven_better_kept_and_taken_back() {
     require!(possible(), need::tools(&["tc", "ethtool", "bridge"]));
-    let _turn = turn();
     let two = Two::new();
     // Slower by far than any machine, whatever else it does.
     let (slow, free) = (
@@ -107,7 +106,6 @@ fn a_change_is_proven_better_kept_and_taken_back() {
 #[test]
 fn a_missing_forwarding_entry_is_found_and_its_remedy_proven() {
     require!(possible(), need::tools(&["ip", "bridge"]));
-    let _turn = turn();
     let two = Two::new();
     let mac = testbed::mac("b", "vxlan0");
     for command in [
@@ -146,7 +144,6 @@ fn a_missing_forwarding_entry_is_found_and_its_remedy_proven() {
 #[test]
 fn a_path_that_drops_full_size_packets_is_proven_by_what_arrives() {
     require!(possible(), need::tools(&["nft"]));
-    let _turn = turn();
     let two = Two::new();
     let chain = "chain out { type filter hook output priority 0; meta length > 1000 drop; };";
     let (cut, whole) = (format!("nft 'table inet cut {{ {chain} }}'"), "nft delete table inet cut");
@@ -166,7 +163,6 @@ fn a_path_that_drops_full_size_packets_is_proven_by_what_arrives() {
 #[test]
 fn what_ends_a_trial_takes_the_change_back() {
     require!(possible());
-    let _turn = turn();
     let two = Two::new();
     let server = two.serve();
     let mtu = || two.a.netlink().link("vxlan0").unwrap().mtu;
@@ -218,7 +214,6 @@ fn what_ends_a_trial_takes_the_change_back() {
 #[test]
 fn what_could_not_be_put_back_is_not_changed() {
     require!(possible(), need::tools(&["ip", "ethtool", "bridge"]));
-    let _turn = turn();
     let two = Two::new();
     two.a.netlink().set_mtu("nic0", 1400).unwrap();
     let before = state(&two);
@@ -263,7 +258,6 @@ fn what_try_refuses() {
 #[test]
 fn the_lab_tries_a_profile_and_a_command() {
     require!(need::root());
-    let _turn = turn();
     let command = "a: ethtool -K nic0 tx-udp_tnl-segmentation off";
     let mut lab =
         program(["lab", "run", "--mode", "vxlan", "--try", "offload:no-tunnel", "--json"]);

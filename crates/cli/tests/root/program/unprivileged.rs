@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 use test_support::{left_out, need, require};
 
-use super::launch::{Ended, OVERLANE, Running, turn};
+use super::launch::{Ended, OVERLANE, Running};
 use super::machine::nothing_left;
 use super::schema;
 
@@ -81,7 +81,6 @@ fn tun_is_closed() -> bool {
 fn an_ordinary_user_measures_and_is_told_what_is_left_out() {
     const TEST: &str = "an_ordinary_user_measures_and_is_told_what_is_left_out";
     require!(possible());
-    let _turn = turn();
     let copy = Copy::new();
     let list = copy.run(&["lab", "list", "--json"]).expect(0).json();
     schema::validate("lab-list", &list);
@@ -144,7 +143,6 @@ fn an_ordinary_user_measures_and_is_told_what_is_left_out() {
 #[test]
 fn an_ordinary_user_has_testbeds_of_their_own() {
     require!(possible(), need::tools(&["ping"]));
-    let _turn = turn();
     let copy = Copy::new();
     let mut marks = Vec::new();
     for (mode, name) in [("vxlan", "one"), ("nat-proxy", "two")] {

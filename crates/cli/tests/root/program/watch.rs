@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use test_support::{need, require};
 
-use super::launch::{Ended, OVERLANE, entries, eventually, run, turn};
+use super::launch::{Ended, OVERLANE, entries, eventually, run};
 use super::schema;
 
 /// Four intervals of a testbed.
@@ -309,7 +309,6 @@ fn text_is_printed_on_a_terminal_where_it_is_asked_for() {
 #[test]
 fn a_live_interface_ends_in_the_middle_of_an_interval() {
     require!(need::root());
-    let _turn = turn();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("r.jsonl");
     for (keys, code) in [("?q", 0), ("\x03", 130)] {

@@ -1,5 +1,5 @@
 //! `overlane vtep` and `overlane tapbridge` under mixed traffic among malformed
-//! packets, while devices, peers and configurations come and go: `make soak`.
+//! packets, while devices, peers and configurations come and go: `bench/run soak`.
 //! Without being asked for longer, 20 seconds.
 //!
 //! - `OVERLANE_SOAK_SECONDS`: how long. `OVERLANE_SOAK_SEED`: what is random; it is

@@ -171,7 +171,6 @@ pub fn live(era: Era, index: usize, end: Instant, random: &mut Random, soaked: &
     life.end(index.is_multiple_of(2));
 }
 
-/// Every direction of a status.
 fn directions(status: &Value) -> [&Value; 3] {
     let network = &status["networks"][0];
     [&network["to_wire"], &network["from_wire"], &status["of_no_network"]]

@@ -38,7 +38,6 @@ pub fn address(host: &Host, device: &str, address: IpAddr) {
     host.address(device, address, if address.is_ipv4() { 24 } else { 64 }).unwrap();
 }
 
-/// A host on the switch.
 pub fn join(switch: &Host, name: &str, ends: &[End]) -> Host {
     let host = Host::with_ipv6(name).unwrap();
     host.connect(NIC, switch, name, 1500).unwrap();

@@ -6,13 +6,20 @@ use std::path::Path;
 use std::process::Stdio;
 
 use serde_json::Value;
-use test_support::{need, require};
 
-use super::launch::{Ended, entries, run};
+use crate::launch::{Ended, entries, overlane, run};
+use crate::{example, schema};
 
-/// A results file of a short real run.
+/// An example of results, with message sizes that a run can have.
+fn readable() -> Value {
+    let mut results = example::results();
+    results.cells.iter_mut().for_each(|cell| cell.message_bytes = cell.message_bytes.min(65_507));
+    serde_json::to_value(results).unwrap()
+}
+
+/// Writes the results file of an example.
 fn results(directory: &Path, name: &str) -> (String, Value) {
-    let results = super::run::small();
+    let results = readable();
     let path = directory.join(name);
     fs::write(&path, results.to_string()).unwrap();
     (path.to_str().unwrap().to_owned(), results)
@@ -30,7 +37,6 @@ fn refused(arguments: &[&str], named: &[&str]) -> Ended {
 
 #[test]
 fn page_and_charts_are_written() {
-    require!(need::root());
     let directory = tempfile::tempdir().unwrap();
     let (file, _) = results(directory.path(), "r.json");
     let page = directory.path().join("out.html");
@@ -82,7 +88,6 @@ fn places_that_cannot_be_written_are_found_first() {
 
 #[test]
 fn a_comparison_is_a_gate() {
-    require!(need::root());
     let directory = tempfile::tempdir().unwrap();
     let (before, mut results) = results(directory.path(), "a.json");
     // A second run in which every mode but the baseline lost a third.
@@ -121,10 +126,10 @@ fn a_comparison_is_a_gate() {
     // JSON: valid by its schema, and the same answer.
     let json =
         run(["report", "compare", many, after, "--fail-on", "5%", "--json"]).expect(10).json();
-    super::schema::validate("compare", &json);
+    schema::validate("compare", &json);
     assert_eq!(json["failed"], true);
     let few = run(["report", "compare", &before, &before, "--json"]).expect(0).json();
-    super::schema::validate("compare", &few);
+    schema::validate("compare", &few);
 
     refused(&["report", "compare", &before], &["<B>"]);
     for limit in ["-1%", "101%", "five", ""] {
@@ -201,7 +206,7 @@ fn a_recording_is_reported_as_text_and_as_a_page() {
 
 #[test]
 fn a_recording_from_a_pipe_is_reported() {
-    let mut command = super::launch::overlane(["report", "/dev/stdin"]);
+    let mut command = overlane(["report", "/dev/stdin"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut reporting = command.spawn().unwrap();
     let mut pipe = reporting.stdin.take().unwrap();
@@ -312,4 +317,54 @@ fn nothing_in_a_recording_becomes_markup_or_drives_a_terminal() {
     assert!(page.contains("&lt;script&gt;") && !page.contains("NaN"));
     // As it is played back, too.
     run(["watch", file, "--once"]).expect(0);
+}
+
+#[test]
+fn results_files_that_are_not_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("r.json");
+    let path = file.to_str().unwrap();
+    let good = readable();
+    let text = serde_json::to_string_pretty(&good).unwrap();
+    let report = |text: &str, named: &[&str]| {
+        fs::write(&file, text).unwrap();
+        for format in ["text", "csv", "json", "markdown"] {
+            refused(&["report", path, "--format", format], named);
+        }
+    };
+    report("", &["cut short"]);
+    let middle = text.find("\"kernel\"").unwrap();
+    report(&text[..middle], &["cut short", "/machine"]);
+    report(&text[..text.len() - 2], &["cut short", "the file ends inside"]);
+    report(
+        &text.replace("overlane.results/3", "overlane.results/2"),
+        &["/schema", "overlane.results/3", "overlane.results/2"],
+    );
+    report("[]", &["expected", "/"]);
+    report("not json", &["not JSON", "line 1"]);
+    let edited = |pointer: &str, value: serde_json::Value| {
+        let mut edited = good.clone();
+        *edited.pointer_mut(pointer).unwrap() = value;
+        edited.to_string()
+    };
+    report(&edited("/machine/cpus", "two".into()), &["/machine/cpus", "expected", "two"]);
+    report(&edited("/cells/0/offload", "fast".into()), &["/cells/0/offload", "\"full\"", "fast"]);
+    report(
+        &edited("/cells/0/samples/0/path_proved", false.into()),
+        &["/cells/0/samples/0/path_proved", "true for a valid sample"],
+    );
+    let mut edited = good.clone();
+    edited["machine"]["colour"] = "red".into();
+    report(&edited.to_string(), &["/machine", "colour"]);
+    let mut edited = good.clone();
+    edited["plan"].as_object_mut().unwrap().remove("seed");
+    report(&edited.to_string(), &["/plan", "seed"]);
+
+    refused(
+        &["report", directory.path().join("none").to_str().unwrap()],
+        &["none", "No such file"],
+    );
+    refused(&["report", directory.path().to_str().unwrap()], &["directory"]);
+    fs::write(&file, &text).unwrap();
+    assert_eq!(run(["report", path, "--json"]).expect(0).json(), good);
 }

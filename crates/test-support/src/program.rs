@@ -1,22 +1,16 @@
-//! Starts `overlane` and other programs, with a time limit on everything.
+//! Starts programs, with a time limit on everything.
 
-use std::ffi::OsStr;
-use std::fs::File;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-
-/// The program under test.
-pub const OVERLANE: &str = env!("CARGO_BIN_EXE_overlane");
 
 /// Longest that anything here may take; far more than it does, on any machine.
 pub const LIMIT: Duration = Duration::from_secs(120);
@@ -25,35 +19,14 @@ pub const LIMIT: Duration = Duration::from_secs(120);
 /// starts: how leftovers are found on a machine that others use too.
 pub const MARK: &str = "OVERLANE_TEST_MARK";
 
-/// A test's turn; dropping it gives it to the next.
-#[must_use]
-pub struct Turn {
-    // Before the other: that is for the next of this process.
-    _machine: Flock<File>,
-    _process: MutexGuard<'static, ()>,
-}
-
-/// One test at a time measures, counts or changes what is the machine's, also where two
-/// clones are tested at once: they have one directory for files that come and go.
-pub fn turn() -> Turn {
-    static TURN: Mutex<()> = Mutex::new(());
-    // A test that failed has spoilt nothing for the next.
-    let process = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let directory = File::open("/tmp").unwrap();
-    let machine = Flock::lock(directory, FlockArg::LockExclusive).map_err(|(_, errno)| errno);
-    Turn { _machine: machine.unwrap(), _process: process }
-}
-
 /// How a program ended, and what it said.
 #[derive(Debug)]
 pub struct Ended {
     /// `None` when a signal ended it.
     pub code: Option<i32>,
-    /// Signal that ended it.
     pub signal: Option<i32>,
     pub stdout: String,
     pub stderr: String,
-    /// From its start to its end.
     pub took: Duration,
 }
 
@@ -70,18 +43,6 @@ impl Ended {
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:#?}"))
     }
-}
-
-/// `overlane` with arguments.
-pub fn overlane<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
-    let mut command = Command::new(OVERLANE);
-    command.args(arguments);
-    command
-}
-
-/// Runs `overlane` to its end.
-pub fn run<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Ended {
-    Running::start(overlane(arguments)).wait()
 }
 
 /// Runs a program to its end; panics when it fails.
@@ -188,17 +149,14 @@ impl Running {
         });
     }
 
-    /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.pid()), signal).unwrap();
     }
 
-    /// Whether it still runs.
     pub fn runs(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Waits for its end.
     #[track_caller]
     pub fn wait(self) -> Ended {
         self.wait_at_most(LIMIT)
