@@ -2,7 +2,6 @@
 
 use libbpf_rs::{ErrorKind, Object, ObjectBuilder, PrintLevel};
 
-/// Loads an object with its constants set.
 pub(crate) fn load(object: &[u8], constants: &[u8]) -> Result<Object, String> {
     // Otherwise libbpf would print to stderr.
     libbpf_rs::set_print(Some((PrintLevel::Debug, |_, _| {})));

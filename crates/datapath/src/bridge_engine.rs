@@ -40,7 +40,6 @@ pub enum EngineChoice {
     /// The first one of [`Engine::ALL`] that runs.
     #[default]
     Auto,
-    /// Only this engine.
     Only(Engine),
 }
 
@@ -63,7 +62,6 @@ impl FromStr for EngineChoice {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{engine}: {reason}")]
 pub struct Unavailable {
-    /// The engine.
     pub engine: Engine,
     /// The feature that the kernel lacks or refuses.
     pub reason: String,

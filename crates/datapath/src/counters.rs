@@ -33,7 +33,6 @@ pub enum DropReason {
     Truncated,
     /// Reserved bits of the VXLAN header are set, by another protocol.
     Reserved,
-    /// Its VNI is not configured.
     UnknownVni,
     /// It came from a remote endpoint that is not configured.
     Stranger,

@@ -77,7 +77,6 @@ pub enum ConfigError {
     Value {
         /// The key, with the VNI of its network.
         key: String,
-        /// The problem.
         problem: String,
     },
 }
@@ -86,7 +85,6 @@ pub enum ConfigError {
 #[derive(Debug, thiserror::Error)]
 #[error("vhost-user socket {path}: {reason}")]
 pub struct SocketError {
-    /// Path of the socket.
     pub path: String,
     /// The problem and the expected value.
     pub reason: String,

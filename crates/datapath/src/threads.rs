@@ -14,7 +14,6 @@ use sys::affinity::Thread;
 use crate::adaptive_poll::AdaptivePoll;
 use crate::{Error, Result};
 
-/// State shared by the threads.
 #[derive(Debug)]
 struct Shared {
     stop: AtomicBool,
@@ -157,7 +156,6 @@ impl Drop for End {
     }
 }
 
-/// Sources of packets that one thread reads.
 #[derive(Debug)]
 pub(crate) struct Sources {
     epoll: Arc<Epoll>,

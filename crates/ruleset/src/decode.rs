@@ -272,7 +272,6 @@ pub(crate) fn set_of(names: &Names, family: u8, payload: &[u8]) -> Result<usize,
     at.ok_or_else(|| format!("unlisted set {table} {name}"))
 }
 
-/// Adds the elements of a message to their set.
 pub(crate) fn elements(set: &mut Set, names: &Names, payload: &[u8]) -> Result<(), Odd> {
     let fields = Fields::new(payload, &[1, 2, 3, 4])?;
     for (_, told) in each(fields.get(3).unwrap_or_default())? {

@@ -90,7 +90,6 @@ impl Transport {
 pub struct Connection {
     /// State that `ct state` matches.
     pub state: State,
-    /// Whether this is the reply direction.
     pub is_reply: bool,
     /// `IPS_*` bits, if known.
     pub status: Option<u32>,
@@ -176,7 +175,6 @@ pub enum Verdict {
     },
     /// The result differs between packets, or the rule has a side effect.
     Depends {
-        /// The rule.
         at: Place,
         /// Kind of reason.
         cause: Cause,
@@ -197,9 +195,7 @@ pub enum Verdict {
 pub struct Place {
     /// `NFPROTO_*`.
     pub family: u8,
-    /// Table of the chain.
     pub table: String,
-    /// Chain of the rule.
     pub chain: String,
     /// Handle of the rule, shown by `nft -a`.
     pub handle: Option<u64>,

@@ -38,7 +38,6 @@ pub struct Chain {
     pub table: String,
     /// Name, unique in its table.
     pub name: String,
-    /// Hook of a base chain.
     pub base: Option<Base>,
     /// Whether the table is dormant, so that its hooks are not registered.
     pub is_dormant: bool,
@@ -63,7 +62,6 @@ pub struct Base {
     pub drops: bool,
 }
 
-/// A rule of a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     /// Handle, shown by `nft -a`.
@@ -195,7 +193,6 @@ pub enum Expression {
     Odd(String),
 }
 
-/// A set or map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Set {
     /// `NFPROTO_*`.
@@ -220,7 +217,6 @@ pub struct Set {
 /// Kind of the elements of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// Single keys.
     Keys,
     /// Ranges, described by their edges.
     Ranges,
@@ -228,7 +224,6 @@ pub enum Shape {
     Boxes,
 }
 
-/// Elements of a set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Elements {
     /// Single keys.
@@ -242,7 +237,6 @@ pub(crate) struct Elements {
     pub(crate) otherwise: Option<Value>,
 }
 
-/// Value of an element.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Value {
     /// None: the set is not a map.
@@ -301,7 +295,6 @@ impl std::fmt::Display for Chain {
 }
 
 impl Ruleset {
-    /// Makes a ruleset of chains that use no sets.
     pub fn of_chains(chains: Vec<Chain>) -> Ruleset {
         let chains = chains.into_iter().map(Arc::new).collect();
         let mut rules = Ruleset { chains, ..Ruleset::default() };

@@ -18,7 +18,6 @@ pub(crate) const GETSETELEM: u16 = 13;
 /// Attempts to read a consistent generation.
 const ATTEMPTS: usize = 20;
 
-/// Error of reading rules.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kernel refused a request, or its answer could not be parsed.

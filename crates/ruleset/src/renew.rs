@@ -19,7 +19,6 @@ const EMPTY: usize = 1000;
 /// Result of an update.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Renewed {
-    /// The current rules.
     Rules(Ruleset),
     /// The rules have changed again, and the notifications are still to come.
     Behind,
@@ -182,7 +181,6 @@ impl Ruleset {
         Some(())
     }
 
-    /// Adds or removes a set.
     fn set(&mut self, names: &mut Names, name: &Name, payload: Option<&[u8]>) -> Option<()> {
         match (names.sets.get(name).copied(), payload) {
             (None, None) => {}

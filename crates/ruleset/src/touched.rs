@@ -29,7 +29,6 @@ pub struct Touched {
     pub(crate) rules: BTreeSet<Name>,
     /// Added sets with their payload; `None`: removed.
     pub(crate) sets: BTreeMap<Name, Option<Vec<u8>>>,
-    /// Sets whose elements have changed.
     pub(crate) elements: BTreeSet<Name>,
 }
 
@@ -59,7 +58,6 @@ impl Touched {
         true
     }
 
-    /// Adds later notifications.
     pub fn extend(&mut self, later: Touched) {
         let Touched { generation, chains, rules, sets, elements } = later;
         if generation != 0 {

@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use crate::value::{Cause, Doubt};
 use crate::wire::Odd;
 
-/// A supported match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are those of the structures by their names")]
 pub enum Match {
@@ -136,7 +135,6 @@ pub struct Physdev {
     pub which: u8,
 }
 
-/// A supported target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are those of the structures by their names")]
 pub enum Target {
@@ -285,7 +283,6 @@ impl Info<'_> {
     }
 }
 
-/// Decodes a match by name and revision.
 pub(crate) fn matches(name: &str, revision: u32, info: &[u8]) -> Result<Match, Odd> {
     let inner = || -> Result<Match, Odd> {
         let info = Info(info);
@@ -476,7 +473,6 @@ fn multiport(info: &Info<'_>) -> Result<Match, Odd> {
     Ok(Match::Multiport { which, ranges, inverted: info.flag(47)? })
 }
 
-/// Decodes a target by name and revision.
 pub(crate) fn target(name: &str, revision: u32, info: &[u8]) -> Result<Target, Odd> {
     let inner = || -> Result<Target, Odd> {
         let info = Info(info);

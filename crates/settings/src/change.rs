@@ -7,7 +7,6 @@ use sys::netns::NetNs;
 
 use crate::command::{inside, quote};
 
-/// A change of one setting.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
@@ -15,9 +14,7 @@ pub struct Change {
     pub place: Option<Namespace>,
     /// Setting, with its device or path.
     pub setting: Setting,
-    /// Value that was read.
     pub from: String,
-    /// New value.
     pub to: String,
 }
 
@@ -64,7 +61,6 @@ impl Namespace {
 pub struct Target<'a> {
     /// Network namespace in which the setting is read and written.
     pub namespace: Namespace,
-    /// Device as it was read.
     pub interface: &'a Interface,
 }
 
@@ -98,31 +94,24 @@ pub enum Setting {
     },
     /// A device's feature: `on` or `off`.
     Feature {
-        /// Device that has the feature.
         device: Device,
         /// Kernel name of the feature.
         feature: String,
     },
-    /// An attribute of a link.
     Link {
-        /// Device that has the attribute.
         device: Device,
-        /// Attribute that is changed.
         attribute: Attribute,
     },
     /// Descriptors of a device's receive ring.
     ReceiveRing {
-        /// Device that has the ring.
         device: Device,
     },
     /// Descriptors of a device's transmit ring.
     TransmitRing {
-        /// Device that has the ring.
         device: Device,
     },
     /// A device's queues in use.
     Channels {
-        /// Device that has the queues.
         device: Device,
         /// Receive, transmit or combined queues.
         which: Queues,
@@ -146,7 +135,6 @@ pub enum Setting {
     Command,
     /// CPUs over which a receive queue spreads its packets, as a hexadecimal mask.
     Rps {
-        /// Device that has the queue.
         device: Device,
         /// Receive queue, counted from 0 (`queues/rx-N`).
         queue: u32,
@@ -154,7 +142,6 @@ pub enum Setting {
 }
 
 impl Setting {
-    /// Returns the setting's device.
     pub fn device(&self) -> Option<&Device> {
         match self {
             Setting::Sysctl { device, .. } | Setting::Sysfs { device, .. } => device.as_ref(),
@@ -205,7 +192,6 @@ pub struct Device {
 }
 
 impl Device {
-    /// Describes a device that was read.
     pub fn of(link: &Interface) -> Device {
         Device {
             name: link.name.clone(),
@@ -290,7 +276,6 @@ impl Change {
         Change::link(at, Attribute::Mtu, from, to)
     }
 
-    /// Sets a link up.
     pub fn up<'a>(at: impl Into<Target<'a>>) -> Change {
         let attribute = Attribute::State;
         at.into().change("down", "up", |device| Setting::Link { device, attribute })
@@ -313,7 +298,6 @@ impl Change {
         Change { place: Some(place.into()), setting, from, to }
     }
 
-    /// Changes a sysctl of the machine.
     pub fn machine(path: &str, from: impl ToString, to: impl ToString) -> Change {
         Change {
             place: None,
@@ -337,12 +321,10 @@ impl Change {
         same(&self.from, &self.to)
     }
 
-    /// Returns the command that makes the change.
     pub fn command(&self) -> String {
         self.command_to(&self.to)
     }
 
-    /// Returns the command that undoes the change.
     pub fn undo(&self) -> String {
         self.command_to(&self.from)
     }

@@ -59,7 +59,6 @@ pub enum Error {
     Changed {
         /// The setting and its namespace, in words.
         object: String,
-        /// Expected value.
         expected: String,
         /// Present value.
         got: String,
@@ -89,9 +88,7 @@ pub enum Error {
     Form {
         /// The setting and its namespace, in words.
         object: String,
-        /// Expected form.
         expected: &'static str,
-        /// Text read.
         got: String,
     },
 }

@@ -165,7 +165,6 @@ pub(crate) fn unsure(change: &Change, place: &Namespace) -> Error {
     Error::Unknown { object: change.object(), reason }
 }
 
-/// Error for a namespace that is gone.
 pub(crate) fn gone(change: &Change, place: &Namespace) -> Error {
     let cookie = place.cookie.map_or_else(String::new, |cookie| format!(" (cookie {cookie})"));
     let reason = format!("namespace net:[{}]{cookie} is gone", place.inode);

@@ -65,7 +65,6 @@ pub enum Undone {
 /// A file that this program cannot read as an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Left {
-    /// Path of the file.
     pub path: PathBuf,
     /// Entry number, if its name has the form of an entry's name.
     pub id: Option<u64>,
@@ -83,7 +82,6 @@ impl std::fmt::Display for Left {
     }
 }
 
-/// Contents of the journal.
 #[derive(Debug, Default)]
 pub struct Contents {
     /// Entries that can be undone, oldest first.

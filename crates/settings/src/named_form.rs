@@ -36,7 +36,6 @@ enum Kind {
     Ring,
     /// Number of queues in each direction.
     Queues,
-    /// Numeric attribute of the link.
     Link(Attribute),
     /// Number of CPUs, from CPU 0, over which received flows are spread; 0 for none.
     Rps,
@@ -162,12 +161,10 @@ impl NamedSetting {
         resolver.changes()
     }
 
-    /// Returns the named device, if any.
     pub fn device(&self) -> Option<&str> {
         self.device.as_deref()
     }
 
-    /// Returns the requested value.
     pub fn value(&self) -> &str {
         &self.value
     }

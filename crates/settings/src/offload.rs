@@ -3,7 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Offloads that are switched on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Offload {
     /// TSO, GSO, tunnel segmentation, GRO.
@@ -51,7 +50,6 @@ impl Offload {
         }
     }
 
-    /// Returns the features that the profile sets, and whether each is on.
     pub fn features(self) -> Vec<(&'static str, bool)> {
         OFFLOAD_FEATURES.into_iter().map(|feature| (feature, self.wants(feature))).collect()
     }

@@ -21,7 +21,6 @@ pub enum ProposalError {
     /// The namespace has no such device.
     #[error("{namespace}: no device {device:?}")]
     NoDevice {
-        /// Label of the namespace.
         namespace: String,
         /// Name of the requested device.
         device: String,
@@ -97,7 +96,6 @@ impl Resolver {
         identity::open(&self.namespace)?.ok_or_else(gone)?.run(ask)?
     }
 
-    /// Returns a device by name.
     pub(crate) fn device(&self, name: &str) -> Result<Device> {
         let device = self.ask(|| {
             let links = Netlink::open()?.links()?;

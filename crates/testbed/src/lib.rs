@@ -45,7 +45,6 @@ pub enum Error {
     NoDevice {
         /// The sysctl or attribute.
         setting: String,
-        /// Name of the device.
         device: String,
     },
     /// A component did not start, or an external program did not create an expected object.
@@ -53,7 +52,6 @@ pub enum Error {
     NotStarted {
         /// The component and its host.
         part: String,
-        /// The reason.
         reason: String,
     },
     /// There is no host of that name.
@@ -72,15 +70,12 @@ pub enum Error {
     Sysctl {
         /// Path below `/proc/sys`.
         path: String,
-        /// Value to write.
         value: String,
-        /// Error of the write.
         error: std::io::Error,
     },
     /// A program failed.
     #[error("{program}: {status}{}", if .output.is_empty() { String::new() } else { format!(": {}", .output.trim()) })]
     Program {
-        /// The program and its arguments.
         program: String,
         /// Exit code or signal, as text.
         status: String,
@@ -89,12 +84,7 @@ pub enum Error {
     },
     /// A short program was killed, so its answer is unknown.
     #[error("{program}: killed by signal {signal}")]
-    Killed {
-        /// The program and its arguments.
-        program: String,
-        /// Number of the signal.
-        signal: i32,
-    },
+    Killed { program: String, signal: i32 },
     /// Something did not become ready in time.
     #[error("{what} was not ready within {seconds} s{}", if .seen.is_empty() { String::new() } else { format!(": {}", .seen.trim()) })]
     NotReady {
@@ -116,7 +106,6 @@ pub enum Error {
         "{device}: feature {feature} should be {wanted} under offload profile {profile}, but the kernel reports {got}"
     )]
     Offload {
-        /// Name of the device.
         device: String,
         /// Name of the feature in `ethtool -k`.
         feature: String,

@@ -14,7 +14,6 @@ pub const SECOND_NIC: &str = "nic1";
 pub struct Wire {
     /// Layer-3 MTU of the NICs, bytes.
     pub mtu: u32,
-    /// Offloads of the NICs.
     pub offload: Offload,
 }
 

@@ -207,7 +207,6 @@ impl Forwarder {
         Ok(())
     }
 
-    /// Counts the result of a write.
     fn written(&mut self, written: io::Result<usize>, bytes: usize) -> Result<Fate> {
         match written {
             Ok(_) => {

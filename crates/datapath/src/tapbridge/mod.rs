@@ -46,7 +46,6 @@ impl Side {
     /// Both sides, in the order of arrays.
     pub const BOTH: [Side; 2] = [Side::Left, Side::Right];
 
-    /// Returns the opposite side.
     #[must_use]
     pub const fn other(self) -> Side {
         match self {
@@ -56,10 +55,8 @@ impl Side {
     }
 }
 
-/// One side of a bridge.
 #[derive(Debug)]
 pub enum BridgePort {
-    /// A TAP device.
     Tap(Port),
     /// A vhost-user guest.
     Guest(GuestPort),
@@ -102,7 +99,6 @@ impl BridgePort {
         }
     }
 
-    /// Returns the TAP device, if it is one.
     pub fn tap(&self) -> Option<&Port> {
         match self {
             BridgePort::Tap(port) => Some(port),
@@ -167,7 +163,6 @@ impl Bridge {
         Bridge { busy_poll, ..self }
     }
 
-    /// Returns one of the ports.
     pub fn port(&self, side: Side) -> &BridgePort {
         match side {
             Side::Left => &self.left,

@@ -117,12 +117,10 @@ impl Netmap {
         Ok(Netmap { own, networks, mask })
     }
 
-    /// Returns the network address of that side.
     pub fn network(&self, side: Side) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.networks[side as usize])
     }
 
-    /// Returns the network mask.
     pub fn mask(&self) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.mask)
     }

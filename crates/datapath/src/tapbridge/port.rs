@@ -8,7 +8,6 @@ use crate::vnet_layout::HEADER;
 /// The kernel's `MAX_TAP_QUEUES`.
 pub const QUEUES_MAX: usize = 256;
 
-/// Settings of a port.
 #[derive(Debug, Clone)]
 pub struct PortOptions {
     /// Device name; it must not exist in the namespace.

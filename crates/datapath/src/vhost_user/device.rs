@@ -151,7 +151,6 @@ impl Device {
         self.wakers.len()
     }
 
-    /// Returns the offered features.
     pub(super) fn offered(&self) -> u64 {
         self.offered
     }

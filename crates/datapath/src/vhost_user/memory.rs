@@ -14,13 +14,11 @@ pub const REGIONS_MAX: usize = 8;
 /// A region of a table; all fields in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Region {
-    /// Address in the guest.
     pub guest: u64,
     /// Length.
     pub size: u64,
     /// Address in the client, which the addresses of rings use.
     pub user: u64,
-    /// Offset of the region in its file.
     pub offset: u64,
 }
 
@@ -39,19 +37,13 @@ pub enum MemoryError {
         "memory table: expected 1 to {REGIONS_MAX} regions with a descriptor each, got {regions} \
          and {descriptors} descriptors"
     )]
-    Count {
-        /// Regions in the table.
-        regions: usize,
-        /// Descriptors received with it.
-        descriptors: usize,
-    },
+    Count { regions: usize, descriptors: usize },
     /// An address or length is invalid.
     #[error("memory region at {0:#x}: empty, or exceeds the address space")]
     Bounds(u64),
     /// The file is shorter than the region.
     #[error("memory region at {guest:#x}: its file has {got} bytes, expected at least {wanted}")]
     Short {
-        /// Address in the guest.
         guest: u64,
         /// End of the region in the file.
         wanted: u64,
@@ -66,14 +58,7 @@ pub enum MemoryError {
     Unsealed(u64),
     /// A system call failed.
     #[error("memory region at {guest:#x}: {operation}: {reason}")]
-    Kernel {
-        /// Address in the guest.
-        guest: u64,
-        /// The failed operation.
-        operation: &'static str,
-        /// Its error.
-        reason: String,
-    },
+    Kernel { guest: u64, operation: &'static str, reason: String },
     /// Regions overlap.
     #[error("memory table: {0}")]
     Overlap(String),
@@ -115,7 +100,6 @@ impl Memory {
         Some(region.guest + (user - region.user))
     }
 
-    /// Returns the mapped memory.
     pub fn mapped(&self) -> &GuestMemoryMmap {
         &self.map
     }

@@ -13,10 +13,8 @@ const VERSION_MASK: u32 = 3;
 const REPLY: u32 = 4;
 const NEED_REPLY: u32 = 8;
 
-/// A message's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// Number of the request.
     pub request: u32,
     /// Whether the client wants to know the result.
     pub needs_reply: bool,
@@ -39,7 +37,6 @@ pub enum MessageError {
     /// The length of the payload does not match the request.
     #[error("request {request} with {got} bytes, expected {wanted}")]
     Payload {
-        /// Number of the request.
         request: u32,
         /// Expected length, bytes.
         wanted: usize,
@@ -48,7 +45,6 @@ pub enum MessageError {
     },
 }
 
-/// A request of the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// Asks for the offered features.
@@ -65,13 +61,9 @@ pub enum Request {
     SetVringNum(State),
     /// Sets the places of a ring, in addresses of the client.
     SetVringAddr {
-        /// Number of the ring.
         ring: u32,
-        /// Descriptor table.
         descriptors: u64,
-        /// Used ring.
         used: u64,
-        /// Available ring.
         available: u64,
     },
     /// Sets the entry at which a ring continues.
@@ -84,7 +76,6 @@ pub enum Request {
     SetVringCall(Event),
     /// Sets the event by which the client is notified of errors.
     SetVringErr(Event),
-    /// Asks for the features of the protocol.
     GetProtocolFeatures,
     /// Sets the features of the protocol that the client accepted.
     SetProtocolFeatures(u64),
@@ -97,7 +88,6 @@ pub enum Request {
 /// A ring and a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct State {
-    /// Number of the ring.
     pub ring: u32,
     /// The number for the ring.
     pub value: u32,
@@ -106,7 +96,6 @@ pub struct State {
 /// A ring, and whether a descriptor comes with the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
-    /// Number of the ring.
     pub ring: u32,
     /// False: the ring is to be polled without notifications.
     pub has_descriptor: bool,
@@ -131,7 +120,6 @@ impl Header {
         }
     }
 
-    /// Builds the answer, including the header.
     pub fn answer(&self, payload: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER + payload.len());
         for word in [self.request, VERSION | REPLY, payload.len() as u32] {

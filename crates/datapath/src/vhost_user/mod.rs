@@ -60,7 +60,6 @@ pub const PREFIX: &str = "vhost-user:";
 /// Settings of a guest's port.
 #[derive(Debug, Clone)]
 pub struct GuestPortOptions {
-    /// Path of the socket.
     pub socket: PathBuf,
     /// Number of queue pairs, 1 to [`QUEUES_MAX`].
     pub queues: usize,
@@ -115,7 +114,6 @@ impl GuestPort {
         self.device.queues()
     }
 
-    /// Returns the offered offloads.
     pub fn offload(&self) -> Offload {
         self.offload
     }
@@ -125,13 +123,11 @@ impl GuestPort {
         GuestWatcher(self.device.clone())
     }
 
-    /// Returns the queue pairs.
     pub(crate) fn pairs(&self) -> Vec<GuestQueue> {
         let queue = |queue| GuestQueue::new(self.device.clone(), queue);
         (0..self.device.queues()).map(queue).collect()
     }
 
-    /// Starts the thread that serves the client.
     pub(crate) fn serve(self, threads: &mut Threads) -> Result<()> {
         server::spawn(threads, self.device, self.listener)
     }
@@ -142,7 +138,6 @@ impl GuestPort {
 pub struct GuestWatcher(Arc<Device>);
 
 impl GuestWatcher {
-    /// Returns the current status.
     pub fn status(&self) -> GuestStatus {
         self.0.status()
     }

@@ -12,7 +12,6 @@ use super::memory::Memory;
 use super::ring::{Read, Ring, RingError, Written};
 use crate::vnet_layout::HEADER;
 
-/// One queue pair of a guest.
 #[derive(Debug, Clone)]
 pub(crate) struct GuestQueue {
     device: Arc<Device>,

@@ -33,11 +33,8 @@ const SUPPRESSED: u16 = 1;
 pub struct Place {
     /// Number of entries, a power of two.
     pub size: u16,
-    /// Descriptor table.
     pub descriptors: u64,
-    /// Available ring.
     pub available: u64,
-    /// Used ring.
     pub used: u64,
 }
 
@@ -48,7 +45,6 @@ struct Segment {
     length: u32,
 }
 
-/// Direction of a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// The guest sends: its buffers are read.
@@ -57,10 +53,8 @@ pub enum Way {
     ToGuest,
 }
 
-/// Result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Read {
-    /// The ring is empty.
     Nothing,
     /// A frame of this length is in the buffer.
     Frame(usize),
@@ -71,7 +65,6 @@ pub enum Read {
 /// Result of writing a frame to the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Written {
-    /// The frame was written.
     Done,
     /// The guest has no free buffers; nothing was changed.
     NoRoom,

@@ -11,21 +11,14 @@ pub enum RingError {
     /// A part is not aligned.
     #[error("its {part} are at {at:#x}, expected a multiple of {wanted}")]
     Alignment {
-        /// Name of the part.
         part: &'static str,
-        /// Its address.
         at: u64,
         /// Required alignment, bytes.
         wanted: u64,
     },
     /// A part or a buffer is outside the guest's memory.
     #[error("its {part} at {at:#x} are outside the guest's memory")]
-    Outside {
-        /// Name of the part.
-        part: &'static str,
-        /// Its address.
-        at: u64,
-    },
+    Outside { part: &'static str, at: u64 },
     /// More entries were offered than the ring has.
     #[error("its available index advanced from {from} to {to}, expected at most {size} entries")]
     Jump {
@@ -39,7 +32,6 @@ pub enum RingError {
     /// A descriptor index exceeds its table.
     #[error("descriptor {index} exceeds its table of {count}")]
     Index {
-        /// Index of the descriptor.
         index: u16,
         /// Number of descriptors in the table.
         count: u32,
@@ -52,7 +44,6 @@ pub enum RingError {
     Indirect {
         /// Length of the table, bytes.
         length: u32,
-        /// The problem.
         problem: &'static str,
     },
     /// A buffer is for the other direction.

@@ -69,7 +69,6 @@ struct Client {
 
 /// Reason for the end of a connection.
 enum End {
-    /// The client closed it.
     Closed,
     /// The client is disconnected, with the reason.
     Dismissed(String),

@@ -28,7 +28,6 @@ pub enum SessionError {
         what: &'static str,
         /// Features that the client accepted.
         got: u64,
-        /// Features that were offered.
         offered: u64,
     },
     /// The ring does not exist.
@@ -42,7 +41,6 @@ pub enum SessionError {
     /// A number is out of range.
     #[error("ring {ring}: {what} {got}, expected {wanted}")]
     Number {
-        /// Number of the ring.
         ring: u32,
         /// Meaning of the number.
         what: &'static str,
@@ -54,7 +52,6 @@ pub enum SessionError {
     /// A descriptor is missing, unexpected, or not an eventfd.
     #[error("{request}: expected {wanted}, got {got}")]
     Descriptor {
-        /// The request.
         request: &'static str,
         /// The expected descriptors.
         wanted: &'static str,

@@ -68,7 +68,6 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Starts the thread, with the ring if there is one.
     pub(super) fn spawn(self, threads: &mut Threads, ring: Option<FrameRing>) -> Result<()> {
         let name = format!("vtep {}", self.index);
         if let Some(ring) = ring {

@@ -67,7 +67,6 @@ impl Groups {
         Ok(Some(Groups { local, sockets, groups, netlink, watch, link: Mutex::new(Some(link)) }))
     }
 
-    /// Returns the sockets, by group.
     pub(super) fn sockets(&self) -> &[UdpSocket] {
         &self.sockets
     }

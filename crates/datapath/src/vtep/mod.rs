@@ -290,7 +290,6 @@ pub struct Report {
     pub strangers: Counters,
 }
 
-/// Counters of a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkReport {
     /// VXLAN network identifier, 24 bits.
@@ -340,7 +339,6 @@ impl Running {
         (self.underlay.descriptors(), self.underlay.probe_descriptor())
     }
 
-    /// Returns the guests.
     pub fn guests(&self) -> Vec<GuestWatcher> {
         self.guests.iter().flatten().cloned().collect()
     }

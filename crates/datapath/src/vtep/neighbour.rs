@@ -59,7 +59,6 @@ impl Neighbour {
     }
 }
 
-/// The neighbours of one network.
 pub type Neighbours = Table<Address, Neighbour>;
 
 /// Longest answer in bytes.
@@ -70,7 +69,6 @@ const _: () = assert!(icmpv6::ADVERTISEMENT_LEN >= arp::PACKET_LEN);
 /// A sender's claim about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Claim {
-    /// The sender owns an address.
     Has(Address, Neighbour),
     /// The sender uses an address; its router flag is unknown.
     Uses(Address, MacAddr),

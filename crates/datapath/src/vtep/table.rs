@@ -41,7 +41,6 @@ pub struct Limits {
 pub enum Learned {
     /// The entry existed and is unchanged.
     Known,
-    /// An entry was added.
     New,
     /// The entry changed: the address moved to another place.
     Moved,

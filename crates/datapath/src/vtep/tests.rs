@@ -259,7 +259,6 @@ fn what_the_second_tap_delivers_is_not_believed_either() {
     assert_eq!(bench.check(), [DropReason::Malformed]);
 }
 
-/// Returns the corpus of a fuzz target.
 fn corpus(target: &str) -> Vec<Vec<u8>> {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/");
     let entries = std::fs::read_dir(format!("{directory}{target}")).unwrap();

@@ -14,7 +14,6 @@ use crate::vnet_layout::HEADER;
 /// Destination of frames for the tenants.
 #[derive(Debug)]
 pub(super) enum Writer {
-    /// A queue of a TAP.
     Tap(Tap),
     /// A pair of a guest's queues.
     Guest(GuestWriter),
@@ -24,7 +23,6 @@ pub(super) enum Writer {
 }
 
 impl Writer {
-    /// Returns the TAP, if it is one.
     pub(super) fn tap(&self) -> Option<&Tap> {
         match self {
             Writer::Tap(tap) => Some(tap),
@@ -34,7 +32,6 @@ impl Writer {
         }
     }
 
-    /// Returns the guest, if it is one.
     pub(super) fn guest(&self) -> Option<&GuestWriter> {
         match self {
             Writer::Guest(guest) => Some(guest),
@@ -42,7 +39,6 @@ impl Writer {
         }
     }
 
-    /// Writes one frame with its vnet header.
     pub(super) fn write(&self, header: &[u8; HEADER], frame: &[u8]) -> io::Result<()> {
         match self {
             Writer::Tap(tap) => {

@@ -56,7 +56,6 @@ struct Queued {
     count: usize,
     /// Whether the last datagram is shorter, so that no other can be appended.
     closed: bool,
-    /// Index of the network.
     thread_network: usize,
     /// Frames whose outcome depends on this datagram, and their bytes.
     frames: u64,

@@ -170,7 +170,6 @@ impl Underlay {
         }))
     }
 
-    /// Returns the source port of that sender.
     pub(super) fn source_port(&self, sender: usize) -> u16 {
         self.ports[sender]
     }
@@ -200,7 +199,6 @@ impl Underlay {
         &self.senders
     }
 
-    /// Returns the receiving sockets of that thread.
     pub(super) fn receivers(&self, thread: usize) -> impl Iterator<Item = &UdpSocket> {
         let groups = self.groups.as_ref().filter(|_| thread == 0);
         let groups = groups.into_iter().flat_map(Groups::sockets);
@@ -222,7 +220,6 @@ impl Underlay {
         probe.as_fd().as_raw_fd()
     }
 
-    /// Returns the multicast groups, if any.
     pub(super) fn groups(&self) -> Option<&Groups> {
         self.groups.as_ref()
     }

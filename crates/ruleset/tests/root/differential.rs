@@ -20,14 +20,12 @@ const SERVICE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 9, 9));
 /// Nothing that the kernel was given to forward comes later than this, on an idle wire.
 const STOPPED: Duration = Duration::from_millis(15);
 const ARRIVED: Duration = Duration::from_secs(5);
-/// The mark of each connection.
 const MARK: u32 = 7;
 
 fn pick<'a>(rng: &mut impl Rng, of: &[&'a str]) -> &'a str {
     of.choose(rng).unwrap()
 }
 
-/// A match of nft.
 fn nft_match(rng: &mut impl Rng) -> String {
     pick(
         rng,

@@ -22,7 +22,6 @@ const SUM: usize = 16;
 pub struct Entry {
     /// Number; later changes have higher ones.
     pub id: u64,
-    /// Code of the check that found it.
     pub code: String,
     /// Change, with the value to restore.
     pub change: Change,
@@ -42,7 +41,6 @@ pub struct Entry {
     pub(super) marks: bool,
 }
 
-/// A deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Until {

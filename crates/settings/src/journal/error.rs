@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use crate::apply;
 
-/// An error of the journal itself, or of a change.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// An operation on a file failed.
@@ -14,7 +13,6 @@ pub enum JournalError {
         operation: &'static str,
         /// File or directory that it was attempted on.
         path: PathBuf,
-        /// Error of that operation.
         error: std::io::Error,
     },
     /// An entry cannot be written.
@@ -35,12 +33,7 @@ pub enum JournalError {
     },
     /// Another process has kept it open for too long.
     #[error("journal: {}: in use by another overlane for {waited_s} s", .path.display())]
-    Locked {
-        /// Directory of the journal.
-        path: PathBuf,
-        /// Seconds waited.
-        waited_s: u64,
-    },
+    Locked { path: PathBuf, waited_s: u64 },
     /// The change failed and could not be undone. Its entry stays.
     #[error("{error}; and not undone: {left}")]
     Left {

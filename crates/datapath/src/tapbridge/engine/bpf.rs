@@ -83,7 +83,6 @@ impl Redirect {
         }
     }
 
-    /// Adds the frames that were redirected from that side.
     pub(super) fn count(&self, from: Side, counters: &mut Counters) {
         // If the map cannot be read, the other counters are still valid.
         let Ok(Some(cpus)) =

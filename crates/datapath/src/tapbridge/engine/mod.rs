@@ -121,7 +121,6 @@ fn forwarders(
 }
 
 impl Running {
-    /// Returns the engine.
     pub fn engine(&self) -> Engine {
         self.engine
     }

@@ -167,7 +167,6 @@ impl SecondTap {
         opened.map_err(|e| e.to_string())?
     }
 
-    /// Returns the queue of that thread.
     pub(super) fn queue(&self, thread: usize) -> &Tap {
         &self.taps[thread]
     }
@@ -206,7 +205,6 @@ impl SecondTap {
         self.watch.fds()
     }
 
-    /// Returns its namespace.
     pub(super) fn netns(&self) -> &NetNs {
         &self.netns
     }

@@ -19,10 +19,8 @@ const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/handover.bpf.o")
 /// Size of `struct settings` in the C source.
 const SETTINGS: usize = 28;
 
-/// Settings of the programs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Settings {
-    /// Index of the NIC.
     pub(super) nic: u32,
     /// Index of the second TAP.
     pub(super) tap: u32,

@@ -22,7 +22,6 @@ impl Space {
         Space { netns, path }
     }
 
-    /// The change that a command in it stands for.
     pub fn change(&self, command: &str) -> Change {
         let command = format!("nsenter --net={} {command}", self.path);
         let mut changes = proposal::changes(&command).unwrap();
