@@ -359,7 +359,7 @@ fn mac_of(host: &Host, device: &str) -> MacAddr {
     host.netlink().link(device).unwrap().mac.unwrap()
 }
 
-/// What a case does in a world. Returns which of its segments arrived.
+/// Sends the segments of a case in a world. Returns which of them arrived.
 type Act = fn(&mut World) -> Vec<bool>;
 
 /// Blind: addresses and ports are known, the sequence numbers are not.
@@ -544,7 +544,7 @@ fn random(random: &mut Random, world: &World) -> (usize, Segment) {
     (source, Segment { seq, ack, flaw, ..segment })
 }
 
-/// What the fast path may do with a segment: nothing that the kernel would not.
+/// Compares the fast path with the kernel: it may pass nothing that the kernel would not.
 #[test]
 fn random_segments_leave_the_same_entries_behind() {
     require!(need::root(), need::tools(&["nft", "conntrack"]));
