@@ -29,7 +29,7 @@ pub struct Probe {
     pub address: String,
     /// File with the secret shared with the server
     ///
-    /// Other users must not be able to read it.
+    /// At least 128 random bits (head -c 32 /dev/urandom | base64), with mode 0640 or stricter.
     #[arg(long, value_name = "FILE")]
     pub token: Option<PathBuf>,
     /// Device that the path must use; otherwise the probe fails

@@ -97,6 +97,7 @@ impl<'a> Answering<'a> {
                 open.version
             ));
         }
+        open.validate()?;
         let sockets = self.answerer.sockets.as_ref();
         let sockets = sockets.map_err(|why| format!("the server has no packet socket: {why}"))?;
         self.wire = None;

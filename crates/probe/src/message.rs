@@ -53,6 +53,27 @@ pub struct Open {
     pub other: Option<IpAddr>,
 }
 
+impl Open {
+    /// Checks numbers of the other end: no port or VNI may overflow.
+    ///
+    /// # Errors
+    /// The number that is out of range, as text.
+    pub fn validate(&self) -> Result<(), String> {
+        // The port after it is used, too.
+        if !(1..u16::MAX).contains(&self.own_port) {
+            return Err(format!("destination port {}: expected 1 to 65534", self.own_port));
+        }
+        if self.source_base == 0 || self.source_base > u16::MAX - MOST_NUMBER {
+            let most = u16::MAX - MOST_NUMBER;
+            return Err(format!("source port {}: expected 1 to {most}", self.source_base));
+        }
+        if self.vni >= 1 << 24 {
+            return Err(format!("VNI {}: expected 24 bits", self.vni));
+        }
+        Ok(())
+    }
+}
+
 /// Classes that are sent together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -221,4 +242,32 @@ pub enum IcmpKind {
     TooBig(u32),
     /// The time to live has expired.
     TimeExceeded,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_overflow_are_refused() {
+        let good = Open {
+            version: VERSION,
+            session: 1,
+            own_port: 5211,
+            source_base: 25_000,
+            vni: 7 << 5,
+            other: None,
+        };
+        assert_eq!(good.validate(), Ok(()));
+        for own_port in [0, u16::MAX] {
+            let error = Open { own_port, ..good.clone() }.validate().unwrap_err();
+            assert!(error.contains(&format!("destination port {own_port}")), "{error}");
+        }
+        for source_base in [0, u16::MAX - MOST_NUMBER + 1, u16::MAX] {
+            let error = Open { source_base, ..good.clone() }.validate().unwrap_err();
+            assert!(error.contains(&format!("source port {source_base}")), "{error}");
+        }
+        let error = Open { vni: 1 << 24, ..good }.validate().unwrap_err();
+        assert!(error.contains("VNI 16777216"), "{error}");
+    }
 }
