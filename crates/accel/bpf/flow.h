@@ -352,15 +352,19 @@ static __always_inline struct nf_conn *entry_of(struct __sk_buff *skb, const str
 }
 
 /* Whether conntrack has the connection in the state of the verdict. */
-static __attribute__((noinline)) int is_tracked(struct __sk_buff *skb, const struct flow_key *key,
-						struct flow *flow)
+__verified_once int is_tracked(struct __sk_buff *skb, const struct flow_key *key,
+			       struct flow *flow)
 {
-	struct bpf_ct_opts opts = { .netns_id = -1, .l4proto = key->protocol };
+	struct bpf_ct_opts opts;
 	struct nf_conn *ct;
 	int same;
 
-	if (!bpf_skb_ct_lookup || !bpf_ct_release || !bpf_ct_change_timeout || !flow)
+	if (!bpf_skb_ct_lookup || !bpf_ct_release || !bpf_ct_change_timeout || !key || !flow)
 		return 0;
+	/* A constant initialiser would be a copy in .rodata, beside the constants of abi.h. */
+	__builtin_memset(&opts, 0, sizeof(opts));
+	opts.netns_id = -1;
+	opts.l4proto = key->protocol;
 	ct = entry_of(skb, key, &opts);
 	if (!ct)
 		return flow->flags & FLOW_UNTRACKED;
@@ -383,7 +387,7 @@ static __always_inline int bypasses(struct __sk_buff *skb, u32 at, const struct 
  * these addresses and ports has ended, conntrack would begin a new entry. But it may not know about
  * the end, because it has not seen all segments. Then let the old entry expire.
  */
-static __attribute__((noinline)) int reopen(struct __sk_buff *skb, const struct flow_key *packet)
+__verified_once int reopen(struct __sk_buff *skb, const struct flow_key *packet)
 {
 	struct bpf_ct_opts opts;
 	struct flow_key key;
@@ -395,7 +399,7 @@ static __attribute__((noinline)) int reopen(struct __sk_buff *skb, const struct 
 	if (!bpf_skb_ct_lookup || !bpf_ct_release || !bpf_ct_change_timeout || !packet)
 		return 0;
 	__builtin_memcpy(&key, packet, sizeof(key));
-	/* A constant initialiser would be a copy in .rodata, beside the constants of abi.h. */
+	/* As above. */
 	__builtin_memset(&opts, 0, sizeof(opts));
 	opts.netns_id = -1;
 	opts.l4proto = key.protocol;

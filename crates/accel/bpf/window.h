@@ -220,7 +220,7 @@ static __always_inline u32 advance(struct connection *connection, u32 reply,
  * Whether a segment may bypass conntrack. `at` is the offset of its header. The connection is in
  * the windows' state CONNECTION_FAST.
  */
-static __attribute__((noinline)) int fits(struct __sk_buff *skb, u32 at, const struct flow *flow)
+__verified_once int fits(struct __sk_buff *skb, u32 at, const struct flow *flow)
 {
 	struct scratch *memory;
 	struct connection *connection;
