@@ -113,6 +113,7 @@ enum fdb_flag {
 	FDB_ROUTER_MAC_IPV6 = 16,	/* route IPv6, too */
 	FDB_PROXY = 32,	/* the VXLAN device or its bridge answers solicitations */
 	FDB_IPV6 = 64,	/* the underlay is IPv6 */
+	FDB_INNER_TOS = 128,	/* the outer DSCP is the inner one, not `tos` */
 };
 
 struct fdb {

@@ -97,13 +97,17 @@ static __always_inline int is_sum_beyond(struct __sk_buff *skb, struct front *fr
 	       (skb->gso_size || outer_checksum(skb, front, ip, to->pseudo));
 }
 
-/* Adds the outer headers. Returns ENCAP_HIT, ENCAP_UNFIT (packet unchanged) or ENCAP_LOST. */
+/*
+ * Adds the outer headers. `tos` is the inner packet's. Returns ENCAP_HIT, ENCAP_UNFIT (packet
+ * unchanged) or ENCAP_LOST.
+ */
 static __always_inline u32 wrap(struct __sk_buff *skb, struct front *front, const struct fdb *to,
 				u32 tos)
 {
 	/* RFC 6040, normal mode (include/net/inet_ecn.h, INET_ECN_encapsulate). */
-	tos &= ECN_MASK;
-	tos = to->tos | (tos == ECN_CE ? ECN_ECT_0 : tos);
+	u32 dscp = to->flags & FDB_INNER_TOS ? tos & ~ECN_MASK : to->tos, ecn = tos & ECN_MASK;
+
+	tos = dscp | (ecn == ECN_CE ? ECN_ECT_0 : ecn);
 	return to->flags & FDB_IPV6 ? wrap6(skb, front, to, tos) : wrap4(skb, front, to, tos);
 }
 

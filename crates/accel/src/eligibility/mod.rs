@@ -65,7 +65,6 @@ pub(crate) type UnderlayRules = [fn(&UnderlayCase<'_>) -> Verdict];
 pub(crate) const VXLAN_DEVICE: &VxlanRules = &[
     vxlan::option,
     vxlan::unknown_attribute,
-    vxlan::inherited_type_of_service,
     vxlan::inherited_dont_fragment,
     vxlan::own_address,
     vxlan::underlay_elsewhere,

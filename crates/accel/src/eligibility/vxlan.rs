@@ -20,14 +20,6 @@ pub(super) fn unknown_attribute(case: &VxlanCase<'_>) -> Verdict {
     }
 }
 
-pub(super) fn inherited_type_of_service(case: &VxlanCase<'_>) -> Verdict {
-    // `drivers/net/vxlan`: 1 means "inherit from the inner packet".
-    if case.vxlan.tos == 1 {
-        return Err(Refusal::VxlanOption { option: "tos inherit" });
-    }
-    Ok(())
-}
-
 pub(super) fn inherited_dont_fragment(case: &VxlanCase<'_>) -> Verdict {
     // IPv6 has no such flag, so the kernel ignores the option.
     if case.vxlan.df.is_none() && !case.vxlan.ipv6 {

@@ -106,6 +106,8 @@ pub struct UnderlayRoute {
     pub ttl: u8,
     /// Outer type of service or traffic class, without the ECN bits (RFC 6040).
     pub tos: u8,
+    /// The outer DSCP is the inner packet's, not that of `tos`.
+    pub inherits_tos: bool,
     /// Outer IPv6 flow label, 20 bits.
     pub label: u32,
     /// Ethernet address of the next hop, from the neighbour table.

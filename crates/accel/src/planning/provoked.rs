@@ -106,7 +106,6 @@ fn over_ipv6(machine: &mut MachineSnapshot, addresses: &[&str]) {
 /// Changes that provoke each refusal.
 const PROVOKED: &[(&str, Change)] = &[
     ("AX001", |m| vxlan(m).options.push("gbp")),
-    ("AX001", |m| vxlan(m).tos = 1),
     ("AX001", |m| vxlan(m).df = None),
     ("AX002", |m| vxlan(m).unknown.push(99)),
     ("AX003", |m| vxlan(m).local = Some(LINK_LOCAL.into())),

@@ -10,6 +10,9 @@ use crate::model::{NetnsSnapshot, NetnsView, Refusal, UnderlayRoute};
 
 /// Bytes that VXLAN adds in front of the inner IP packet, over IPv4 and over IPv6 (RFC 7348).
 const OVERHEAD: [u32; 2] = [50, 70];
+/// Value of the option `tos inherit` (`drivers/net/vxlan`, `vxlan_xmit_one`). Routes and rules by
+/// type of service are refused, so it does not affect the route.
+const INHERITED_TOS: u8 = 1;
 /// ECN bits of the type of service.
 const ECN: u8 = 3;
 
@@ -87,6 +90,7 @@ fn underlay_route(
         proxy: vxlan.proxy || suppresses(view.snapshot, case.device()),
         ttl: ttl.unwrap_or(default_ttl),
         tos: vxlan.tos & !ECN,
+        inherits_tos: vxlan.tos == INHERITED_TOS,
         label: vxlan.label,
         next_hop: case.next_hop()?,
         source: case.nic_mac()?,

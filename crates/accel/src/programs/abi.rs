@@ -368,6 +368,7 @@ pub(crate) fn fdb(entry: &Fdb, slot: u32) -> RawFdb {
         Fdb::Remote(route) => RawFdb {
             flags: flag(route.checksum, FDB_CHECKSUM)
                 | flag(route.proxy, FDB_PROXY)
+                | flag(route.inherits_tos, FDB_INNER_TOS)
                 | flag(route.remote.is_ipv6(), FDB_IPV6),
             port: route.nic,
             mtu: route.mtu,

@@ -17,8 +17,8 @@ use crate::overlay::Change;
 
 /// `RTNLGRP_*` (include/uapi/linux/rtnetlink.h): neighbours and FDBs, tc, IPv4 addresses, routes
 /// and rules, IPv6 addresses, routes and rules, forwarding and other settings of devices (IPv4,
-/// IPv6), namespace ids.
-const ROUTE_GROUPS: [u32; 11] = [3, 4, 5, 7, 8, 9, 11, 19, 24, 25, 28];
+/// IPv6), namespace ids, next hop objects (whose end ends routes without another message).
+const ROUTE_GROUPS: [u32; 12] = [3, 4, 5, 7, 8, 9, 11, 19, 24, 25, 28, 32];
 /// `RTNLGRP_LINK`.
 const LINK_GROUPS: [u32; 1] = [1];
 /// `NFNLGRP_NFTABLES` (include/uapi/linux/netfilter/nfnetlink.h).

@@ -175,8 +175,10 @@ pub const CASES: &[Case] = &[
         true,
     ),
     (
-        "ip nexthop add id 7 dev nic0; ip route add 10.0.0.2/32 nhid 7",
-        "ip route del 10.0.0.2/32; ip nexthop del id 7",
+        "sysctl -qw net.ipv4.nexthop_compat_mode=0
+         ip nexthop add id 7 dev nic0; ip route add 10.0.0.2/32 nhid 7",
+        "ip route del 10.0.0.2/32; ip nexthop del id 7
+         sysctl -qw net.ipv4.nexthop_compat_mode=1",
         "[10.0.0.2: a route has a next hop object]",
         true,
     ),
@@ -282,7 +284,7 @@ fn devices_with_options_that_are_not_done_are_refused() {
     for (options, expected) in [
         ("external", "VXLAN option external"),
         ("id 9 remote 10.0.0.2 gbp", "VXLAN option gbp"),
-        ("id 9 remote 10.0.0.2 tos inherit", "VXLAN option tos inherit"),
+        ("id 9 remote 10.0.0.2 tos inherit", "it is down"),
         ("id 9 remote 10.0.0.2 ttl inherit", "VXLAN option ttl inherit"),
         ("id 9 remote 10.0.0.2 df inherit", "VXLAN option df inherit"),
         ("id 9 remote 10.0.0.2 remcsumtx", "VXLAN option remcsumtx"),

@@ -1,12 +1,16 @@
 //! The routed shape: what a router does to packets, what it leaves to the kernel.
 
+use std::os::fd::AsRawFd;
 use std::process::Command;
 
 use accel::Accel;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, sendto, socket,
+};
 use test_support::{need, require};
-use testbed::Offload;
+use testbed::{Offload, poll};
 
-use super::pair::{Pair, sh, since};
+use super::pair::{DEVICE, LIMIT, Pair, sh, since};
 use super::refusals::{Case, refused_in_turn};
 use super::traffic::past_device;
 use super::underlay::Underlay;
@@ -77,8 +81,10 @@ const CASES: &[Case] = &[
         true,
     ),
     (
-        "ip nexthop add id 7 dev nic0; ip route add 10.9.0.0/16 nhid 7",
-        "ip route del 10.9.0.0/16; ip nexthop del id 7",
+        "sysctl -qw net.ipv4.nexthop_compat_mode=0
+         ip nexthop add id 7 dev nic0; ip route add 10.9.0.0/16 nhid 7",
+        "ip route del 10.9.0.0/16; ip nexthop del id 7
+         sysctl -qw net.ipv4.nexthop_compat_mode=1",
         "[vxlan0: routing: 10.9.0.0/16 has a next hop object]",
         true,
     ),
@@ -241,4 +247,68 @@ fn a_tenant_whose_route_is_gone_gets_nothing() {
     assert_eq!(since(&accels[1], &before, "decap_hit"), 0);
     sh(&pair.b, "ip route del unreachable 10.1.0.12/32; ip route add 10.1.0.12/32 dev br0");
     pair.settle(&accels);
+}
+
+/// Returns a raw ICMP "fragmentation needed" about an echo reply of the router to the other tenant.
+fn forged_path_mtu(mtu: u16) -> Vec<u8> {
+    let mut quoted = Vec::new();
+    etherparse::PacketBuilder::ipv4([10, 1, 0, 1], [10, 1, 0, 12], 64)
+        .icmpv4_echo_reply(1, 1)
+        .write(&mut quoted, &[])
+        .unwrap();
+    let header =
+        etherparse::icmpv4::DestUnreachableHeader::FragmentationNeeded { next_hop_mtu: mtu };
+    let kind = etherparse::Icmpv4Type::DestinationUnreachable(header);
+    let mut message = Vec::new();
+    etherparse::Icmpv4Header::with_checksum(kind, &quoted).write(&mut message).unwrap();
+    message.extend(quoted);
+    message
+}
+
+#[test]
+fn next_hop_objects_and_learned_path_mtus_are_no_reason() {
+    require!(need::root());
+    let pair = Pair::routed(Offload::Full, true, true);
+    sh(
+        &pair.a,
+        "ip nexthop add id 7 via 10.1.12.0 dev vxlan0 onlink
+         ip route replace 10.1.0.12/32 nhid 7",
+    );
+    let accels = pair.accelerate();
+    pair.tenant_a
+        .netns()
+        .run(|| {
+            let flags = SockFlag::SOCK_CLOEXEC;
+            let socket =
+                socket(AddressFamily::Inet, SockType::Raw, flags, SockProtocol::Icmp).unwrap();
+            let router = SockaddrIn::new(10, 1, 0, 1, 0);
+            let message = forged_path_mtu(1000);
+            sendto(socket.as_raw_fd(), &message, &router, MsgFlags::empty()).unwrap();
+        })
+        .unwrap();
+    poll("the learned path MTU", LIMIT, || {
+        let got = pair.a.run(Command::new("ip").args(["route", "get", "10.1.0.12"]))?;
+        Ok(if got.contains("mtu 1000") { Ok(()) } else { Err(got) })
+    })
+    .unwrap();
+    // A refusal and its end: all routes are read again.
+    for (change, accelerates) in
+        [("tc qdisc add dev vxlan0 root pfifo", false), ("tc qdisc del dev vxlan0 root", true)]
+    {
+        sh(&pair.a, change);
+        poll(change, LIMIT, || {
+            let status = accels[0].status();
+            let is_so = status.accelerates(DEVICE) == accelerates;
+            Ok(if is_so { Ok(()) } else { Err(format!("{status:#?}")) })
+        })
+        .unwrap();
+    }
+    pair.settle(&accels);
+    // The object goes, and the route with it: the kernel says nothing of the route.
+    let before = accels[0].status();
+    sh(&pair.a, "ip nexthop del id 7");
+    let mut ping = Command::new("ping");
+    ping.args(["-n", "-c", "2", "-i", "0.01", "-W", "1", "10.1.0.12"]);
+    pair.tenant_a.run(&mut ping).unwrap_err();
+    assert_eq!(since(&accels[0], &before, "encap_hit"), 0);
 }

@@ -31,8 +31,10 @@ const CASES: &[Case] = &[
         false,
     ),
     (
-        "ip -6 nexthop add id 7 dev nic0; ip -6 route add fd07::/72 nhid 7",
-        "ip -6 route del fd07::/72; ip -6 nexthop del id 7",
+        "sysctl -qw net.ipv4.nexthop_compat_mode=0
+         ip -6 nexthop add id 7 dev nic0; ip -6 route add fd07::/72 nhid 7",
+        "ip -6 route del fd07::/72; ip -6 nexthop del id 7
+         sysctl -qw net.ipv4.nexthop_compat_mode=1",
         "[fd07::2: a route has a next hop object]",
         true,
     ),

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType,
+    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteType,
 };
 use netlink_packet_route::rule::{RuleAttribute, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
@@ -201,9 +201,9 @@ fn way(route: RouteMessage) -> Option<Found> {
                 found.odd = Some("an encapsulation".to_owned());
             }
             RouteAttribute::MultiPath(_) => found.odd = Some("several next hops".to_owned()),
-            RouteAttribute::NhId(_) => found.odd = Some("a next hop object".to_owned()),
             // Properties of the lookup or the route that do not affect packets.
             RouteAttribute::Destination(_)
+            | RouteAttribute::NhId(_)
             | RouteAttribute::Source(_)
             | RouteAttribute::Table(_)
             | RouteAttribute::CacheInfo(_)
@@ -286,20 +286,32 @@ fn odd(route: &RouteMessage) -> Option<(IpAddr, u8, &'static str)> {
         if four { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     // Received packets may have any type of service.
     let mut why = (four && route.header.tos != 0).then_some("a type of service");
+    let (mut is_object, mut has_link) = (false, false);
     for attribute in &route.attributes {
         match attribute {
             RouteAttribute::Destination(network) => to = address(network).unwrap_or(to),
             RouteAttribute::MultiPath(_) => why = Some("several next hops"),
-            RouteAttribute::NhId(_) => why = Some("a next hop object"),
+            RouteAttribute::NhId(_) => is_object = true,
+            RouteAttribute::Oif(_) => has_link = true,
             RouteAttribute::Encap(_) => why = Some("an encapsulation"),
             _ => {}
         }
+    }
+    // The kernel resolves an object with a single next hop as any other route, for each packet. It
+    // does not say how many an object has, if `net.ipv4.nexthop_compat_mode` is off.
+    if is_object && !has_link && why.is_none() && route.header.kind == RouteType::Unicast {
+        why = Some("a next hop object");
     }
     Some((to, route.header.destination_prefix_length, why?))
 }
 
 /// Returns the link of a route whose metrics have an MTU.
 fn has_mtu(route: &RouteMessage) -> Option<u32> {
+    // A learned path MTU is not a route: any tenant can cause one with a forged ICMP message. It
+    // affects only its destination, for which bpf_fib_lookup takes it into account.
+    if route.header.flags.contains(RouteFlags::Cloned) {
+        return None;
+    }
     let (mut link, mut has) = (None, false);
     for attribute in &route.attributes {
         match attribute {
