@@ -11,9 +11,7 @@ use std::process::ExitCode;
 use nix::time::{ClockId, clock_gettime};
 use testbed::Offload;
 
-#[path = "../tests/root/fastpath/machine.rs"]
 #[allow(dead_code)]
-mod machine;
 #[path = "../tests/root/fastpath/pair.rs"]
 #[allow(dead_code)]
 mod pair;

@@ -12,9 +12,7 @@ use accel::{Accel, Wanted};
 use nix::time::{ClockId, clock_gettime};
 use testbed::Offload;
 
-#[path = "../tests/root/fastpath/machine.rs"]
 #[allow(dead_code)]
-mod machine;
 #[path = "../tests/root/fastpath/pair.rs"]
 #[allow(dead_code)]
 mod pair;

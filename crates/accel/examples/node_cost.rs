@@ -19,9 +19,7 @@ use testbed::{Host, Offload};
 #[path = "../tests/root/fastpath/exchange.rs"]
 #[allow(dead_code)]
 mod exchange;
-#[path = "../tests/root/fastpath/machine.rs"]
 #[allow(dead_code)]
-mod machine;
 #[path = "../tests/root/fastpath/pair.rs"]
 #[allow(dead_code)]
 mod pair;

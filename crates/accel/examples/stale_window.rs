@@ -12,9 +12,7 @@ use std::time::Duration;
 
 #[path = "../tests/root/fastpath/change.rs"]
 mod change;
-#[path = "../tests/root/fastpath/machine.rs"]
 #[allow(dead_code)]
-mod machine;
 #[path = "../tests/root/fastpath/pair.rs"]
 #[allow(dead_code)]
 mod pair;

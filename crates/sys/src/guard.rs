@@ -192,12 +192,6 @@ mod tests {
     use std::process::Command;
     use std::time::{Duration, Instant};
 
-    /// Runs one test at a time, because the lock belongs to the machine.
-    fn alone() -> std::sync::MutexGuard<'static, ()> {
-        static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-        ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
     fn setting(text: &str) -> tempfile::NamedTempFile {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
@@ -206,7 +200,6 @@ mod tests {
 
     #[test]
     fn the_earlier_value_comes_back() {
-        let _alone = alone();
         let file = setting("300\n");
         let read = || std::fs::read_to_string(file.path()).unwrap();
         let guard = Guard::change(file.path(), "1000").unwrap();
@@ -223,7 +216,6 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_not_changed() {
-        let _alone = alone();
         let error = Guard::change(Path::new("/proc/sys/no/such"), "1").unwrap_err();
         assert!(matches!(&error, GuardError::Sys(e) if e.errno == Errno::ENOENT), "{error}");
         let long = setting(&"1".repeat(LONGEST_VALUE + 1));
@@ -233,7 +225,6 @@ mod tests {
 
     #[test]
     fn a_value_that_did_not_come_back_is_told() {
-        let _alone = alone();
         let file = setting("300\n");
         let guard = Guard::change(file.path(), "1000").unwrap();
         let elsewhere = file.path().with_extension("moved");
@@ -254,7 +245,6 @@ mod tests {
             let _guard = Guard::change(Path::new(&target), "1000").unwrap();
             std::thread::sleep(Duration::from_secs(1000));
         }
-        let _alone = alone();
         let file = setting("300\n");
         let mut changer = Command::new(std::env::current_exe().unwrap())
             .args([

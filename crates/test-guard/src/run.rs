@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::time::TimeValLike;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, mkdtemp};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -24,6 +26,9 @@ use crate::{LEFT, MARK, PATIENCE, RUN, TICK, processes};
 pub const SUSPECTS: &str = "suspects";
 /// File of the run: directories of temporary files.
 pub const DIRECTORIES: &str = "directories";
+
+/// File of the run: per test, the seconds and the CPU seconds it took.
+const COSTS: &str = "costs";
 
 /// Runs a test and gives the exit status for its guard.
 pub fn run(program: &OsStr, arguments: &[OsString]) -> Result<u8> {
@@ -42,6 +47,7 @@ pub fn run(program: &OsStr, arguments: &[OsString]) -> Result<u8> {
     let signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;
     let mut command = Command::new(program);
     let started = command.args(arguments).env("TMPDIR", &place).env(MARK, &test).spawn();
+    let begun = Instant::now();
     let child = started.inspect_err(|_| drop(fs::remove_dir_all(&place)))?;
     let pid = Pid::from_raw(child.id().cast_signed());
     let ended = Arc::new(AtomicBool::new(false));
@@ -51,6 +57,11 @@ pub fn run(program: &OsStr, arguments: &[OsString]) -> Result<u8> {
 
     let left = settle(&place, &before, &overlap);
     processes::kill_all(processes::descendants);
+    // All descendants count, because the guard has reaped the orphans too.
+    let used = getrusage(UsageWho::RUSAGE_CHILDREN)?;
+    let cpu = (used.user_time() + used.system_time()).num_milliseconds();
+    let seconds = begun.elapsed().as_secs();
+    record(COSTS, &format!("{seconds} {}.{} {test}\n", cpu / 1000, cpu % 1000 / 100))?;
     remove(&place);
     Ok(if report(&test, left)? && status == 0 { LEFT } else { status })
 }

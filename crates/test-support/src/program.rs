@@ -241,6 +241,12 @@ pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Result<T, String>) -> 
     }
 }
 
+/// Polls until the condition holds.
+#[track_caller]
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    eventually(what, || if holds() { Ok(()) } else { Err("not yet".to_owned()) });
+}
+
 /// Names of the entries of a directory, hidden ones included.
 pub fn entries(directory: &Path) -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(directory)

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sys::netns::NetNs;
+use test_support::program::eventually;
 use test_support::{need, require};
 
 const OVERLANE: &str = env!("CARGO_BIN_EXE_overlane");
@@ -22,18 +23,6 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// How long a signal to end may take: the bound.
 const ENDING: Duration = Duration::from_secs(1);
 const NOBODY: u32 = 65_534;
-
-/// Polls until there is an answer.
-fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
-    loop {
-        if let Some(answer) = ask() {
-            return answer;
-        }
-        assert!(begun.elapsed() < LIMIT, "never: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
 
 /// A directory for sockets of the test's own.
 struct Place {
@@ -143,7 +132,7 @@ impl Accel {
     fn expect_ends(&mut self) {
         self.signal(nix::sys::signal::Signal::SIGTERM);
         let begun = Instant::now();
-        until("the end", || self.child.try_wait().unwrap());
+        eventually("the end", || self.child.try_wait().unwrap().ok_or("runs".to_owned()));
         assert!(begun.elapsed() < 4 * ENDING, "the end took {:?}", begun.elapsed());
     }
 }
@@ -334,8 +323,9 @@ fn of_two_that_start_at_once_one_has_the_name() {
     let place = Place::new();
     let netns = Arc::new(NetNs::new().unwrap());
     let mut both = [Accel::begin(&place, &netns), Accel::begin(&place, &netns)];
-    let ended = until("one is refused", || {
-        both.iter_mut().position(|accel| accel.child.try_wait().unwrap().is_some())
+    let ended = eventually("one is refused", || {
+        let ended = both.iter_mut().position(|accel| accel.child.try_wait().unwrap().is_some());
+        ended.ok_or("both run".to_owned())
     });
     let mut said = String::new();
     both[ended].child.stderr.as_mut().unwrap().read_to_string(&mut said).unwrap();

@@ -2,7 +2,6 @@
 //! held at most, by an allocator that counts.
 
 use std::io::{self, Read, Write};
-use std::sync::Mutex;
 
 use doctor::dump;
 use serde_json::{Value, json};
@@ -11,9 +10,6 @@ use test_support::allocations::Counting;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-/// One test at a time: the peak is that of all threads.
-static TURN: Mutex<()> = Mutex::new(());
 
 const MIB: u64 = 1 << 20;
 /// What reading and judging any file may hold at most: the state of the host twice, the
@@ -97,7 +93,6 @@ fn repeated(head: &str, part: &str, times: usize, tail: &str) -> Vec<u8> {
 
 #[test]
 fn a_long_text_behind_a_small_archive_is_not_read() {
-    let _turn = TURN.lock();
     // Blanks, which JSON allows anywhere.
     refused(&repeated("{\"format\":1,", " ", 900 << 20, "}"), &["host.json", "67108864 bytes"]);
     // A size in the header that is not there.
@@ -112,7 +107,6 @@ fn a_long_text_behind_a_small_archive_is_not_read() {
 
 #[test]
 fn values_that_take_more_memory_than_text_are_counted() {
-    let _turn = TURN.lock();
     let mut whole = host();
     whole["namespaces"][0]["devices"] = json!({"9": "HERE"});
     let text = whole.to_string();
@@ -129,7 +123,6 @@ fn values_that_take_more_memory_than_text_are_counted() {
 
 #[test]
 fn names_and_extensions_are_short() {
-    let _turn = TURN.lock();
     for kind in [
         EntryType::GNULongName,
         EntryType::GNULongLink,
@@ -151,7 +144,6 @@ fn names_and_extensions_are_short() {
 
 #[test]
 fn other_members_are_few_and_small() {
-    let _turn = TURN.lock();
     let mut small = archive();
     for _ in 0..1_000_000 / 512 {
         entry(&mut small, EntryType::Regular, "x", 0, io::empty());
@@ -164,7 +156,6 @@ fn other_members_are_few_and_small() {
 
 #[test]
 fn what_is_no_regular_file_is_no_host() {
-    let _turn = TURN.lock();
     for (kind, name) in [
         (EntryType::Symlink, "symbolic link"),
         (EntryType::Link, "hard link"),
@@ -194,7 +185,6 @@ fn what_is_no_regular_file_is_no_host() {
 
 #[test]
 fn only_one_host_and_by_its_own_name() {
-    let _turn = TURN.lock();
     let text = host().to_string();
     let mut twice = archive();
     for _ in 0..2 {
@@ -217,7 +207,6 @@ fn only_one_host_and_by_its_own_name() {
 
 #[test]
 fn a_window_that_takes_gigabytes_is_refused() {
-    let _turn = TURN.lock();
     // RFC 8878: magic, a frame header with a window of 2^41 bytes, one empty last block.
     let frame = [0x28, 0xb5, 0x2f, 0xfd, 0x00, 31 << 3, 0x01, 0x00, 0x00];
     refused(&frame, &["not a saved host"]);
@@ -231,7 +220,6 @@ fn a_window_that_takes_gigabytes_is_refused() {
 
 #[test]
 fn deep_long_and_large_things_are_named() {
-    let _turn = TURN.lock();
     let deep = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
     refused(
         &saved(format!("{{\"format\":1,\"program\":{}}}", deep(100_000)).as_bytes()),
@@ -257,7 +245,6 @@ fn deep_long_and_large_things_are_named() {
 
 #[test]
 fn what_is_too_large_to_be_read_is_not_written() {
-    let _turn = TURN.lock();
     let mut large: doctor::Host = serde_json::from_value(host()).unwrap();
     let one = large.namespaces[0].clone();
     while large.namespaces.len() < 12_000 {

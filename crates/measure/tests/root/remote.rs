@@ -15,6 +15,7 @@ use measure::remote::message::{LoadAsked, Reply, Request, emit, parse_reply};
 use measure::remote::{Event, Limits, Remote, RemoteError, Server, ServerError, Token};
 use rand::{RngExt, SeedableRng};
 use sys::netns::NetNs;
+use test_support::program::until;
 
 /// Far longer than anything here takes.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -142,14 +143,6 @@ impl Raw {
     }
 }
 
-fn eventually(what: &str, mut is: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is() {
-        assert!(begun.elapsed() < LIMIT, "{what}: not within {LIMIT:?}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// Reads until the other end closes; what came.
 fn drain(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -230,7 +223,7 @@ fn what_was_recorded_opens_no_session() {
     let mut stream = serving.stranger();
     stream.write_all(&recorded).unwrap();
     assert_eq!(drain(&mut stream).len(), HELLO_BYTES);
-    eventually("the log", || serving.turned_away("wrong token") == 1);
+    until("the log", || serving.turned_away("wrong token") == 1);
     // Nor does a frame repeat within its own session.
     let mut raw = Raw::open(&serving);
     let frame = raw.requests.seal(&emit(&Request::Ping)).unwrap();
@@ -332,7 +325,7 @@ fn silent_connections_lock_nobody_out() {
         .map(|n| connect_from(Ipv4Addr::new(127, 0, 1, n % 4), serving.address).unwrap())
         .collect();
     // All are accepted before.
-    eventually("a hello to the last one", || silent[199].peek(&mut [0]).is_ok());
+    until("a hello to the last one", || silent[199].peek(&mut [0]).is_ok());
     let took = time_to_get_in(&serving);
     assert!(took < SOON, "{took:?}");
     drop(silent);
@@ -360,7 +353,7 @@ fn a_flood_of_connections_locks_nobody_out_and_fills_no_log() {
                 })
             })
             .collect();
-        eventually("the flood", || serving.events.lock().unwrap().len() >= 5);
+        until("the flood", || serving.events.lock().unwrap().len() >= 5);
         let took: Vec<_> = (0..5).map(|_| time_to_get_in(&serving)).collect();
         ended.store(true, Ordering::Relaxed);
         let made = floods.into_iter().map(|flood| flood.join().unwrap()).sum();
@@ -405,7 +398,7 @@ fn a_server_answers_its_own_client_only() {
     // The flow goes to the first socket that asks, whose answer may take long: only that one
     // may ask again.
     let own = asking(Ipv4Addr::LOCALHOST);
-    eventually("an answer to its own client", || answered(&own, token));
+    until("an answer to its own client", || answered(&own, token));
 }
 
 #[test]
@@ -420,7 +413,7 @@ fn one_load_runs_at_a_time_and_goes_with_its_client() {
     assert!(reason.contains("2 sessions"), "{reason}");
     // Without a word.
     drop(first);
-    eventually("the end of the first load", || {
+    until("the end of the first load", || {
         matches!(second.start(Workload::TcpRr), Reply::Started { .. })
     });
     let flows = Request::Start(LoadAsked::of(&Load { flows: 65, ..Load::new(Workload::TcpRr) }));

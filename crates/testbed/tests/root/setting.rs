@@ -1,14 +1,8 @@
 //! Settings that are varied, on a wire of our own and on the machine (root).
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use testbed::{Host, NIC, Offload, Setting, Wire};
-
-/// One test at a time: they share the settings of the machine. The runner has a group for it, too.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn one(text: &str) -> Setting {
     Setting::parse_list(text).unwrap().remove(0)
@@ -59,7 +53,6 @@ fn settings_go_on_a_testbed_and_back() {
 
 #[test]
 fn a_setting_of_the_machine_comes_back() {
-    let _alone = alone();
     const BUDGET: &str = "/proc/sys/net/core/netdev_budget";
     let host = Arc::new(Host::new("a").unwrap());
     let before = std::fs::read_to_string(BUDGET).unwrap();
@@ -71,7 +64,6 @@ fn a_setting_of_the_machine_comes_back() {
 
 #[test]
 fn another_setting_of_the_machine_is_waited_for() {
-    let _alone = alone();
     const BUDGET: &str = "/proc/sys/net/core/netdev_budget";
     const WEIGHT: &str = "/proc/sys/net/core/dev_weight";
     let host = Arc::new(Host::new("a").unwrap());

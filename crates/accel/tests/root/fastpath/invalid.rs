@@ -13,7 +13,6 @@ use test_support::{need, require};
 use testbed::{Host, NIC, Offload, mac, poll};
 
 use super::build::Random;
-use super::machine::{self, Among};
 use super::pair::{BRIDGE, DEVICE, LIMIT, sh, since};
 use super::underlay::Underlay;
 use super::verdicts::STALE_MS;
@@ -72,12 +71,10 @@ struct World {
     port: u16,
     /// The next sequence number of each side.
     next: [u32; 2],
-    _among: Among,
 }
 
 impl World {
     fn new(is_routed: bool, v6: bool, is_fast: bool) -> World {
-        let among = machine::among();
         let hosts = ["a", "b"].map(|name| Host::with_ipv6(name).unwrap());
         let underlay = Underlay::V4;
         let mtu = underlay.mtu();
@@ -148,7 +145,7 @@ impl World {
         }
         let accels = is_fast
             .then(|| hosts.each_ref().map(|h| Accel::start(h.netns(), Wanted::All).unwrap()));
-        World { hosts, taps, accels, is_routed, v6, port: 2000, next: [0; 2], _among: among }
+        World { hosts, taps, accels, is_routed, v6, port: 2000, next: [0; 2] }
     }
 
     fn sides(&self, segment: &Segment) -> (usize, usize) {

@@ -12,7 +12,6 @@ mod half;
 mod invalid;
 mod killed;
 mod listeners;
-mod machine;
 mod outer;
 mod page;
 mod pair;

@@ -11,7 +11,6 @@ use packet::ethernet::MacAddr;
 use test_support::bound;
 use testbed::{Host, NIC, Offload, mac, poll};
 
-use super::machine::{self, Among};
 use super::sandbox::Sandbox;
 use super::underlay::Underlay;
 
@@ -54,9 +53,6 @@ pub struct Pair {
     pub tenant_b: Host,
     /// Where bridges and VXLAN devices are, when not in `a` and `b`.
     pub sandboxes: Option<[Sandbox; 2]>,
-    /// Nobody attaches what would keep packets slow.
-    #[expect(dead_code, reason = "others are kept away as long as it is there")]
-    pub among: Among,
 }
 
 impl Pair {
@@ -73,7 +69,6 @@ impl Pair {
             tenant_a: Host::with_ipv6("tenant-a").unwrap(),
             tenant_b: Host::with_ipv6("tenant-b").unwrap(),
             sandboxes: None,
-            among: machine::among(),
         };
         let mtu = underlay.mtu();
         underlay.join(&pair.a, &pair.b, offload, false);
@@ -117,7 +112,6 @@ impl Pair {
             tenant_a: host("tenant-a"),
             tenant_b: host("tenant-b"),
             sandboxes: None,
-            among: machine::among(),
         };
         let mtu = underlay.mtu();
         underlay.join(&pair.a, &pair.b, offload, true);

@@ -92,7 +92,6 @@ impl Pair {
             tenant_a: Host::with_ipv6("tenant-a").unwrap(),
             tenant_b: Host::with_ipv6("tenant-b").unwrap(),
             sandboxes: None,
-            among: super::machine::among(),
         };
         let mtu = underlay.mtu();
         underlay.join(&pair.a, &pair.b, offload, false);

@@ -13,7 +13,6 @@ use libbpf_rs::{
 use test_support::{need, require};
 use testbed::{Host, Offload};
 
-use super::machine;
 use super::pair::{DEVICE, PORT, Pair};
 use super::refusals::refused;
 use super::ways::{ALL, Answered, NONE, ask};
@@ -73,7 +72,6 @@ fn obeyed(pair: &Pair, reason: &str, expected: Answered, mut attach: impl FnMut(
 #[test]
 fn programs_at_netfilter_s_hooks_are_obeyed() {
     require!(need::root());
-    let _alone = machine::alone();
     let pair = Pair::new(Offload::Full, false);
     let mut object = load("refuse");
     for hook in [NF_INET_LOCAL_IN, NF_INET_PRE_ROUTING, NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING] {
@@ -85,7 +83,6 @@ fn programs_at_netfilter_s_hooks_are_obeyed() {
 #[test]
 fn programs_at_hooks_that_packets_do_not_pass_are_no_reason() {
     require!(need::root());
-    let _alone = machine::alone();
     let pair = Pair::new(Offload::Full, false);
     let mut object = load("refuse");
     let _forward = netfilter(&mut object, &pair.a, NFPROTO_IPV4, NF_INET_FORWARD);
@@ -98,7 +95,6 @@ fn programs_at_hooks_that_packets_do_not_pass_are_no_reason() {
 #[test]
 fn programs_that_choose_sockets_are_obeyed() {
     require!(need::root());
-    let _alone = machine::alone();
     let pair = Pair::new(Offload::Full, false);
     let mut object = load("choose");
     let reason = "[vxlan0: BPF program selects sockets (sk_lookup)]";
@@ -136,7 +132,6 @@ impl Drop for Group {
 fn programs_of_control_groups_see_nothing_on_either_path() {
     require!(need::root());
     let group = require!(Group::new());
-    let _alone = machine::alone();
     let pair = Pair::new(Offload::Full, false);
     // The device's socket belongs to the group of who sets it up.
     let script = format!(
@@ -158,7 +153,6 @@ fn programs_of_control_groups_see_nothing_on_either_path() {
 #[test]
 fn xdp_programs_attached_by_links_are_reasons() {
     require!(need::root());
-    let _alone = machine::alone();
     let pair = Pair::new(Offload::Full, false);
     let accels = pair.accelerate();
     let mut object = load("look");
@@ -184,7 +178,6 @@ fn programs_of_security_modules_are_reasons_where_they_are_about_packets() {
         active.iter().any(|name| name == "bpf"),
         "the security module bpf is not active"
     ));
-    let _alone = machine::alone();
     let pair = Pair::new(Offload::Full, false);
     let accels = pair.accelerate();
     // Some kernels name the module and refuse its programs.

@@ -12,7 +12,6 @@ mod rules;
 mod traffic;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bed::{Bed, Joined, KEYS, Key};
@@ -65,7 +64,6 @@ fn what_rules_forbid_does_not_cross_a_bridge_and_what_they_allow_does() {
 fn rules_hold(joined: Joined) {
     require!(need::root(), need::tools(&["nft", "iptables-nft-restore", "ip", "bridge"]));
     require!(need::descriptors(DESCRIPTORS));
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let seconds = variable("OVERLANE_POLICY_SECONDS").unwrap_or(12);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let seed = variable("OVERLANE_POLICY_SEED").unwrap_or(now.as_nanos() as u64) | 1;
@@ -113,15 +111,11 @@ fn rules_hold(joined: Joined) {
     );
 }
 
-/// One at a time: another's load is no packet's loss.
-static ALONE: Mutex<()> = Mutex::new(());
-
 /// The test itself: rules that are in force later than said, in one of the beds.
 #[test]
 fn rules_that_come_late_are_noticed() {
     require!(need::root(), need::tools(&["nft", "ip", "bridge"]));
     require!(need::descriptors(DESCRIPTORS));
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut late = Bed::new(Joined::Routed, true);
     late.late = Duration::from_millis(60);
     let beds = [late, Bed::new(Joined::Routed, false)];

@@ -6,13 +6,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use packet::vnet_hdr::{VnetHdr, flags, gso_type};
+use test_support::program::until;
 use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap};
 
 use super::SIZE;
@@ -25,15 +26,6 @@ pub const USER: u64 = 0x7f00_0000_0000;
 /// Size of a receive buffer, bytes.
 pub const BUFFER: u32 = 2048;
 const LIMIT: Duration = Duration::from_secs(10);
-
-/// Polls until the condition holds.
-pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < LIMIT, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
 
 /// Returns a valid UDP frame over IPv4 with a payload of that length.
 pub fn frame(length: usize) -> Vec<u8> {
@@ -316,7 +308,7 @@ impl Guest {
         }
         ring.offer(&self.memory, 0);
         let memory = &self.memory;
-        eventually("a frame that was sent is taken", || {
+        until("a frame that was sent is taken", || {
             let used = ring.used(memory);
             assert!(used.is_none_or(|used| used == (0, 0)), "{used:?}");
             used.is_some()
@@ -347,7 +339,7 @@ impl Guest {
     /// Waits for the next frame.
     pub fn expect(&mut self) -> ([u8; 12], Vec<u8>) {
         let mut received = None;
-        eventually("a frame comes", || {
+        until("a frame comes", || {
             received = self.receive();
             received.is_some()
         });

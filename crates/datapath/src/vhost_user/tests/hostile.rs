@@ -6,26 +6,27 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 use super::SIZE;
-use super::guest::{Guest, MEMORY, USER, eventually};
+use super::guest::{Guest, MEMORY, USER};
 use super::{Joined, PLAIN, frame};
 use crate::tapbridge::Side;
 use crate::vhost_user::GuestState;
+use test_support::program::until;
 use vm_memory::{Bytes, GuestAddress};
 
 /// Checks that the right side works with a new guest on the left.
 fn still_works(joined: &Joined, right: &mut Guest) {
     let mut left = None;
     // After a client was disconnected for an error, none is accepted for a second.
-    eventually("a client is let in", || {
+    until("a client is let in", || {
         left = Some(UnixStream::connect(joined.path(Side::Left)).unwrap());
         std::thread::sleep(std::time::Duration::from_millis(20));
         joined.state(Side::Left) != GuestState::Waiting
     });
     drop(left);
-    eventually("it has gone", || joined.state(Side::Left) == GuestState::Waiting);
+    until("it has gone", || joined.state(Side::Left) == GuestState::Waiting);
     let mut left = joined.up(Side::Left, PLAIN);
     left.transmit([0; 12], &frame(333), false);
-    eventually("a frame comes", || right.receive().is_some_and(|(_, got)| got == frame(333)));
+    until("a frame comes", || right.receive().is_some_and(|(_, got)| got == frame(333)));
 }
 
 #[test]

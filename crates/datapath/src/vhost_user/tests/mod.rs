@@ -15,7 +15,8 @@ use super::{GuestPort, GuestPortOptions, GuestState, GuestWatcher};
 use crate::bridge_engine::EngineChoice;
 use crate::counters::{Counters, DropReason};
 use crate::tapbridge::{Bridge, Running, Side};
-use guest::{Guest, eventually, frame, gso_packet};
+use guest::{Guest, frame, gso_packet};
+use test_support::program::until;
 
 /// Entries of each ring.
 const SIZE: u16 = 64;
@@ -59,7 +60,7 @@ impl Joined {
     /// Returns the counters of a side once every received packet has an outcome.
     fn settled(&self, side: Side) -> Counters {
         let mut counters = Counters::default();
-        eventually("received = forwarded + answered + dropped", || {
+        until("received = forwarded + answered + dropped", || {
             counters = self.running.counters(side);
             counters.received == counters.forwarded + counters.answered + counters.dropped()
         });
@@ -68,7 +69,7 @@ impl Joined {
 
     fn told(&self, side: Side, what: &str) {
         let mut all = Vec::new();
-        eventually(what, || {
+        until(what, || {
             all.extend(self.watchers[side as usize].news());
             all.iter().any(|line| line.contains(what))
         });
@@ -112,7 +113,7 @@ fn a_gso_packet_stays_whole_for_who_takes_it_and_is_cut_for_others() {
     // 12 and 50,054 bytes in buffers of 2,048.
     assert_eq!(got[10], 25);
     drop(right);
-    eventually("the guest has gone", || joined.state(Side::Right) == GuestState::Waiting);
+    until("the guest has gone", || joined.state(Side::Right) == GuestState::Waiting);
 
     let mut right = joined.up(Side::Right, PLAIN);
     left.transmit(header, &sent, true);
@@ -139,7 +140,7 @@ fn a_guest_without_room_holds_the_sender_back_and_not_for_long() {
         left.transmit([0; 12], &sent, false);
     }
     let mut counters = joined.running.counters(Side::Left);
-    eventually("frames are dropped", || {
+    until("frames are dropped", || {
         counters = joined.running.counters(Side::Left);
         counters.dropped_by(DropReason::Full) > 0
     });
@@ -148,7 +149,7 @@ fn a_guest_without_room_holds_the_sender_back_and_not_for_long() {
         assert!(right.expect().1 == sent);
     }
     // There are buffers again.
-    eventually("frames come again", || {
+    until("frames come again", || {
         left.transmit([0; 12], &sent, false);
         right.receive().is_some()
     });
