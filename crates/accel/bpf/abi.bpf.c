@@ -9,6 +9,7 @@
 
 DESCRIBE(enum, limit);
 DESCRIBE(struct, state);
+DESCRIBE(struct, hook_lists);
 DESCRIBE(struct, constants);
 DESCRIBE(struct, device);
 DESCRIBE(struct, port);

@@ -24,6 +24,12 @@ struct state {
 	u64 verdicts;	/* verdicts with another number are void; 0: none */
 	u32 rules;	/* generation of nftables rules; 0: unknown */
 	u32 padding;
+	u64 hooks[15];	/* as in struct hook_lists */
+};
+
+/* Addresses of the lists of functions at netfilter's hooks: IPv4, IPv6, bridge; five hooks each. */
+struct hook_lists {
+	u64 lists[15];
 };
 
 /* Constants that the loader sets for each copy of the programs. */

@@ -23,6 +23,7 @@
 #include "decap.h"
 #include "leave.h"
 #include "guard.h"
+#include "hooks.h"
 
 SEC("tcx/ingress")
 int encap(struct __sk_buff *skb)

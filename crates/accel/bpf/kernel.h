@@ -94,9 +94,30 @@ struct netns_ipv4 {
 	} rt_genid;
 } __attribute__((preserve_access_index));
 
+/*
+ * Functions at netfilter's hooks. The kernel replaces a hook's list when a function comes or goes
+ * (net/netfilter/core.c, __nf_register_net_hook, nf_remove_net_hook).
+ */
+#define NF_HOOKS 5
+struct nf_hook_entries;
+struct netns_nf {
+	struct nf_hook_entries *hooks_ipv4[NF_HOOKS];
+	struct nf_hook_entries *hooks_ipv6[NF_HOOKS];
+	struct nf_hook_entries *hooks_bridge[NF_HOOKS];
+} __attribute__((preserve_access_index));
+
 struct net {
 	struct netns_nftables nft;
 	struct netns_ipv4 ipv4;
+	struct netns_nf nf;
+} __attribute__((preserve_access_index));
+
+struct nsproxy {
+	struct net *net_ns;
+} __attribute__((preserve_access_index));
+
+struct task_struct {
+	struct nsproxy *nsproxy;
 } __attribute__((preserve_access_index));
 
 struct net_device {
@@ -128,6 +149,38 @@ static __always_inline int rules_are(const struct sk_buff *skb, u32 generation)
 	if (!__builtin_preserve_field_info(((struct net *)0)->nft.base_seq, 2))
 		return 1;
 	return skb->dev->nd_net.net->nft.base_seq == generation;
+}
+
+/*
+ * Whether a namespace's lists of functions at hooks are these, as `hook_lists` (hooks.h) gave them.
+ * Keeps clang from merging comparisons, which may only be those of a pointer with a number.
+ */
+static __always_inline int lists_are(const struct net *net, const u64 *lists)
+{
+	u64 list;
+
+	/* bpf_core_field_exists(): the kernel has no netfilter. */
+	if (!__builtin_preserve_field_info(((struct net *)0)->nf.hooks_ipv4, 2))
+		return 1;
+#define LIST_IS(family, hook, at)                                                                 \
+	list = (u64)net->nf.hooks_##family[hook];                                                 \
+	asm volatile("" : "+r"(list));                                                            \
+	if (list != lists[at])                                                                    \
+		return 0;
+#define LISTS_ARE(family, at)                                                                     \
+	LIST_IS(family, 0, at)                                                                    \
+	LIST_IS(family, 1, at + 1)                                                                \
+	LIST_IS(family, 2, at + 2)                                                                \
+	LIST_IS(family, 3, at + 3)                                                                \
+	LIST_IS(family, 4, at + 4)
+	LISTS_ARE(ipv4, 0)
+	LISTS_ARE(ipv6, NF_HOOKS)
+	if (__builtin_preserve_field_info(((struct net *)0)->nf.hooks_bridge, 2)) {
+		LISTS_ARE(bridge, 2 * NF_HOOKS)
+	}
+#undef LISTS_ARE
+#undef LIST_IS
+	return 1;
 }
 
 static __always_inline u32 routes_of(const struct sk_buff *skb)

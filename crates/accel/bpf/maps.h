@@ -145,6 +145,41 @@ static __always_inline int pass_port(struct __sk_buff *skb, u32 reason)
 	return pass(skb, port ? port->slot : 0, reason);
 }
 
+/* The last check of the lists of functions at hooks, on each CPU. */
+struct hook_check {
+	u64 tick;
+	u64 generation;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct hook_check);
+} hook_checks SEC(".maps");
+
+/*
+ * Whether the functions at netfilter's hooks are those that the plan was made for. The kernel
+ * notifies nobody of a BPF program that comes to a hook. Checks once per tick, at most 10 ms.
+ */
+static __always_inline int hooks_are(struct __sk_buff *skb, const struct state *live, u64 now)
+{
+	u32 zero = 0;
+	struct hook_check *check = bpf_map_lookup_elem(&hook_checks, &zero);
+	const struct sk_buff *kernel;
+
+	if (!check)
+		return 0;
+	if (check->tick == now && check->generation == live->generation)
+		return 1;
+	kernel = bpf_cast_to_kern_ctx(skb);
+	if (!lists_are(kernel->dev->nd_net.net, live->hooks))
+		return 0;
+	check->tick = now;
+	check->generation = live->generation;
+	return 1;
+}
+
 /*
  * Returns the state if it is complete and fresh, otherwise NULL. `now` is the time of the last
  * tick: cheap, and at most 10 ms old.
@@ -164,6 +199,8 @@ static __always_inline struct state *fresh(struct __sk_buff *skb, u64 now)
 	 */
 	if (live->rules && !constants.netns &&
 	    !rules_are(bpf_cast_to_kern_ctx(skb), live->rules))
+		return 0;
+	if (!constants.netns && !hooks_are(skb, live, now))
 		return 0;
 	return live;
 }

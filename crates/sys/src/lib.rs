@@ -8,6 +8,7 @@
 
 pub mod affinity;
 pub mod bpf_link;
+pub mod bpf_run;
 pub mod buffers;
 pub mod capability;
 mod cgroup;

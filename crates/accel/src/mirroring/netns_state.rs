@@ -91,7 +91,10 @@ impl NetnsState {
     /// Reads the state. Rules are those of the last read.
     pub(crate) fn read(&self, extent: Extent) -> Result<NetnsSnapshot> {
         let _inside = self.enter()?;
-        Ok(gather(&self.netlink, self.rules.borrow().clone(), &self.occupied, extent)?)
+        let hook_lists = self.programs.hook_lists()?;
+        let rules = self.rules.borrow().clone();
+        let snapshot = gather(&self.netlink, rules, &self.occupied, extent)?;
+        Ok(NetnsSnapshot { hook_lists, ..snapshot })
     }
 
     /// Whether the rules' generation differs from the last read.
@@ -119,7 +122,10 @@ impl NetnsState {
     /// Reads the state, including state without notifications.
     pub(crate) fn read_anew(&mut self) -> Result<NetnsSnapshot> {
         let _inside = self.enter()?;
+        // Before the functions: if one comes meanwhile, the lists are outdated and packets slow.
+        let hook_lists = self.programs.hook_lists()?;
         let mut snapshot = gather(&self.netlink, self.rules()?, &self.occupied, Extent::Whole)?;
+        snapshot.hook_lists = hook_lists;
         self.looked_at = snapshot.overlay.links.keys().copied().collect();
         self.occupied = self.occupied();
         snapshot.occupied = self.occupied.clone();
@@ -167,12 +173,13 @@ impl NetnsState {
     }
 
     /// Attaches the guard of connections, if it is not there. It remains to the end, because
-    /// conntrack does not track these connections alone.
-    pub(crate) fn guard(&mut self) -> Result<()> {
-        if self.guards.is_none() {
+    /// conntrack does not track these connections alone. Returns whether a hook has changed.
+    pub(crate) fn guard(&mut self) -> Result<bool> {
+        let is_new = self.guards.is_none();
+        if is_new {
             self.guards = Some(self.programs.guard()?);
         }
-        Ok(())
+        Ok(is_new && self.programs.has_guard())
     }
 
     /// Attaches and detaches programs, so that these hooks are in place.

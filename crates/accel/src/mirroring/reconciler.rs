@@ -4,9 +4,9 @@
 //! named chains and sets are read (`rules`). For single forwarding entries, only those are
 //! withdrawn and read (`incremental`). The same thread writes the heartbeat, so if it hangs,
 //! packets take the slow path. State without notifications is polled: with each heartbeat
-//! (iptables-legacy tables, br_netfilter's calls), with every fifth (BPF links, foreign tcx
-//! programs, IPVS; in sandboxes all of these), or once a second (path MTUs, sysctls, functions at
-//! netfilter hooks).
+//! (iptables-legacy tables, br_netfilter's calls, the lists of functions at netfilter's hooks, which
+//! the BPF programs also check themselves), with every fifth (BPF links, foreign tcx programs, IPVS;
+//! in sandboxes all of these), or once a second (path MTUs, sysctls).
 
 mod audit;
 mod rules;
@@ -223,6 +223,7 @@ impl Reconciler {
         self.beats += 1;
         let look = self.beats.is_multiple_of(LOOK);
         let mut anew = self.unsettled || self.home.has_changed(look)?;
+        anew |= self.home.programs.hook_lists()? != self.machine.home.hook_lists;
         if look {
             anew |= self.links.look()?;
             anew |= self.socket_lookups()? != self.machine.home.socket_lookups;
@@ -403,8 +404,12 @@ impl Reconciler {
     pub(super) fn publish(&mut self, machine: MachineSnapshot, plan: Plan) -> Result<()> {
         self.give_verdicts_by(Basis::new(&machine.home, &plan, &self.basis));
         // Attach first: until the maps are published, programs pass all packets.
-        self.hook(&plan, &machine.home.overlay, &machine.sandboxes)?;
+        if self.hook(&plan, &machine.home.overlay, &machine.sandboxes)? {
+            // The guard is in one of the lists of functions: read them again.
+            return self.rebuild();
+        }
         self.maps.set_rules(machine.home.ruleset.generation);
+        self.maps.set_hooks(machine.home.hook_lists);
         self.maps.publish(&plan)?;
         (self.machine, self.plan) = (machine, plan);
         self.unsettled = false;
@@ -425,12 +430,13 @@ impl Reconciler {
         self.basis = basis;
     }
 
+    /// Attaches the programs of a plan. Returns whether the guard came to a netfilter hook.
     fn hook(
         &mut self,
         plan: &Plan,
         home: &Overlay,
         sandboxes: &BTreeMap<u16, SandboxSnapshot>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let ports = |number: u16| {
             let of = move |id: &&DeviceId| id.netns == number;
             plan.ports.keys().filter(of).map(|id| (id.index, Role::Encap))
@@ -443,9 +449,7 @@ impl Reconciler {
             false => (*index, Role::Depart),
         });
         let gives_verdicts = !self.basis.is_idle() && self.basis.number > 0;
-        if gives_verdicts {
-            self.home.guard()?;
-        }
+        let is_guarded_anew = gives_verdicts && self.home.guard()?;
         let ends = tenants.chain(tunnels).filter(|_| gives_verdicts);
         let wanted = (ports(0).chain(plan.nics.iter().map(|nic| (*nic, Role::Decap))))
             .chain(ends)
@@ -458,7 +462,7 @@ impl Reconciler {
             let wanted = ports(number).chain(pair).collect();
             sandbox.state.hook(&wanted, &sandboxes[&number].snapshot.overlay)?;
         }
-        Ok(())
+        Ok(is_guarded_anew)
     }
 
     fn note(&self, plan: &Plan) {

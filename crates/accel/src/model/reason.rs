@@ -68,7 +68,7 @@ macro_rules! reasons {
 reasons! {
     EncapHit, "encap_hit", "encapsulated and sent by the fast path";
     EncapShortcut, "encap_shortcut", "passed to the VXLAN device past the bridge: it computes checksums that BPF cannot";
-    EncapStale, "encap_stale", "maps being rewritten, heartbeat too old, or rules changed";
+    EncapStale, "encap_stale", "maps being rewritten, heartbeat too old, or rules or hooks changed";
     EncapPort, "encap_port", "port not accelerated";
     EncapVlan, "encap_vlan", "VLAN tag";
     EncapMalformed, "encap_malformed", "malformed or unsupported headers";
@@ -87,7 +87,7 @@ reasons! {
     EncapVerdict, "encap_verdict", "packet filters must see it: the flow has no verdict";
     EncapHalf, "encap_half", "partial bypass: encapsulated at the VXLAN device, after packet filters and routes";
     DecapHit, "decap_hit", "decapsulated and delivered by the fast path";
-    DecapStale, "decap_stale", "maps being rewritten, heartbeat too old, or rules changed";
+    DecapStale, "decap_stale", "maps being rewritten, heartbeat too old, or rules or hooks changed";
     DecapNotOurs, "decap_not_ours", "not for this VTEP, or on another NIC";
     DecapFragment, "decap_fragment", "outer fragment";
     DecapMalformed, "decap_malformed", "malformed or unsupported headers";

@@ -32,6 +32,8 @@ pub struct NetnsSnapshot {
     pub filters: Vec<OtherFilter>,
     /// Unexplained functions at netfilter hooks. `None`: the kernel cannot list hooks.
     pub hooks: Option<Vec<String>>,
+    /// Addresses of the lists of functions at these hooks, read before. Zeros in sandboxes.
+    pub hook_lists: [u64; 15],
     /// Foreign programs at hooks that are not bound to a namespace. Set in the NICs' namespace
     /// only.
     pub links: Links,

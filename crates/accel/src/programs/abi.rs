@@ -25,6 +25,18 @@ pub(crate) struct RawState {
     /// Generation of the nftables rules that the maps were made for. 0: unknown.
     pub(crate) rules: u32,
     pub(crate) padding: u32,
+    /// Lists of functions at netfilter's hooks that the maps were made for.
+    pub(crate) hooks: [u64; HOOK_LISTS],
+}
+
+/// Number of lists in `struct hook_lists`.
+pub(crate) const HOOK_LISTS: usize = 15;
+
+/// `struct hook_lists`.
+#[repr(C)]
+#[derive(IntoBytes, Immutable, FromBytes)]
+pub(crate) struct RawHookLists {
+    pub(crate) lists: [u64; HOOK_LISTS],
 }
 
 /// `struct constants`.

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
+use super::abi::HOOK_LISTS;
 use super::clock::now;
 use super::{Counters, Programs, abi};
 use crate::lock::lock;
@@ -102,6 +103,7 @@ pub struct Maps {
     refresh: u64,
     verdicts: u64,
     rules: u32,
+    hooks: [u64; HOOK_LISTS],
 }
 
 impl Maps {
@@ -122,6 +124,7 @@ impl Maps {
             refresh: 0,
             verdicts: 0,
             rules: 0,
+            hooks: [0; HOOK_LISTS],
         })
     }
 
@@ -215,6 +218,7 @@ impl Maps {
             verdicts: self.verdicts,
             rules: self.rules,
             padding: 0,
+            hooks: self.hooks,
         };
         self.state
             .update(&0u32.to_ne_bytes(), &abi::bytes(&state), MapFlags::ANY)
@@ -238,6 +242,12 @@ impl Maps {
     /// check. Effective with the next heartbeat or plan.
     pub(crate) fn set_rules(&mut self, generation: u32) {
         self.rules = generation;
+    }
+
+    /// Sends all packets to the slow path once other lists of functions are at netfilter's hooks.
+    /// Effective with the next heartbeat or plan.
+    pub(crate) fn set_hooks(&mut self, lists: [u64; HOOK_LISTS]) {
+        self.hooks = lists;
     }
 
     /// Returns the generation. It is odd while packets take the slow path.

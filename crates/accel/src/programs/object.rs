@@ -12,8 +12,9 @@ use libbpf_rs::{
 };
 use nix::time::{ClockId, clock_getres};
 use sys::tcx::{self, Hook};
+use zerocopy::IntoBytes;
 
-use super::abi::{self, RawConstants};
+use super::abi::{self, HOOK_LISTS, RawConstants, RawHookLists};
 use crate::{Error, Result};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fastpath.bpf.o"));
@@ -82,9 +83,11 @@ const SHARED: [&str; 12] = [
     "asked_flows",
 ];
 /// Programs that only the NICs' namespace uses.
-const HOME_ONLY: [&str; 4] = ["decap", "outward", "depart", GUARD];
+const HOME_ONLY: [&str; 5] = ["decap", "outward", "depart", GUARD, LISTS];
 /// The program before conntrack.
 pub(super) const GUARD: &str = "overlane_guard";
+/// The program that reads which functions are at netfilter's hooks.
+const LISTS: &str = "hook_lists";
 /// Longest name of a program that the kernel stores (`BPF_OBJ_NAME_LEN`).
 const _: () = assert!(GUARD.len() < 16);
 /// Priority of [`GUARD`]: directly before conntrack (`NF_IP_PRI_CONNTRACK`).
@@ -245,6 +248,22 @@ impl Programs {
         self.object.progs().filter(is_loaded).map(id).collect()
     }
 
+    /// Returns the addresses of the lists of functions at netfilter's hooks, in the calling thread's
+    /// namespace. A list gets another address when a function comes or goes. Zeros for a sandbox.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(crate) fn hook_lists(&self) -> Result<[u64; HOOK_LISTS]> {
+        if self.is_copy {
+            return Ok([0; HOOK_LISTS]);
+        }
+        let found = self.object.progs().find(|program| program.name() == OsStr::new(LISTS));
+        let program = found.ok_or_else(|| failed("find", "program hook_lists", "none".into()))?;
+        let mut lists = RawHookLists { lists: [0; HOOK_LISTS] };
+        sys::bpf_run::run(program.as_fd(), lists.as_mut_bytes())?;
+        Ok(lists.lists)
+    }
+
     /// Attaches the guard before conntrack, in the calling thread's namespace.
     pub(crate) fn guard(&mut self) -> Result<Vec<Link>> {
         if !self.has_guard {
@@ -267,7 +286,7 @@ impl Programs {
     }
 
     /// Whether [`Programs::guard`] attaches a program.
-    pub(super) fn has_guard(&self) -> bool {
+    pub(crate) fn has_guard(&self) -> bool {
         self.has_guard
     }
 

@@ -3,6 +3,7 @@
 
 use std::os::fd::AsRawFd as _;
 use std::process::Command;
+use std::time::Duration;
 
 use accel::{Accel, Wanted};
 use libbpf_rs::{
@@ -77,6 +78,22 @@ fn programs_at_netfilter_s_hooks_are_obeyed() {
     for hook in [NF_INET_LOCAL_IN, NF_INET_PRE_ROUTING, NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING] {
         let reason = format!("[vxlan0: BPF program at netfilter hook ip {hook}, link ");
         obeyed(&pair, &reason, NONE, || netfilter(&mut object, &pair.a, NFPROTO_IPV4, hook));
+    }
+}
+
+#[test]
+fn a_program_that_comes_to_a_hook_later_is_obeyed_at_once() {
+    require!(need::root());
+    let pair = Pair::new(Offload::Full, false);
+    let accels = pair.accelerate();
+    let mut object = load("refuse");
+    for hook in [NF_INET_LOCAL_IN, NF_INET_PRE_ROUTING, NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING] {
+        let link = netfilter(&mut object, &pair.a, NFPROTO_IPV4, hook);
+        // The programs check once per tick of the coarse clock.
+        std::thread::sleep(Duration::from_millis(11));
+        assert_eq!(ask(&pair), NONE, "hook {hook}");
+        drop(link);
+        pair.settle(&accels);
     }
 }
 
