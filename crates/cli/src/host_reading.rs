@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use doctor::host::FarEnd;
+use doctor::host::{FarEnd, LeftOut};
 use doctor::{Check, Finding, Host, Scope, collect, diagnose};
 use measure::remote::tunnels_of;
 
@@ -35,13 +35,22 @@ pub fn read(reading: &Reading) -> anyhow::Result<Host> {
     let token = token(reading.token.as_deref())?;
     let peers = reading.peer.iter().map(|text| Target::parse("--peer", text)?.resolve("--peer"));
     let peers = peers.collect::<anyhow::Result<Vec<_>>>()?;
-    let mut far_ends = Vec::new();
+    let (mut far_ends, mut silent) = (Vec::new(), Vec::new());
     for peer in peers {
-        // Read the peers before this host, so that a wrong address fails early.
-        let tunnels = tunnels_of(peer, token.as_ref(), &AtomicBool::new(false))?;
-        far_ends.push(FarEnd { address: peer.ip().to_canonical(), tunnels });
+        match tunnels_of(peer, token.as_ref(), &AtomicBool::new(false)) {
+            Ok(tunnels) => {
+                far_ends.push(FarEnd { address: peer.ip().to_canonical(), tunnels });
+            }
+            // A fault of the network may be why it does not answer: report what this host shows.
+            Err(error) => silent.push(LeftOut {
+                object: format!("--peer {peer}"),
+                reason: format!("{:#}", anyhow::Error::from(error)),
+            }),
+        }
     }
-    Ok(Host { far_ends, ..collect(scope, Duration::from_secs_f64(watch))? })
+    let mut host = Host { far_ends, ..collect(scope, Duration::from_secs_f64(watch))? };
+    host.left_out.splice(0..0, silent);
+    Ok(host)
 }
 
 /// Finds a check by its code.
