@@ -92,7 +92,8 @@ pub const EXPLANATIONS: &[Explanation] = &[
     of(
         "NETFILTER_DROP",
         None,
-        "A rule of nftables, iptables or another netfilter hook dropped the packet.",
+        "A rule of nftables, iptables or another netfilter hook dropped the packet. doctor evaluates \
+            the rules: OV071 for a tunnel's packets, OV073 for tenants'.",
     ),
     of(
         "CPU_BACKLOG",
@@ -124,7 +125,7 @@ pub const EXPLANATIONS: &[Explanation] = &[
     of("NO_TX_TARGET", Some("OV035"), "The packet has no output port or remote endpoint."),
     of(
         "BRIDGE_INGRESS_STP_STATE",
-        None,
+        Some("OV075"),
         "The bridge port is not in the forwarding state: spanning tree blocks it, or it was just \
             added.",
     ),
@@ -136,8 +137,9 @@ pub const EXPLANATIONS: &[Explanation] = &[
     ),
     of(
         "IP_INADDRERRORS",
-        None,
-        "There is no route to the destination for packets from this source.",
+        Some("OV068"),
+        "This host does not forward, or there is no route to the destination for packets from this \
+            source.",
     ),
     of("IP_OUTNOROUTES", None, "There is no route to the destination."),
     of("IP_INNOROUTES", None, "There is no route to the destination."),
@@ -171,7 +173,7 @@ pub const EXPLANATIONS: &[Explanation] = &[
     of("UNHANDLED_PROTO", None, "This host does not support the protocol."),
     of(
         "OTHERHOST",
-        Some("OV039"),
+        Some("OV069"),
         "The destination MAC address is not this device's: a neighbour or forwarding entry is \
             stale, or the packet was flooded.",
     ),

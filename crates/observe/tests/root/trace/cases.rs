@@ -274,7 +274,7 @@ pub const CASES: &[Case] = &[
         bed.sysctl("a", "net/ipv4/neigh/nic0/retrans_time_ms", "50");
         bed.datagrams_to((Ipv4Addr::new(10, 0, 0, 99), lab::PORT))
     }),
-    case(("another's MAC address", "OV039", "host"), "OTHERHOST", ("b", Some("nic0")), |bed| {
+    case(("another's MAC address", "OV069", "host"), "OTHERHOST", ("b", Some("nic0")), |bed| {
         bed.ip("a", "neighbour replace 10.0.0.2 lladdr 02:00:00:00:00:99 dev nic0 nud permanent");
         bed.datagrams(100, 1)
     }),
