@@ -25,6 +25,7 @@ help:
 	@echo "make test       every capability once; make test-unit: without root, 90 s; make test-all: nightly"
 	@echo "make bench      benchmarks of the load engine, the samplers and the packet library"
 	@echo "make cluster    flannel, kube-proxy, kube-apiserver and etcd, built or installed (10 min)"
+	@echo "make field-cases faults from public reports, and doctor's first finding on each (3 min)"
 	@echo "make fuzz       every fuzz target for five minutes (nightly compiler)"
 	@echo "make docs       checks documents and builds the book below target/book"
 	@echo "make docs-pages writes the generated parts of the book; make schemas: schema/"
@@ -115,10 +116,12 @@ docs:
 	$(RUNNER) cargo test --locked -p overlane --test it documents
 	@scripts/docs-book
 
-# Table of doctor's findings on the cases of a directory: make field-cases CASES=DIRECTORY
-CASES ?= ../shared/cases
-field-cases: build
-	$(AS_ROOT) scripts/field-cases $(CASES) --overlane $(OVERLANE)
+# Faults from public reports, and doctor's findings on them; the table of our own cases goes into the
+# book. Others: make field-cases CASES=DIRECTORY
+CASES ?=
+field-cases:
+	@scripts/setup test >&2
+	@$(AS_ROOT) scripts/field-cases $(CASES)
 
 # Writes the parts of the book that come from the program and the stored result files.
 docs-pages: build

@@ -20,6 +20,7 @@ use netstate::openvswitch::Datapaths;
 use netstate::qdisc::Qdisc;
 use netstate::reassembly::Reassembly;
 use netstate::route::Way;
+use netstate::route_table::RouteEntry;
 use netstate::snmp;
 use netstate::softnet::SoftnetStat;
 use netstate::udp_socket::UdpSocket;
@@ -218,6 +219,89 @@ pub struct Namespace {
     pub sysctls: BTreeMap<String, String>,
     /// VXLAN devices of the namespace, with the routes to their remotes.
     pub tunnels: Vec<Tunnel>,
+    /// Routes that forward or drop packets.
+    #[serde(default = "not_saved")]
+    pub routes: Reading<Vec<RouteEntry>>,
+    /// Verdicts of the packet filter on packets that the overlays need.
+    #[serde(default = "not_saved")]
+    pub passages: Reading<Vec<Passage>>,
+}
+
+/// Packets that an overlay needs, and the verdict of the packet filter on them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Passage {
+    /// Kind of packets.
+    pub kind: PassageKind,
+    /// Source address.
+    pub from: IpAddr,
+    /// Destination address.
+    pub to: IpAddr,
+    /// UDP or TCP destination port; 0 for ICMP.
+    pub port: u16,
+    /// Index of the device by which they come in; 0: they are this host's.
+    pub input: u32,
+    /// Index of the device by which they leave; 0: they are for this host.
+    pub output: u32,
+    /// Verdict of all chains together.
+    pub verdict: Filtered,
+    /// Chain that costs these packets most comparisons.
+    pub longest: Option<LongChain>,
+}
+
+/// Kind of packets that a filter sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PassageKind {
+    /// Outer packets of a tunnel that this host sends.
+    TunnelOut,
+    /// Outer packets of a tunnel that this host receives.
+    TunnelIn,
+    /// Packets routed between a tunnel and a bridge of tenants.
+    Forward,
+    /// Frames that only cross a bridge and are passed to the filters of IP.
+    Bridged,
+    /// ICMP messages "fragmentation needed" about the tunnel's packets.
+    FragmentationNeeded,
+}
+
+/// Verdict of a packet filter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Filtered {
+    /// All packets pass.
+    Passed,
+    /// All packets are dropped.
+    Dropped {
+        /// `ip`, `ip6`, `inet`, `bridge`.
+        family: String,
+        /// Table of the chain.
+        table: String,
+        /// Chain with the rule or the policy.
+        chain: String,
+        /// Handle of the rule; `None`: the policy.
+        handle: Option<u64>,
+        /// The rule names both devices, as `icc=false` of Docker does: it is meant for them.
+        is_meant: bool,
+    },
+    /// It depends on the packets, or the rules are not understood.
+    Undecided,
+}
+
+/// A chain with many rules.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LongChain {
+    /// `ip`, `ip6`, `inet`, `bridge`.
+    pub family: String,
+    /// Table of the chain.
+    pub table: String,
+    /// Name of the chain.
+    pub chain: String,
+    /// Rules that each of the packets is compared with.
+    pub rules: u64,
+    /// Rules that repeat an earlier one.
+    pub repeated: u64,
 }
 
 impl From<&Namespace> for settings::Namespace {

@@ -22,11 +22,12 @@ use netstate::netfilter::{Clamp, Match};
 use netstate::openvswitch::{Datapath, Datapaths};
 use netstate::qdisc::Qdisc;
 use netstate::route::Way;
+use netstate::route_table::RouteEntry;
 use netstate::udp_socket::UdpSocket;
 
 use crate::host::{
-    Chain, Device, FarEnd, Host, Interrupt, LeftOut, Machine, Namespace, Pair, Reading, Scaling,
-    Tunnel,
+    Chain, Device, FarEnd, Filtered, Host, Interrupt, LeftOut, LongChain, Machine, Namespace, Pair,
+    Passage, Reading, Scaling, Tunnel,
 };
 use address::Addresses;
 use name::Names;
@@ -226,6 +227,8 @@ impl Scrubber {
             datapaths,
             sysctls,
             tunnels,
+            routes,
+            passages,
         } = namespace;
         // Rules that match name prefixes refer to these names.
         let names: Vec<String> =
@@ -265,8 +268,17 @@ impl Scrubber {
             }
         });
         read(qdiscs, |Pair { before, after }| {
-            for Qdisc { link: _, kind, handle: _, drops: _, requeues: _, queued: _ } in
-                before.iter_mut().chain(after)
+            for Qdisc {
+                link: _,
+                kind,
+                handle: _,
+                drops: _,
+                requeues: _,
+                queued: _,
+                backlog: _,
+                overlimits: _,
+                shaper: _,
+            } in before.iter_mut().chain(after)
             {
                 *kind = name::identifier(kind);
             }
@@ -307,10 +319,30 @@ impl Scrubber {
             *underlay = self.inode(*underlay);
             for (remote, way) in ways {
                 *remote = self.addresses.ip(*remote);
-                read(way, |Way { link: _, via, mtu: _ }| {
+                read(way, |Way { link: _, via, mtu: _, expires_s: _ }| {
                     *via = via.map(|via| self.addresses.ip(via));
                 });
             }
+        }
+        read(routes, |all| {
+            for RouteEntry { to, prefix: _, kind: _, via, link: _, table: _, protocol: _ } in all {
+                *to = self.addresses.ip(*to);
+                *via = via.map(|via| self.addresses.ip(via));
+            }
+        });
+        read(passages, |all| all.iter_mut().for_each(|passage| self.passage(passage)));
+    }
+
+    fn passage(&mut self, passage: &mut Passage) {
+        let Passage { kind: _, from, to, port: _, input: _, output: _, verdict, longest } = passage;
+        (*from, *to) = (self.addresses.ip(*from), self.addresses.ip(*to));
+        if let Filtered::Dropped { family, table, chain, handle: _, is_meant: _ } = verdict {
+            *family = name::identifier(family);
+            (*table, *chain) = (self.table(table), self.chain(chain));
+        }
+        if let Some(LongChain { family, table, chain, rules: _, repeated: _ }) = longest {
+            *family = name::identifier(family);
+            (*table, *chain) = (self.table(table), self.chain(chain));
         }
     }
 
@@ -340,6 +372,7 @@ impl Scrubber {
             vxlan,
             geneve_port: _,
             bridge: _,
+            port: _,
             counters: _,
         } = interface;
         *name = self.device_name(name, kind.as_deref());
@@ -458,13 +491,13 @@ impl Scrubber {
     /// Returns the path of a setting with its device's pseudonym; `None` for a setting that this
     /// program does not read.
     fn setting(&mut self, key: &str) -> Option<String> {
-        const BEFORE: &str = "net/ipv4/conf/";
-        const AFTER: &str = "/rp_filter";
         if crate::collect::is_setting(key) {
             return Some(key.to_owned());
         }
-        let device = key.strip_prefix(BEFORE)?.strip_suffix(AFTER)?;
-        Some(format!("{BEFORE}{}{AFTER}", self.device_name(device, None)))
+        crate::collect::DEVICE_SYSCTLS.iter().find_map(|(before, after)| {
+            let device = key.strip_prefix(before)?.strip_suffix(after)?;
+            Some(format!("{before}{}{after}", self.device_name(device, None)))
+        })
     }
 }
 

@@ -303,6 +303,12 @@ impl<'a> View<'a> {
         spots.filter(|spot| self.segment(*spot) == segment).collect()
     }
 
+    /// Returns the devices with an address, on any segment.
+    pub fn with_address(&self, address: IpAddr) -> impl Iterator<Item = Spot<'a>> + '_ {
+        let places = self.addressed.get(&address).into_iter().flatten();
+        places.filter_map(|place| self.spot(*place))
+    }
+
     fn find_segments(&self) -> HashMap<Place, Place> {
         let mut joined: HashMap<Place, Vec<Place>> = HashMap::new();
         let mut join = |a: Place, b: Place| {

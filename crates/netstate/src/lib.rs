@@ -26,7 +26,7 @@ pub use rtnetlink::interface::{Counters, Interface};
 pub use rtnetlink::netlink::{Error, Netlink, Result};
 pub use rtnetlink::{
     addr, bridge_vlan, control_plane, entry, interface, link, neigh, netlink, overlay, qdisc,
-    route, watch, xfrm,
+    route, route_table, watch, xfrm,
 };
 
 use rtnetlink::dump;

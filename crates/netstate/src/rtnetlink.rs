@@ -12,5 +12,6 @@ pub mod netlink;
 pub mod overlay;
 pub mod qdisc;
 pub mod route;
+pub mod route_table;
 pub mod watch;
 pub mod xfrm;

@@ -1,5 +1,7 @@
 //! Evaluates a hook's chains for a flow, as `nft_do_chain` does.
 
+use std::collections::{BTreeMap, HashSet};
+
 use crate::expression::REGISTERS;
 use crate::flow::{Answer, Flow, Hook, Place, Step, Verdict};
 use crate::model::{Action, Base, Chain, Expression, Rule, Ruleset, Value};
@@ -29,8 +31,20 @@ enum End {
     Stop(Verdict),
 }
 
-/// Expressions that an evaluation may still process.
-struct Budget(usize);
+/// Expressions that an evaluation may still process, and the rules compared of each chain, if they
+/// are counted.
+struct Budget(usize, Option<BTreeMap<usize, usize>>);
+
+/// A chain with the number of its rules that a flow was compared with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Compared {
+    /// The chain.
+    pub chain: Place,
+    /// Rules that the flow was compared with; a chain that is called twice counts twice.
+    pub rules: usize,
+    /// Rules of the chain that repeat an earlier one.
+    pub repeated: usize,
+}
 
 impl Ruleset {
     /// Evaluates the rules for all packets of a flow that pass these hooks in order.
@@ -38,9 +52,25 @@ impl Ruleset {
     /// Stops at the first result other than [`Verdict::Accept`]; later chains may have further
     /// ones.
     pub fn verdict(&self, flow: &Flow, path: &[Step]) -> Answer {
+        self.evaluate(flow, path, &mut Budget(STEPS, None))
+    }
+
+    /// Returns the chain whose rules cost the flow most comparisons, if there is any.
+    pub fn longest(&self, flow: &Flow, path: &[Step]) -> Option<Compared> {
+        let mut budget = Budget(STEPS, Some(BTreeMap::new()));
+        self.evaluate(flow, path, &mut budget);
+        let (at, rules) = budget.1?.into_iter().max_by_key(|(_, rules)| *rules)?;
+        let chain = &self.chains[at];
+        let mut seen = HashSet::new();
+        let is_new = |rule: &&Rule| seen.insert(format!("{:?}", rule.expressions));
+        let different = chain.rules.iter().filter(is_new).count();
+        let repeated = chain.rules.len() - different;
+        Some(Compared { chain: place(chain, None), rules, repeated })
+    }
+
+    fn evaluate(&self, flow: &Flow, path: &[Step], budget: &mut Budget) -> Answer {
         let mut mark = flow.mark;
         let mut marks = Vec::with_capacity(path.len());
-        let mut budget = Budget(STEPS);
         // Unsupported content may affect any flow.
         if let Some(odd) = self.odd.first() {
             let verdict = Verdict::NotUnderstood { at: None, what: odd.clone() };
@@ -60,7 +90,7 @@ impl Ruleset {
                 let base = self.chains[*at].base.as_ref();
                 let priority = base.map_or(0, |base| base.priority);
                 let mut packets = Packets { flow, step, priority, mark };
-                let verdict = self.base(*at, &mut packets, &mut budget);
+                let verdict = self.base(*at, &mut packets, budget);
                 // Only accept continues with the next base chain.
                 if verdict != Verdict::Accept {
                     return Answer { verdict, mark, marks };
@@ -106,6 +136,9 @@ impl Ruleset {
                 continue;
             };
             next += 1;
+            if let Some(compared) = &mut budget.1 {
+                *compared.entry(chain).or_default() += 1;
+            }
             match self.rule(here, rule, packets, budget) {
                 End::Next | End::Act(Action::Continue | Action::Break) => {}
                 End::Stop(verdict) => return verdict,

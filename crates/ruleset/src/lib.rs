@@ -40,6 +40,7 @@ mod xt;
 mod xt_match;
 
 pub use decode::Message;
+pub use evaluate::Compared;
 pub use expression::SLOW;
 pub use flow::{
     Answer, Connection, Flow, Hook, Interface, Place, State, Step, Transport, Tuple, Verdict,

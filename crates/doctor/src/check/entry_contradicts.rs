@@ -1,185 +1,266 @@
-//! OV069: A fixed entry of a tunnel contradicts the devices at its other end.
+//! OV069: A fixed entry contradicts the device or container that is there.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use super::{Check, Confidence, Cost, Outcome, Severity, Spot, View};
 use netstate::MacAddr;
-use netstate::entry::{Knowledge, Neighbour};
+use netstate::entry::Knowledge;
 use netstate::interface::Vxlan;
-
-use super::leads_on::far_ends;
-use super::{Check, Cost, Outcome, Severity, Spot, View};
-use settings::command::inside;
+use settings::command::{inside, quote};
 
 pub(super) const CHECK: Check = Check {
     code: "OV069",
     title: "A fixed entry contradicts the other end",
     severity: Severity::Error,
-    explanation: "A control plane wrote a neighbour or forwarding entry on the VXLAN device, and \
+    explanation: "A control plane has set a neighbour or forwarding entry on a VXLAN device, and \
         the device or container at the other end has another hardware address, or is behind \
-        another VTEP. Its packets arrive, and the other end takes them for another host's. \
-        The entry was not updated after a container moved, or systemd-udevd \
-        (MACAddressPolicy=persistent) or an administrator changed the device's address. Found if \
-        both ends are on this machine.",
+        another VTEP. Packets arrive and are dropped, because they are for another host's address. \
+        The far address changed (systemd's MACAddressPolicy=persistent, a container made anew), or \
+        the control plane missed a change. If only the receiving host was read, the counter \
+        rx_otherhost_dropped of its VXLAN device shows it.",
     run,
 };
 
+/// Devices with one VNI and port.
+type Ends<'a> = Vec<Spot<'a>>;
+
 fn run(view: &View<'_>, outcome: &mut Outcome) {
-    for (tunnel, vxlan) in view.tunnels() {
-        // An external device gets the remote with each packet, and its entries do not count.
-        if vxlan.external {
-            continue;
-        }
-        let ends = far_ends(view, tunnel, vxlan);
-        // The other ends are on other machines, or were not read.
-        if ends.is_empty() {
-            continue;
-        }
-        neighbours(view, outcome, tunnel, vxlan, &ends);
-        forwarding(view, outcome, tunnel, &ends);
+    let mut overlays: BTreeMap<(u32, u16), Ends<'_>> = BTreeMap::new();
+    for (tunnel, vxlan) in view.tunnels().filter(|(_, vxlan)| !vxlan.external) {
+        overlays.entry((vxlan.vni, vxlan.port)).or_default().push(tunnel);
     }
-}
-
-/// Compares fixed neighbours with the devices that have their addresses.
-fn neighbours(
-    view: &View<'_>,
-    outcome: &mut Outcome,
-    tunnel: Spot<'_>,
-    vxlan: &Vxlan,
-    ends: &[Spot<'_>],
-) {
-    for known in tunnel.namespace.neighbours.get().into_iter().flatten() {
-        let is_fixed = known.knowledge == Knowledge::Permanent;
-        if known.link != tunnel.interface.index || !is_fixed {
-            continue;
+    let mut by_mac: BTreeMap<MacAddr, Vec<Spot<'_>>> = BTreeMap::new();
+    for spot in view.devices() {
+        if let Some(mac) = spot.interface.mac {
+            by_mac.entry(mac).or_default().push(spot);
         }
-        let Some(mac) = known.mac.filter(|mac| mac.is_unicast()) else { continue };
-        let behind: Vec<IpAddr> = remotes(tunnel, mac).chain(vxlan.remote).collect();
-        let ends = ends.iter().filter(|end| is_behind(view, **end, &behind));
-        let owners: Vec<(Spot<'_>, Spot<'_>)> = ends
-            .flat_map(|end| {
-                let owners = view.neighbour_with(*end, known.address);
-                owners.into_iter().map(|owner| (*end, owner))
-            })
+    }
+    for (tunnel, vxlan) in view.tunnels().filter(|(_, vxlan)| !vxlan.external) {
+        let same = overlays.get(&(vxlan.vni, vxlan.port)).into_iter().flatten();
+        let ends: Ends<'_> = same
+            .copied()
+            .filter(|end| end.place != tunnel.place && joined(view, tunnel, *end))
             .collect();
-        let Some((end, owner)) = owners.first() else { continue };
-        // Several devices may have the address: one with the entry's address suffices.
-        if owners.iter().any(|(_, owner)| owner.interface.mac == Some(mac)) {
+        neighbours(view, outcome, tunnel, &ends);
+        remotes(view, outcome, tunnel, &ends, &by_mac);
+        from_afar(view, outcome, tunnel, vxlan);
+        received(view, outcome, tunnel);
+    }
+}
+
+/// Whether two devices have one underlay. Machines for tests have several overlays with the same VNI
+/// that never meet.
+fn joined<'a>(view: &View<'a>, tunnel: Spot<'a>, end: Spot<'a>) -> bool {
+    let Some(at) = view.ways(end).and_then(|ways| view.namespace(ways.underlay)) else {
+        return false;
+    };
+    let there: Vec<_> = view.devices_of(at).map(|spot| view.segment(spot)).collect();
+    let mut nics = view.underlays(tunnel).into_iter().map(|underlay| underlay.nic);
+    nics.any(|nic| there.contains(&view.segment(nic)))
+}
+
+/// The other end on whose segment a device is, or that it is itself.
+fn end_of<'a>(
+    view: &View<'a>,
+    tunnel: Spot<'a>,
+    ends: &[Spot<'a>],
+    spot: Spot<'a>,
+) -> Option<Spot<'a>> {
+    let mut ends = ends.iter().copied();
+    ends.find(|end| {
+        view.segment(*end) == view.segment(spot) && view.segment(*end) != view.segment(tunnel)
+    })
+}
+
+/// Neighbour entries against devices with the address.
+fn neighbours<'a>(view: &View<'a>, outcome: &mut Outcome, tunnel: Spot<'a>, ends: &[Spot<'a>]) {
+    let known = tunnel.namespace.neighbours.get().into_iter().flatten().filter(|known| {
+        known.link == tunnel.interface.index && known.knowledge == Knowledge::Permanent
+    });
+    for known in known {
+        let Some(mac) = known.mac.filter(|mac| mac.is_unicast()) else { continue };
+        let there: Vec<Spot<'_>> = view
+            .with_address(known.address)
+            .filter(|spot| end_of(view, tunnel, ends, *spot).is_some())
+            .collect();
+        // It is right, or the device was not read.
+        if there.iter().any(|spot| spot.interface.mac == Some(mac)) {
             continue;
         }
-        let Some(real) = owner.interface.mac else { continue };
-        let (command, undo) = corrected(tunnel, known, mac, real);
-        outcome.add(
-            CHECK
-                .on(tunnel)
-                .evidence(format!("entry for {} says {mac}", known.address), "RTM_GETNEIGH")
-                .evidence(
-                    format!(
-                        "{} {}, which has {} behind {} {}, has {real}",
-                        owner.namespace.label,
-                        owner.name(),
-                        known.address,
-                        end.namespace.label,
-                        end.name()
-                    ),
-                    "RTM_GETADDR, RTM_GETLINK",
-                )
-                .cost(Cost::estimated(1.0, "all packets to this neighbour"))
-                .by_hand(
-                    command,
-                    "changes this end only, until the control plane writes the entry again. Other \
-                     nodes may have the same entry; senders that asked before keep the wrong \
-                     address until they ask again; and a device whose address was changed lost \
-                     its own fixed neighbours (OV041)",
-                    undo,
-                ),
-        );
-    }
-}
-
-/// Returns the command that corrects a neighbour, and its undo. The new address needs forwarding
-/// entries, too: without them the device would drop the packets.
-fn corrected(
-    tunnel: Spot<'_>,
-    known: &Neighbour,
-    wrong: MacAddr,
-    real: MacAddr,
-) -> (String, String) {
-    let run = |command: String| inside(tunnel.namespace.path.as_deref(), &command);
-    let (name, address) = (tunnel.name(), known.address);
-    let neighbour =
-        |mac| run(format!("ip neigh replace {address} lladdr {mac} dev {name} nud permanent"));
-    let present: Vec<IpAddr> = remotes(tunnel, real).collect();
-    let missing = remotes(tunnel, wrong).filter(|remote| !present.contains(remote));
-    let (mut commands, mut undo) = (Vec::new(), vec![neighbour(wrong)]);
-    for remote in missing {
-        let entry = |verb| run(format!("bridge fdb {verb} {real} dev {name} dst {remote} self"));
-        commands.push(entry("append"));
-        undo.push(entry("del"));
-    }
-    commands.push(neighbour(real));
-    (commands.join(" && "), undo.join(" && "))
-}
-
-/// Compares fixed forwarding entries with the tunnels that the addresses are behind.
-fn forwarding(view: &View<'_>, outcome: &mut Outcome, tunnel: Spot<'_>, ends: &[Spot<'_>]) {
-    for entry in tunnel.namespace.fdb.get().into_iter().flatten() {
-        let of_tunnel = entry.link == tunnel.interface.index && entry.fixed;
-        let (Some(mac), Some(remote), true) = (entry.mac, entry.remote, of_tunnel) else {
+        let Some((spot, real)) = there.iter().find_map(|spot| Some((spot, spot.interface.mac?)))
+        else {
             continue;
         };
-        if !mac.is_unicast() || mac == MacAddr::default() {
-            continue;
-        }
-        let owner = view.devices().find(|spot| spot.interface.mac == Some(mac));
-        // The owner is not on this machine.
-        let Some(owner) = owner else { continue };
-        let segment = view.segment(owner);
-        let Some(right) = ends.iter().find(|end| view.segment(**end) == segment) else { continue };
-        if is_behind(view, *right, &[remote]) {
-            continue;
-        }
-        // Without a local address, the VTEP that has the owner is unknown.
-        let Some(there) = right.vxlan().and_then(|vxlan| vxlan.local) else { continue };
+        let finding = CHECK
+            .on(tunnel)
+            .evidence(format!("entry for {} says {mac}, permanent", known.address), "RTM_GETNEIGH")
+            .evidence(
+                format!("{} is {real}, at {} {}", known.address, spot.namespace.label, spot.name()),
+                "IFLA_ADDRESS",
+            )
+            .cost(Cost::estimated(1.0, "all packets to this neighbour"));
+        let remote = |mac| {
+            tunnel.namespace.fdb.get().into_iter().flatten().find_map(|entry| {
+                let of = entry.link == tunnel.interface.index && entry.mac == Some(mac);
+                entry.remote.filter(|_| of)
+            })
+        };
+        // Without a forwarding entry the device would drop packets for the new address.
+        let missing = remote(mac).filter(|_| remote(real).is_none());
         let path = tunnel.namespace.path.as_deref();
+        let name = quote(tunnel.name());
+        let set = |mac| {
+            let neighbour =
+                format!("ip neigh replace {} lladdr {mac} dev {name} nud permanent", known.address);
+            inside(path, &neighbour)
+        };
+        let (mut command, mut undo) = (set(real), set(mac));
+        if let Some(remote) = missing {
+            let entry = |action, state| {
+                let entry =
+                    format!("bridge fdb {action} {real} dev {name} dst {remote} self{state}");
+                inside(path, &entry)
+            };
+            command = format!("{} && {command}", entry("replace", " permanent"));
+            undo = format!("{undo} && {}", entry("del", ""));
+        }
+        outcome.add(finding.by_hand(
+            command,
+            "changes this end only, and the control plane that set the entry may set it again: check \
+             its record of the other host. Other nodes may have the same entry, and a device whose \
+             address changed lost its own fixed neighbours (OV041)",
+            undo,
+        ));
+    }
+}
+
+/// Forwarding entries against the host where the address is.
+fn remotes<'a>(
+    view: &View<'a>,
+    outcome: &mut Outcome,
+    tunnel: Spot<'a>,
+    ends: &[Spot<'a>],
+    by_mac: &BTreeMap<MacAddr, Vec<Spot<'a>>>,
+) {
+    let fdb = tunnel.namespace.fdb.get().into_iter().flatten();
+    for entry in fdb.filter(|entry| entry.fixed && entry.link == tunnel.interface.index) {
+        let (Some(mac), Some(remote)) = (entry.mac.filter(|mac| mac.is_unicast()), entry.remote)
+        else {
+            continue;
+        };
+        // The default entry, and entries that change VNI or port, lead elsewhere on purpose.
+        if mac == MacAddr::default() || entry.vni.is_some() || entry.port.is_some() {
+            continue;
+        }
+        let owners = by_mac.get(&mac).into_iter().flatten();
+        let ends: Vec<(Spot<'_>, Spot<'_>)> =
+            owners.filter_map(|spot| Some((*spot, end_of(view, tunnel, ends, *spot)?))).collect();
+        let right = ends.iter().any(|(_, end)| vteps(view, *end).contains(&remote));
+        let Some((spot, end)) = ends.first().filter(|_| !right) else { continue };
+        let there = vteps(view, *end);
+        let (Some(real), path) = (
+            there.iter().find(|address| address.is_ipv4() == remote.is_ipv4()),
+            tunnel.namespace.path.as_deref(),
+        ) else {
+            continue;
+        };
         let set = |to: IpAddr| {
-            let command =
-                format!("bridge fdb replace {mac} dev {} dst {to} self permanent", tunnel.name());
-            inside(path, &command)
+            let name = quote(tunnel.name());
+            inside(path, &format!("bridge fdb replace {mac} dev {name} dst {to} self permanent"))
         };
         outcome.add(
             CHECK
                 .on(tunnel)
-                .evidence(format!("entry for {mac} sends to {remote}"), "RTM_GETNEIGH")
+                .evidence(format!("entry for {mac} leads to {remote}, permanent"), "RTM_GETNEIGH")
                 .evidence(
-                    format!("{mac} is {} {}, behind {there}", owner.namespace.label, owner.name()),
-                    "RTM_GETLINK",
+                    format!("{mac} is {} {}, behind {real}", spot.namespace.label, spot.name()),
+                    "IFLA_ADDRESS",
                 )
                 .cost(Cost::estimated(1.0, "all packets to this address"))
                 .by_hand(
-                    set(there),
-                    "this end only, and only until the control plane writes the entry again",
+                    set(*real),
+                    "changes this end only, and the control plane that set the entry may set it again",
                     set(remote),
                 ),
         );
     }
 }
 
-/// Returns the VTEPs to which a device sends an address.
-fn remotes(tunnel: Spot<'_>, mac: MacAddr) -> impl Iterator<Item = IpAddr> {
-    let entries = tunnel.namespace.fdb.get().into_iter().flatten();
-    entries
-        .filter(move |entry| entry.link == tunnel.interface.index && entry.mac == Some(mac))
-        .filter_map(|entry| entry.remote)
-}
-
-/// Whether the underlay of a tunnel has one of the addresses.
-fn is_behind(view: &View<'_>, end: Spot<'_>, remotes: &[IpAddr]) -> bool {
-    let local = end.vxlan().and_then(|vxlan| vxlan.local);
-    if let Some(local) = local {
-        return remotes.contains(&local);
+/// Addresses at which a VXLAN device receives.
+fn vteps(view: &View<'_>, end: Spot<'_>) -> Vec<IpAddr> {
+    if let Some(local) = end.vxlan().and_then(|vxlan| vxlan.local) {
+        return vec![local];
     }
     let underlay = view.ways(end).and_then(|ways| view.namespace(ways.underlay));
     let namespace = underlay.and_then(|at| view.host().namespaces.get(at));
     let addresses = namespace.and_then(|namespace| namespace.addresses.get());
-    addresses.into_iter().flatten().any(|known| remotes.contains(&known.address))
+    addresses.into_iter().flatten().map(|known| known.address).collect()
+}
+
+/// Forwarding entries against the device that the other host reported.
+fn from_afar(view: &View<'_>, outcome: &mut Outcome, tunnel: Spot<'_>, vxlan: &Vxlan) {
+    for far in &view.host().far_ends {
+        let there = far.tunnels.iter().find(|link| {
+            link.vxlan
+                .as_ref()
+                .is_some_and(|other| other.vni == vxlan.vni && other.port == vxlan.port)
+        });
+        let Some(there) = there else { continue };
+        // Behind a bridge there are other addresses than the device's own.
+        let (Some(real), None) = (there.mac, there.master) else { continue };
+        let local = there.vxlan.as_ref().and_then(|other| other.local);
+        let entries: Vec<MacAddr> = tunnel
+            .namespace
+            .fdb
+            .get()
+            .into_iter()
+            .flatten()
+            .filter(|entry| entry.fixed && entry.link == tunnel.interface.index)
+            .filter(|entry| entry.remote.is_some_and(|to| to == far.address || Some(to) == local))
+            .filter_map(|entry| entry.mac.filter(|mac| mac.is_unicast()))
+            .filter(|mac| *mac != MacAddr::default())
+            .collect();
+        let Some(wrong) = entries.first().filter(|_| !entries.contains(&real)) else { continue };
+        outcome.add(
+            CHECK
+                .on(tunnel)
+                .evidence(
+                    format!("entry for {wrong} leads to {}, permanent", far.address),
+                    "RTM_GETNEIGH",
+                )
+                .evidence(
+                    format!("address of {} there: {real}", there.name),
+                    format!("{}, asked by --peer", far.address),
+                )
+                .cost(Cost::estimated(1.0, "all packets to this remote")),
+        );
+    }
+}
+
+/// The receiver's view: IP takes the packets for another host's.
+fn received(view: &View<'_>, outcome: &mut Outcome, tunnel: Spot<'_>) {
+    let Some(moved) = tunnel.moved().filter(|moved| moved.rx_otherhost > 0) else { return };
+    // A bridge or a macvlan above it takes frames for other addresses.
+    if view.bridge(tunnel).is_some() {
+        return;
+    }
+    let mac = tunnel.interface.mac.map_or_else(|| "unknown".to_owned(), |mac| mac.to_string());
+    outcome.add(
+        CHECK
+            .on(tunnel)
+            .evidence(
+                format!(
+                    "rx_otherhost_dropped +{}: for other hardware addresses",
+                    moved.rx_otherhost
+                ),
+                "IFLA_STATS64",
+            )
+            .evidence(
+                format!("address of {}: {mac}; the senders' entries hold another", tunnel.name()),
+                "IFLA_ADDRESS",
+            )
+            .cost(Cost::of_packets(moved.rx_otherhost, moved.rx_packets, "received packets"))
+            .confidence(Confidence::Medium),
+    );
 }

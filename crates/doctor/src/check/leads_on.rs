@@ -3,6 +3,7 @@
 use netstate::interface::{Vxlan, vxlan_overhead};
 
 use super::View;
+use super::link_down::nic;
 use crate::view::{Place, Spot};
 
 /// Returns the VXLAN device behind a device: the device itself, or a port of the bridge that it is.
@@ -13,7 +14,7 @@ pub(super) fn tunnel<'a>(view: &View<'a>, spot: Spot<'a>) -> Option<Spot<'a>> {
 /// Returns the devices that may carry a tunnel's packets.
 pub(super) fn underlays(view: &View<'_>, tunnel: Spot<'_>) -> Vec<Place> {
     let ways = view.underlays(tunnel).into_iter().map(|underlay| underlay.nic);
-    ways.chain(view.link(tunnel)).map(|nic| nic.place).collect()
+    ways.chain(view.link(tunnel)).chain(nic(view, tunnel)).map(|nic| nic.place).collect()
 }
 
 /// Returns the VXLAN devices of the same VNI and port at a tunnel's remotes, if the remotes are on

@@ -1,6 +1,7 @@
 //! OV051: A bridge, port or underlay device of a path is down.
 
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Check, Confidence, Cost, Outcome, Severity, Spot, View};
+use crate::view::Place;
 use settings::Change;
 
 pub(super) const CHECK: Check = Check {
@@ -14,7 +15,9 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(view: &View<'_>, outcome: &mut Outcome) {
-    let nics = view.underlay_nics();
+    let mut nics = view.underlay_nics();
+    // No route leads through a NIC that is down.
+    nics.extend(view.tunnels().filter_map(|(tunnel, _)| nic(view, tunnel)));
     for spot in view.devices() {
         let bridge = spot.kind() == "bridge" && view.ports(spot).next().is_some();
         let port = view.bridge(spot).is_some();
@@ -43,4 +46,15 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             false => finding.set(Change::up(spot), "it may have been set down on purpose"),
         });
     }
+}
+
+/// Returns the NIC that a VXLAN device is bound to, or that has its local address.
+pub(super) fn nic<'a>(view: &View<'a>, tunnel: Spot<'a>) -> Option<Spot<'a>> {
+    let vxlan = tunnel.vxlan()?;
+    let namespace = view.namespace(view.ways(tunnel)?.underlay)?;
+    let bound = vxlan.device.and_then(|index| view.spot(Place { namespace, index }));
+    bound.or_else(|| {
+        let mut own = view.with_address(vxlan.local?);
+        own.find(|spot| spot.place.namespace == namespace)
+    })
 }

@@ -10,6 +10,7 @@ use settings::Change;
 mod backlog_drops;
 mod bridge_mtu;
 mod bridge_netfilter;
+mod bridge_port;
 mod checksum_errors;
 mod conntrack_full;
 mod conntrack_refused;
@@ -22,6 +23,8 @@ mod far_end;
 mod fdb_missing;
 mod fdb_own_address;
 mod few_queues;
+mod filtered_tenants;
+mod filtered_tunnel;
 mod flow_limit;
 mod fragmentation;
 mod gso_max_size;
@@ -31,6 +34,7 @@ mod large_receive_offload;
 mod leads_on;
 mod link_down;
 mod lost_upcalls;
+mod many_rules;
 mod nat_mtu;
 mod neighbour_failed;
 mod neighbour_table_full;
@@ -44,6 +48,7 @@ mod overlay_mss;
 mod overlay_mtu;
 mod overlay_mtu_differs;
 mod ovs_user_space;
+mod packet_filter;
 mod path_mtu;
 mod pmtu_discovery_off;
 mod powersave;
@@ -53,9 +58,12 @@ mod reassembly_failures;
 mod reassembly_memory;
 mod receive_ring;
 mod reverse_path_filter;
+mod router_advertisements;
 mod rps_unset;
+mod shaper_burst;
 mod softirq_squeeze;
 mod steal;
+mod tap_offloads;
 mod tap_queue_drops;
 mod tap_single_queue;
 mod tap_vnet_header;
@@ -165,6 +173,13 @@ pub const CHECKS: &[Check] = &[
     not_forwarding::CHECK,
     entry_contradicts::CHECK,
     path_mtu::CHECK,
+    filtered_tunnel::CHECK,
+    router_advertisements::CHECK,
+    filtered_tenants::CHECK,
+    many_rules::CHECK,
+    bridge_port::CHECK,
+    tap_offloads::CHECK,
+    shaper_burst::CHECK,
 ];
 
 /// Returns a check by code, ignoring case.

@@ -38,8 +38,9 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                     .on(tunnel)
                     .evidence(
                         format!(
-                            "path MTU to {}: {known}; {} {} has {link}",
+                            "path MTU to {}: {known}{}; {} {} has {link}",
                             underlay.remote,
+                            learned(underlay.way.expires_s),
                             underlay.nic.namespace.label,
                             underlay.nic.name()
                         ),
@@ -59,4 +60,9 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             );
         }
     }
+}
+
+/// A configured MTU does not expire.
+fn learned(expires_s: Option<u32>) -> String {
+    expires_s.map_or_else(String::new, |seconds| format!(", learned, expires in {seconds} s"))
 }

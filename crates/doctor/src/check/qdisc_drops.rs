@@ -1,5 +1,6 @@
 //! OV048: drops of a queueing discipline increase.
 
+use super::shaper_burst::is_too_small;
 use super::{Check, Confidence, Cost, Outcome, Severity, View};
 use crate::view::Place;
 
@@ -27,6 +28,10 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             let dropped = after.drops.wrapping_sub(before.drops);
             let place = Place { namespace: at, index: after.link };
             let Some(spot) = view.spot(place).filter(|_| dropped > 0) else { continue };
+            // OV077 reports it with its cause.
+            if after.shaper.is_some_and(|shaper| is_too_small(shaper, spot.interface.mtu)) {
+                continue;
+            }
             let sent = spot.moved().map_or(0, |moved| moved.tx_packets);
             let dropped = u64::from(dropped);
             outcome.add(

@@ -1,11 +1,9 @@
 //! OV036: No route to a VTEP, or its neighbour does not answer.
 
-use std::net::IpAddr;
-
-use super::{Check, Cost, Outcome, Severity, Spot, View};
-use crate::finding::Finding;
+use super::link_down::nic;
+use super::router_advertisements::deaf;
+use super::{Check, Cost, Outcome, Severity, View};
 use netstate::entry::Knowledge;
-use settings::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV036",
@@ -13,9 +11,7 @@ pub(super) const CHECK: Check = Check {
     severity: Severity::Error,
     explanation: "The VXLAN device sends to a remote VTEP, but the underlay has no route to it, or \
         the next hop does not answer ARP or neighbour discovery. The forwarding entry is stale, \
-        the remote host is gone, or the underlay is broken. A device with accept_ra 1 ignores \
-        router advertisements once IPv6 forwarding is on, and loses its default route when the \
-        last advertisement expires.",
+        the remote host is gone, or the underlay is broken.",
     run,
 };
 
@@ -24,20 +20,20 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         // Its routes were not read.
         let Some(ways) = view.ways(tunnel) else { continue };
         for (remote, way) in &ways.ways {
-            if let Err(reason) = way.as_result() {
+            // OV072 and OV051 report the cause.
+            let explained = remote.is_ipv6() && deaf(view, tunnel).is_some()
+                || nic(view, tunnel).is_some_and(|nic| !nic.interface.up);
+            if let (Err(reason), false) = (way.as_result(), explained) {
                 let text = match reason.contains("ENETUNREACH") {
                     true => format!("no route to {remote}"),
                     false => format!("route to {remote}: {reason}"),
                 };
-                let finding = CHECK
-                    .on(tunnel)
-                    .evidence(text, "RTM_GETROUTE")
-                    .cost(Cost::estimated(1.0, "all packets to this remote"));
-                let deaf = remote.is_ipv6().then(|| ignores_routers(view, ways.underlay)).flatten();
-                outcome.add(match deaf {
-                    Some(nic) => explained(finding, nic),
-                    None => finding,
-                });
+                outcome.add(
+                    CHECK
+                        .on(tunnel)
+                        .evidence(text, "RTM_GETROUTE")
+                        .cost(Cost::estimated(1.0, "all packets to this remote")),
+                );
             }
         }
         for underlay in view.underlays(tunnel) {
@@ -47,7 +43,9 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             let failed = known
                 .filter(|known| known.link == underlay.nic.interface.index)
                 .any(|known| known.address == next && known.knowledge == Knowledge::Failed);
-            if !failed {
+            // OV051 reports a NIC that is down, also if it is the remote's.
+            let down = view.with_address(next).any(|spot| !spot.interface.up);
+            if !failed || down {
                 continue;
             }
             outcome.add(
@@ -60,40 +58,10 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
                             underlay.nic.namespace.label,
                             underlay.nic.name()
                         ),
-                        "RTM_GETNEIGH: NUD_FAILED",
+                        "RTM_GETNEIGH: NUD_FAILED, or NUD_INCOMPLETE twice",
                     )
                     .cost(Cost::estimated(1.0, "all packets to this remote")),
             );
         }
     }
-}
-
-/// Returns a NIC with a routed IPv6 address that ignores router advertisements because the namespace
-/// forwards.
-fn ignores_routers<'a>(view: &View<'a>, underlay: u64) -> Option<Spot<'a>> {
-    let at = view.namespace(underlay)?;
-    let addressed = |spot: &Spot<'_>| {
-        let addresses = spot.namespace.addresses.get().into_iter().flatten();
-        addresses
-            .filter(|known| known.link == spot.interface.index)
-            .any(|known| matches!(known.address, IpAddr::V6(six) if !six.is_unicast_link_local()))
-    };
-    let is = |spot: &Spot<'_>, key: &str| {
-        let path = format!("net/ipv6/conf/{}/{key}", spot.name());
-        spot.namespace.sysctls.get(&path).is_some_and(|value| value == "1")
-    };
-    view.devices_of(at).find(|spot| {
-        spot.is_nic() && addressed(spot) && is(spot, "accept_ra") && is(spot, "forwarding")
-    })
-}
-
-/// Adds the device that ignores router advertisements, and the fix.
-fn explained(finding: Finding, nic: Spot<'_>) -> Finding {
-    let key = format!("net/ipv6/conf/{}/accept_ra", nic.name());
-    let text = "ignores router advertisements (forwarding = 1, accept_ra = 1)";
-    finding.evidence(format!("{} {} {text}", nic.namespace.label, nic.name()), "/proc/sys").set(
-        Change::sysctl(nic.namespace, &key, "1", "2"),
-        "the default route returns with the next router advertisement, not at once; any \
-             router on the link may then set it",
-    )
 }

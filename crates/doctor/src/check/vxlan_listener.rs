@@ -39,6 +39,41 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             });
             continue;
         }
+        if !tunnel.interface.up {
+            // The kernel's sockets look like those of programs, so the tunnels tell them apart.
+            let other = view.tunnels().find(|(other, same)| {
+                other.place != tunnel.place
+                    && other.interface.up
+                    && same.port == vxlan.port
+                    && view.ways(*other).map(|ways| ways.underlay) == Some(ways.underlay)
+            });
+            let owner = match other {
+                Some((other, same)) if same.vni == vxlan.vni && same.external == vxlan.external => {
+                    format!("that of {}, which has the same VNI {}", other.name(), vxlan.vni)
+                }
+                Some((other, _)) => format!("that of {}", other.name()),
+                None => "another program's".to_owned(),
+            };
+            let finding = CHECK
+                .on(tunnel)
+                .evidence(format!("{} is down", tunnel.name()), "IFLA_FLAGS")
+                .evidence(
+                    format!(
+                        "the UDP socket on port {} in {} is {owner}",
+                        vxlan.port, namespace.label
+                    ),
+                    "/proc/net/udp, udp6",
+                )
+                .cost(Cost::estimated(1.0, "all packets of the tunnel"));
+            outcome.add(match other {
+                // Two devices of different settings cannot share the port, so setting it up fails.
+                Some((_, same)) if same.external == vxlan.external && same.vni != vxlan.vni => {
+                    finding.set(Change::up(tunnel), "none known")
+                }
+                _ => finding,
+            });
+            continue;
+        }
         for underlay in view.underlays(tunnel) {
             for remote in view.neighbour_with(underlay.nic, underlay.remote) {
                 let theirs = remote.namespace.udp_sockets.get();

@@ -2,6 +2,7 @@
 
 mod machine;
 mod namespace;
+mod passages;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -54,6 +55,8 @@ pub(crate) fn is_setting(path: &str) -> bool {
     machine::SYSCTLS.contains(&path) || namespace::SYSCTLS.contains(&path)
 }
 
+pub(crate) use namespace::DEVICE_SYSCTLS;
+
 /// Processes listed per namespace, enough for a reader.
 const MEMBERS_SHOWN: usize = 4;
 
@@ -93,6 +96,7 @@ pub fn collect(scope: Scope, interval: Duration) -> Result<Host, CollectError> {
     }
     resolve_links(&subjects, &mut namespaces);
     namespace::read_tunnels(&subjects, &mut namespaces);
+    passages::read(&subjects, &mut namespaces);
     std::thread::sleep(interval.saturating_sub(begun.elapsed()));
     let interval_s = begun.elapsed().as_secs_f64();
     let later = on_all_cpus(&subjects, namespace::read_later);

@@ -22,6 +22,14 @@ use crate::host::{
     Amount, Chain, Channels, Device, Feature, Interrupt, Namespace, Pair, Reading, Rings, Tunnel,
 };
 
+/// Settings of each device, before and after its name.
+pub(crate) const DEVICE_SYSCTLS: [(&str, &str); 4] = [
+    ("net/ipv4/conf/", "/rp_filter"),
+    ("net/ipv4/conf/", "/forwarding"),
+    ("net/ipv6/conf/", "/forwarding"),
+    ("net/ipv6/conf/", "/accept_ra"),
+];
+
 /// Settings of a namespace that checks read.
 pub(super) const SYSCTLS: [&str; 8] = [
     "net/ipv4/ip_forward",
@@ -33,6 +41,9 @@ pub(super) const SYSCTLS: [&str; 8] = [
     "net/bridge/bridge-nf-call-iptables",
     "net/bridge/bridge-nf-call-ip6tables",
 ];
+
+/// Most routes that are read. A router may have a million.
+const MOST_ROUTES: usize = 20_000;
 
 /// First reading of a namespace: settings, devices and counters.
 pub(super) fn read(subject: &Subject) -> Namespace {
@@ -72,6 +83,8 @@ fn unread(subject: &Subject, reason: &str) -> Namespace {
         datapaths: not(reason),
         sysctls: BTreeMap::new(),
         tunnels: Vec::new(),
+        routes: not(reason),
+        passages: not(reason),
     }
 }
 
@@ -83,6 +96,7 @@ fn inside(subject: &Subject) -> Namespace {
             namespace.addresses = Reading::from_result(netlink.addresses());
             namespace.neighbours = Reading::from_result(netlink.neighbours());
             namespace.fdb = Reading::from_result(netlink.fdb());
+            namespace.routes = Reading::from_result(netlink.routes(MOST_ROUTES));
         }
         Err(error) => {
             let mut lost = unread(subject, &error.to_string());
@@ -254,23 +268,13 @@ fn unanswered(before: &mut [Neighbour], after: &[Neighbour]) {
 
 fn sysctls(interfaces: &[Interface]) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
-    let own = interfaces
-        .iter()
-        .filter(|interface| !interface.loopback)
-        .map(|interface| format!("net/ipv4/conf/{}/rp_filter", interface.name));
+    let own = interfaces.iter().filter(|interface| !interface.loopback).flat_map(|interface| {
+        DEVICE_SYSCTLS.map(|(before, after)| format!("{before}{}{after}", interface.name))
+    });
     for path in SYSCTLS.into_iter().map(str::to_owned).chain(own) {
         // The kernel lacks this setting.
         if let Ok(value) = read_value(format!("/proc/sys/{path}")) {
             all.insert(path, value);
-        }
-    }
-    for interface in interfaces.iter().filter(|interface| !interface.loopback) {
-        let path = |key: &str| format!("net/ipv6/conf/{}/{key}", interface.name);
-        let keys = ["accept_ra", "forwarding"].map(path);
-        let is_one = |key: &String| read_value(format!("/proc/sys/{key}")).is_ok_and(|v| v == "1");
-        // With other values the device accepts router advertisements, or needs none.
-        if keys.iter().all(is_one) {
-            all.extend(keys.map(|key| (key, "1".to_owned())));
         }
     }
     all

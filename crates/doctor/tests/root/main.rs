@@ -1,5 +1,6 @@
 //! Tests that need root, each in namespaces of its own.
 
+mod cases;
 mod clamps;
 mod faults;
 mod flannel;

@@ -163,8 +163,14 @@ fn neighbour(message: NeighbourMessage) -> Option<Neighbour> {
     Some(Neighbour { link: message.header.ifindex, address, mac, knowledge })
 }
 
+/// Bits of `ndm_state` (linux/neighbour.h).
+const NUD_NOARP: u16 = 0x40;
+const NUD_PERMANENT: u16 = 0x80;
+
 fn forwarding(message: NeighbourMessage) -> Option<FdbEntry> {
-    let fixed = matches!(message.header.state, NeighbourState::Permanent | NeighbourState::Noarp)
+    // `bridge fdb … permanent` sets both bits.
+    const FIXED: u16 = NUD_PERMANENT | NUD_NOARP;
+    let fixed = u16::from(message.header.state) & FIXED != 0
         || message.header.flags.contains(NeighbourFlags::ExtLearned);
     let mut entry = FdbEntry {
         link: message.header.ifindex,

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
-    InfoBridge, InfoData, InfoGeneve, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
-    State, Stats64,
+    BridgePortState, BridgeStpState, InfoBridge, InfoBridgePort, InfoData, InfoGeneve,
+    InfoPortData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, State, Stats64,
 };
 use nix::errno::Errno;
 use packet::ethernet::MacAddr;
@@ -67,6 +67,9 @@ pub struct Interface {
     pub geneve_port: Option<u16>,
     /// Attributes of a bridge; `None` for other devices.
     pub bridge: Option<Bridge>,
+    /// Settings as a port of a bridge; `None` for other devices.
+    #[serde(default)]
+    pub port: Option<Port>,
     /// Counters since the link was created.
     pub counters: Counters,
 }
@@ -108,6 +111,63 @@ pub struct Bridge {
     pub vlan_filtering: bool,
     /// Passes bridged frames to iptables (`nf_call_iptables`), whatever the namespace's sysctl is.
     pub call_iptables: bool,
+    /// Runs the spanning tree protocol (`IFLA_BR_STP_STATE`).
+    #[serde(default)]
+    pub stp: bool,
+    /// Sends multicast only to ports with members (`IFLA_BR_MCAST_SNOOPING`).
+    #[serde(default)]
+    pub mcast_snooping: bool,
+    /// Asks for members itself (`IFLA_BR_MCAST_QUERIER`).
+    #[serde(default)]
+    pub mcast_querier: bool,
+}
+
+/// Settings of a bridge port (`IFLA_BRPORT_*`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Port {
+    /// State of the spanning tree protocol.
+    pub state: PortState,
+    /// Sends frames back to the port they came from.
+    pub hairpin: bool,
+    /// Exchanges no frames with other isolated ports.
+    pub isolated: bool,
+    /// Learns source addresses.
+    pub learning: bool,
+    /// Gets frames to unknown addresses.
+    pub flood: bool,
+    /// Gets multicast without known members.
+    pub mcast_flood: bool,
+    /// Gets broadcast.
+    pub bcast_flood: bool,
+}
+
+/// State of a bridge port (`BR_STATE_*`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PortState {
+    /// Passes nothing, by command or because the device is down.
+    Disabled,
+    /// Waits for other bridges.
+    Listening,
+    /// Learns addresses, and passes nothing yet.
+    Learning,
+    /// Passes frames.
+    Forwarding,
+    /// Would close a loop.
+    Blocking,
+}
+
+impl PortState {
+    /// Name, as `bridge link` prints it.
+    pub fn name(self) -> &'static str {
+        match self {
+            PortState::Disabled => "disabled",
+            PortState::Listening => "listening",
+            PortState::Learning => "learning",
+            PortState::Forwarding => "forwarding",
+            PortState::Blocking => "blocking",
+        }
+    }
 }
 
 /// Link counters (`IFLA_STATS64`, `include/uapi/linux/if_link.h`).
@@ -137,6 +197,10 @@ pub struct Counters {
     pub rx_crc: u64,
     /// Times the carrier was lost during transmission.
     pub tx_carrier: u64,
+    /// Received for another hardware address and dropped by IP (`rx_otherhost_dropped`). Since Linux
+    /// 5.19.
+    #[serde(default)]
+    pub rx_otherhost: u64,
 }
 
 impl Counters {
@@ -159,6 +223,7 @@ impl Counters {
             rx_fifo: less(self.rx_fifo, earlier.rx_fifo),
             rx_crc: less(self.rx_crc, earlier.rx_crc),
             tx_carrier: less(self.tx_carrier, earlier.tx_carrier),
+            rx_otherhost: less(self.rx_otherhost, earlier.rx_otherhost),
         }
     }
 }
@@ -255,6 +320,9 @@ fn interface(message: LinkMessage) -> Interface {
                         LinkInfo::Data(InfoData::Bridge(data)) => {
                             link.bridge = Some(bridge(&data));
                         }
+                        LinkInfo::PortData(InfoPortData::BridgePort(data)) => {
+                            link.port = Some(port(&data));
+                        }
                         _ => {}
                     }
                 }
@@ -293,10 +361,42 @@ fn bridge(data: &[InfoBridge]) -> Bridge {
         match *attribute {
             InfoBridge::VlanFiltering(on) => bridge.vlan_filtering = on,
             InfoBridge::NfCallIpTables(on) => bridge.call_iptables = on,
+            InfoBridge::StpState(state) => bridge.stp = state != BridgeStpState::Disabled,
+            InfoBridge::MulticastSnooping(on) => bridge.mcast_snooping = on,
+            InfoBridge::MulticastQuerier(on) => bridge.mcast_querier = on,
             _ => {}
         }
     }
     bridge
+}
+
+fn port(data: &[InfoBridgePort]) -> Port {
+    // Values of a kernel that reports none.
+    let mut port = Port {
+        state: PortState::Forwarding,
+        hairpin: false,
+        isolated: false,
+        learning: true,
+        flood: true,
+        mcast_flood: true,
+        bcast_flood: true,
+    };
+    for attribute in data {
+        match *attribute {
+            InfoBridgePort::State(BridgePortState::Disabled) => port.state = PortState::Disabled,
+            InfoBridgePort::State(BridgePortState::Listening) => port.state = PortState::Listening,
+            InfoBridgePort::State(BridgePortState::Learning) => port.state = PortState::Learning,
+            InfoBridgePort::State(BridgePortState::Blocking) => port.state = PortState::Blocking,
+            InfoBridgePort::HairpinMode(on) => port.hairpin = on,
+            InfoBridgePort::Isolated(on) => port.isolated = on,
+            InfoBridgePort::Learning(on) => port.learning = on,
+            InfoBridgePort::UnicastFlood(on) => port.flood = on,
+            InfoBridgePort::MulticastFlood(on) => port.mcast_flood = on,
+            InfoBridgePort::BroadcastFlood(on) => port.bcast_flood = on,
+            _ => {}
+        }
+    }
+    port
 }
 
 fn counters(stats: &Stats64) -> Counters {
@@ -313,5 +413,6 @@ fn counters(stats: &Stats64) -> Counters {
         rx_fifo: stats.rx_fifo_errors,
         rx_crc: stats.rx_crc_errors,
         tx_carrier: stats.tx_carrier_errors,
+        rx_otherhost: stats.rx_otherhost_dropped,
     }
 }

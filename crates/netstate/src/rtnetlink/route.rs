@@ -47,6 +47,9 @@ pub struct Way {
     pub via: Option<IpAddr>,
     /// MTU of the route or the learned path MTU, bytes, if any.
     pub mtu: Option<u32>,
+    /// Seconds until a learned path MTU expires; `None`: the MTU is the route's own.
+    #[serde(default)]
+    pub expires_s: Option<u32>,
 }
 
 /// The route that matches an address.
@@ -123,7 +126,7 @@ impl Netlink {
             message.header.source_prefix_length = length(from);
             message.attributes.push(RouteAttribute::Source(route_address(from)));
         }
-        let mut way = Way { link: 0, via: None, mtu: None };
+        let mut way = Way { link: 0, via: None, mtu: None, expires_s: None };
         self.get(RouteNetlinkMessage::GetRoute(message), "find route", &object, |answer| {
             let RouteNetlinkMessage::NewRoute(route) = answer else { return };
             for attribute in route.attributes {
@@ -131,6 +134,10 @@ impl Netlink {
                     RouteAttribute::Oif(index) => way.link = index,
                     RouteAttribute::Gateway(RouteAddress::Inet(via)) => way.via = Some(via.into()),
                     RouteAttribute::Gateway(RouteAddress::Inet6(via)) => way.via = Some(via.into()),
+                    // In ticks of `USER_HZ`, 100 per second.
+                    RouteAttribute::CacheInfo(cache) if cache.expires != 0 => {
+                        way.expires_s = Some(cache.expires / 100);
+                    }
                     RouteAttribute::Metrics(metrics) => {
                         way.mtu = metrics.into_iter().find_map(|metric| match metric {
                             RouteMetric::Mtu(mtu) => Some(mtu),

@@ -1,0 +1,226 @@
+//! OV075: A bridge port does not pass frames as the path needs.
+
+use super::{Check, Confidence, Cost, Outcome, Severity, Spot, View};
+use netstate::MacAddr;
+use netstate::interface::{Port, PortState};
+use settings::command::{inside, quote};
+
+pub(super) const CHECK: Check = Check {
+    code: "OV075",
+    title: "A bridge port does not pass frames",
+    severity: Severity::Error,
+    explanation: "A port of a bridge holds frames back. Its state is not forwarding (spanning \
+        tree, or set by hand), it is isolated like the ports that it has to reach, or it gets no \
+        broadcast, no multicast or no frames to unknown addresses. Or it reflects: hairpin sends a \
+        guest's broadcasts back, the bridge beside the guest then learns the guest's address at \
+        its uplink, and drops frames for the guest until the guest speaks again.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut Outcome) {
+    for port in view.devices() {
+        let (Some(bridge), Some(settings)) = (view.bridge(port), port.interface.port) else {
+            continue;
+        };
+        // OV051 reports ports and bridges that are down.
+        if !port.interface.up || !port.interface.carrier || !bridge.interface.up {
+            continue;
+        }
+        state(outcome, port, bridge, settings);
+        reflects(view, outcome, port, bridge, settings);
+        isolated(view, outcome, port, bridge, settings);
+        held_back(view, outcome, port, bridge, settings);
+    }
+}
+
+/// A command that sets a flag of a port, and its inverse.
+fn flag(port: Spot<'_>, name: &str, on: bool) -> (String, String) {
+    let set = |on| {
+        let word = if on { "on" } else { "off" };
+        let command = format!("bridge link set dev {} {name} {word}", quote(port.name()));
+        inside(port.namespace.path.as_deref(), &command)
+    };
+    (set(on), set(!on))
+}
+
+fn state(outcome: &mut Outcome, port: Spot<'_>, bridge: Spot<'_>, settings: Port) {
+    let by_protocol = bridge.interface.bridge.is_some_and(|bridge| bridge.stp);
+    let severity = match settings.state {
+        PortState::Forwarding => return,
+        // The protocol closes a loop on purpose.
+        PortState::Blocking if by_protocol => Severity::Info,
+        // It takes two times forward_delay, 30 s by default.
+        PortState::Listening | PortState::Learning if by_protocol => Severity::Warn,
+        _ => Severity::Error,
+    };
+    let name = settings.state.name();
+    let finding = CHECK
+        .on(port)
+        .severity(severity)
+        .evidence(format!("state of the port of {}: {name}", bridge.name()), "IFLA_BRPORT_STATE")
+        .evidence(
+            format!("spanning tree protocol: {}", if by_protocol { "on" } else { "off" }),
+            "IFLA_BR_STP_STATE",
+        )
+        .cost(Cost::estimated(
+            if severity == Severity::Info { 0.05 } else { 1.0 },
+            "all frames of this port",
+        ));
+    // The protocol would set it again.
+    if by_protocol {
+        outcome.add(finding);
+        return;
+    }
+    let number = match settings.state {
+        PortState::Disabled => 0,
+        PortState::Listening => 1,
+        PortState::Learning => 2,
+        PortState::Forwarding => 3,
+        PortState::Blocking => 4,
+    };
+    let set = |state| {
+        let command = format!("bridge link set dev {} state {state}", quote(port.name()));
+        inside(port.namespace.path.as_deref(), &command)
+    };
+    outcome.add(finding.by_hand(set(3), "it may close a loop", set(number)));
+}
+
+/// Hairpin towards another bridge.
+fn reflects(
+    view: &View<'_>,
+    outcome: &mut Outcome,
+    port: Spot<'_>,
+    bridge: Spot<'_>,
+    settings: Port,
+) {
+    if !settings.hairpin {
+        return;
+    }
+    // A tenant ignores its own broadcasts; a bridge learns from them.
+    let Some(peer) = view.peer(port) else { return };
+    let Some(beside) = view.bridge(peer) else { return };
+    let learned = |on: Spot<'_>, of: Spot<'_>| -> Vec<MacAddr> {
+        let all = on.namespace.fdb.get().into_iter().flatten();
+        let own = all.filter(|entry| {
+            entry.link == on.interface.index
+                && entry.bridge == Some(of.interface.index)
+                && !entry.fixed
+        });
+        own.filter_map(|entry| entry.mac).collect()
+    };
+    let outside = learned(port, bridge);
+    let inside = learned(peer, beside);
+    let both = inside.iter().find(|mac| outside.contains(mac));
+    let mut finding = CHECK
+        .on(port)
+        .evidence(
+            format!(
+                "hairpin on, towards {} {}, a port of {}",
+                peer.namespace.label,
+                peer.name(),
+                beside.name()
+            ),
+            "IFLA_BRPORT_MODE",
+        )
+        .cost(Cost::estimated(0.9, "packets to the guests behind it"))
+        .confidence(Confidence::Medium);
+    if let Some(mac) = both {
+        finding = finding
+            .evidence(
+                format!(
+                    "{} has learned {mac} at {}, and {} at {}: each seeks it at the other",
+                    beside.name(),
+                    peer.name(),
+                    bridge.name(),
+                    port.name()
+                ),
+                "RTM_GETNEIGH",
+            )
+            .confidence(Confidence::High);
+    }
+    let (command, undo) = flag(port, "hairpin", false);
+    outcome.add(finding.by_hand(
+        command,
+        "a tenant no longer reaches itself by the address of a service",
+        undo,
+    ));
+}
+
+/// Two isolated ports that have to reach each other.
+fn isolated(
+    view: &View<'_>,
+    outcome: &mut Outcome,
+    port: Spot<'_>,
+    bridge: Spot<'_>,
+    settings: Port,
+) {
+    // Tenants may be isolated from each other on purpose; a tunnel or NIC is their way out.
+    if !settings.isolated || !is_uplink(port) {
+        return;
+    }
+    let others = view.ports(bridge).filter(|other| other.place != port.place);
+    let cut: Vec<&str> = others
+        .filter(|other| other.interface.port.is_some_and(|other| other.isolated))
+        .map(|other| other.name())
+        .collect();
+    if cut.is_empty() {
+        return;
+    }
+    let (command, undo) = flag(port, "isolated", false);
+    outcome.add(
+        CHECK
+            .on(port)
+            .evidence(
+                format!("isolated, like {}: they exchange no frames", cut.join(", ")),
+                "IFLA_BRPORT_ISOLATED",
+            )
+            .cost(Cost::estimated(1.0, "frames between these ports"))
+            .by_hand(command, "tenants reach other hosts", undo),
+    );
+}
+
+/// Whether a port leads to other hosts.
+fn is_uplink(port: Spot<'_>) -> bool {
+    port.vxlan().is_some() || port.is_physical()
+}
+
+/// Broadcast, multicast or unknown addresses held back.
+fn held_back(
+    view: &View<'_>,
+    outcome: &mut Outcome,
+    port: Spot<'_>,
+    bridge: Spot<'_>,
+    settings: Port,
+) {
+    if view.ports(bridge).count() < 2 {
+        return;
+    }
+    let suppressed = [
+        // A device with fixed entries needs no flooding; then its port learns nothing either.
+        (!settings.bcast_flood, "bcast_flood", "broadcast: ARP does not arrive", 0.9),
+        (
+            !settings.mcast_flood,
+            "mcast_flood",
+            "multicast: IPv6 neighbour discovery does not arrive",
+            0.5,
+        ),
+        (
+            !settings.flood && !settings.learning,
+            "flood",
+            "frames to addresses without an entry, and it learns none",
+            0.9,
+        ),
+    ];
+    for (_, name, what, share) in suppressed.into_iter().filter(|(is, ..)| *is) {
+        let (command, undo) = flag(port, name, true);
+        outcome.add(
+            CHECK
+                .on(port)
+                .severity(Severity::Warn)
+                .evidence(format!("{name} off: it gets no {what}"), "IFLA_INFO_SLAVE_DATA")
+                .cost(Cost::estimated(share, "frames that need it"))
+                .confidence(Confidence::Medium)
+                .by_hand(command, "a control plane may have set it on purpose", undo),
+        );
+    }
+}

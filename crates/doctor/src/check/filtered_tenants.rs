@@ -1,0 +1,79 @@
+//! OV073: A packet filter drops tenants' packets.
+
+use super::packet_filter::{add, dropped};
+use super::{Check, Outcome, Severity, View};
+use crate::host::{Filtered, Namespace, Passage, PassageKind};
+use crate::view::Place;
+
+pub(super) const CHECK: Check = Check {
+    code: "OV073",
+    title: "A packet filter drops tenants' packets",
+    severity: Severity::Error,
+    explanation: "The rules of nftables (or iptables-nft) drop packets that are forwarded between \
+        a bridge of tenants and a tunnel, or frames that only cross a bridge. With \
+        bridge-nf-call-iptables such frames pass the FORWARD chain, whose policy Docker sets to \
+        drop: guests on another bridge of the host are then cut off. Network policies drop packets \
+        on purpose, and Docker's icc=false names the bridge in its rule; such drops are remarks. doctor evaluates the rules for the \
+        first packet of a connection; where a rule depends on more than that, it reports nothing.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut Outcome) {
+    let all = dropped(view, outcome);
+    for (namespace, passage) in &all {
+        let name = |index| {
+            let at = view.namespace(namespace.inode)?;
+            Some(view.spot(Place { namespace: at, index })?.name().to_owned())
+        };
+        let (Some(input), Some(output)) = (name(passage.input), name(passage.output)) else {
+            continue;
+        };
+        let (text, accept) = match passage.kind {
+            PassageKind::Bridged => (
+                format!("frames that only cross {input}"),
+                format!("iifname \"{input}\" oifname \"{input}\" accept"),
+            ),
+            PassageKind::Forward => (
+                format!(
+                    "packets from {input} to {output}, for example {} to {}",
+                    passage.from, passage.to
+                ),
+                format!("iifname \"{input}\" oifname \"{output}\" accept"),
+            ),
+            _ => continue,
+        };
+        // Several tenants were asked about; the first stands for all.
+        if !is_first(&all, namespace, passage) {
+            continue;
+        }
+        let some_pass = namespace.passages.get().into_iter().flatten().any(|other| {
+            (other.kind, other.input, other.output) == (passage.kind, passage.input, passage.output)
+                && other.verdict == Filtered::Passed
+        });
+        let is_meant = passage.kind == PassageKind::Bridged
+            && matches!(passage.verdict, Filtered::Dropped { is_meant: true, .. });
+        let how = match some_pass || is_policy(passage) || is_meant {
+            true => (Severity::Info, 0.1),
+            false => (Severity::Error, 1.0),
+        };
+        add(&CHECK, outcome, namespace, passage, &text, how, &accept);
+    }
+}
+
+fn is_first(all: &[(&Namespace, &Passage)], namespace: &Namespace, passage: &Passage) -> bool {
+    let same = all.iter().find(|(other, first)| {
+        other.inode == namespace.inode
+            && (first.kind, first.input, first.output)
+                == (passage.kind, passage.input, passage.output)
+    });
+    same.is_some_and(|(_, first)| std::ptr::eq(*first, passage))
+}
+
+/// Whether a chain belongs to network policies, which drop on purpose.
+fn is_policy(passage: &Passage) -> bool {
+    /// Calico's endpoints and policies, kube-router's, kube-proxy's services without endpoints.
+    const CHAINS: [&str; 7] =
+        ["cali-tw-", "cali-fw-", "cali-pi-", "cali-po-", "KUBE-POD-FW", "KUBE-NWPLCY", "KUBE-"];
+    let Filtered::Dropped { chain, .. } = &passage.verdict else { return false };
+    CHAINS.iter().any(|begin| chain.starts_with(begin))
+}

@@ -1,0 +1,43 @@
+//! OV071: A packet filter drops a tunnel's outer packets.
+
+use super::packet_filter::{add, dropped};
+use super::{Check, Outcome, Severity, View};
+use crate::host::PassageKind;
+
+pub(super) const CHECK: Check = Check {
+    code: "OV071",
+    title: "A packet filter drops the tunnel's packets",
+    severity: Severity::Error,
+    explanation: "The rules of nftables (or iptables-nft) drop UDP datagrams to the port of a \
+        tunnel, between this host and a remote VTEP, in the direction named, or ICMP \
+        \"fragmentation needed\" about them. A network plug-in may drop everybody else's packets \
+        to its port; a firewall may never have been opened for the tunnel. doctor evaluates the \
+        rules for these packets as for the first of a connection. Where a rule depends on more \
+        than that, it reports nothing. Tables of iptables-legacy are not evaluated.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut Outcome) {
+    for (namespace, passage) in dropped(view, outcome) {
+        let (what, severity, share) = match passage.kind {
+            PassageKind::TunnelOut => ("outgoing UDP", Severity::Error, 1.0),
+            PassageKind::TunnelIn => ("incoming UDP", Severity::Error, 1.0),
+            // Only a smaller MTU on the way makes it matter.
+            PassageKind::FragmentationNeeded => {
+                ("ICMP \"fragmentation needed\"", Severity::Warn, 0.3)
+            }
+            _ => continue,
+        };
+        let (from, to, port) = (passage.from, passage.to, passage.port);
+        let text = match port {
+            0 => format!("{what} from {from} to {to}"),
+            _ => format!("{what} {port} from {from} to {to}"),
+        };
+        let family = if to.is_ipv4() { "ip" } else { "ip6" };
+        let accept = match port {
+            0 => format!("{family} saddr {from} icmp type destination-unreachable accept"),
+            _ => format!("{family} saddr {from} {family} daddr {to} udp dport {port} accept"),
+        };
+        add(&CHECK, outcome, namespace, passage, &text, (severity, share), &accept);
+    }
+}

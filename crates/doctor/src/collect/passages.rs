@@ -1,0 +1,316 @@
+//! Asks the packet filter of each namespace about the packets that overlays need: a tunnel's outer
+//! packets, packets routed between tunnels and bridges, bridged frames, and ICMP.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use netstate::entry::Knowledge;
+use netstate::interface::Interface;
+use netstate::route_table::RouteKind;
+use ruleset::{
+    Connection, Flow, Hook, Place, Ruleset, State, Step, Transport, Tuple, Verdict, flow,
+};
+
+use super::Subject;
+use crate::host::{Filtered, LongChain, Namespace, Passage, PassageKind, Reading};
+
+/// Most questions about one namespace. A node may have a thousand remote ends, and a rule that drops
+/// the packets of one of them mostly drops those of many.
+const MOST: usize = 200;
+/// Tenants of each bridge, and networks behind each tunnel, that are asked about.
+const SAMPLES: usize = 3;
+/// A port that no rule is likely to name.
+const PORT: u16 = 54321;
+
+/// Packets that the rules are asked about.
+struct Question {
+    passage: Passage,
+    flow: Flow,
+    path: Vec<Step>,
+}
+
+/// Evaluates the rules of each namespace that has base chains.
+pub(super) fn read(subjects: &[Subject], namespaces: &mut [Namespace]) {
+    for at in 0..namespaces.len() {
+        let passages = match &namespaces[at].chains {
+            Reading::Unread(reason) => Reading::Unread(reason.clone()),
+            // Without chains every packet passes.
+            Reading::Read(chains) if chains.iter().all(|chain| chain.family.len() > 6) => {
+                Reading::Read(Vec::new())
+            }
+            Reading::Read(_) => {
+                let questions = questions(namespaces, at);
+                let rules = subjects[at].netns.run(ruleset::read);
+                match rules {
+                    Ok(Ok(rules)) => {
+                        let passages = questions.into_iter().map(|one| answer(&rules, one));
+                        Reading::Read(passages.collect())
+                    }
+                    Ok(Err(error)) => Reading::Unread(error.to_string()),
+                    Err(error) => Reading::Unread(error.to_string()),
+                }
+            }
+        };
+        namespaces[at].passages = passages;
+    }
+}
+
+fn answer(rules: &Ruleset, question: Question) -> Passage {
+    let Question { mut passage, flow, path } = question;
+    passage.verdict = match rules.verdict(&flow, &path).verdict {
+        Verdict::Accept => Filtered::Passed,
+        Verdict::Drop { at } => {
+            let family = family(&at).to_owned();
+            let handle = at.handle;
+            let is_meant = handle.is_some()
+                && [true, false].into_iter().all(|input| {
+                    let path = elsewhere(&path, input);
+                    rules.verdict(&flow, &path).verdict != Verdict::Drop { at: at.clone() }
+                });
+            let Place { table, chain, .. } = at;
+            Filtered::Dropped { family, table, chain, handle, is_meant }
+        }
+        Verdict::Depends { .. } | Verdict::NotUnderstood { .. } => Filtered::Undecided,
+    };
+    passage.longest = rules.longest(&flow, &path).map(|longest| LongChain {
+        family: family(&longest.chain).to_owned(),
+        table: longest.chain.table,
+        chain: longest.chain.chain,
+        rules: longest.rules as u64,
+        repeated: longest.repeated as u64,
+    });
+    passage
+}
+
+/// The same path with another input or output device, which no rule names.
+fn elsewhere(path: &[Step], input: bool) -> Vec<Step> {
+    let mut path = path.to_vec();
+    for step in &mut path {
+        let device = if input { &mut step.input } else { &mut step.output };
+        if let Some(device) = device {
+            // No device has a slash in its name.
+            *device = ruleset::Interface { index: u32::MAX, name: "/".to_owned() };
+        }
+    }
+    path
+}
+
+/// Name of a place's family, as `nft` takes it.
+fn family(place: &Place) -> &'static str {
+    match place.family {
+        1 => "inet",
+        2 => "ip",
+        5 => "netdev",
+        7 => "bridge",
+        10 => "ip6",
+        _ => "other",
+    }
+}
+
+fn questions(namespaces: &[Namespace], at: usize) -> Vec<Question> {
+    let here = &namespaces[at];
+    let mut all = Vec::new();
+    for namespace in namespaces {
+        for tunnel in namespace.tunnels.iter().filter(|tunnel| tunnel.underlay == here.inode) {
+            outer(here, namespace, tunnel, &mut all);
+        }
+    }
+    forwarded(here, &mut all);
+    bridged(here, &mut all);
+    all.truncate(MOST);
+    all
+}
+
+fn links(namespace: &Namespace) -> &[Interface] {
+    namespace.interfaces.get().map_or(&[], Vec::as_slice)
+}
+
+fn link(namespace: &Namespace, index: u32) -> Option<&Interface> {
+    links(namespace).iter().find(|link| link.index == index)
+}
+
+/// Outer packets of a tunnel, in both directions, and ICMP about them.
+fn outer(
+    here: &Namespace,
+    owner: &Namespace,
+    tunnel: &crate::host::Tunnel,
+    all: &mut Vec<Question>,
+) {
+    let Some(vxlan) = link(owner, tunnel.link).and_then(|link| link.vxlan.as_ref()) else { return };
+    for (remote, way) in &tunnel.ways {
+        // Without a route nothing is sent.
+        let Some(way) = way.get() else { continue };
+        let Some(nic) = link(here, way.link).filter(|nic| !nic.loopback) else { continue };
+        let of_nic = || {
+            let addresses = here.addresses.get().into_iter().flatten();
+            let mut own = addresses.filter(|known| {
+                known.link == nic.index && known.address.is_ipv4() == remote.is_ipv4()
+            });
+            own.next().map(|known| known.address)
+        };
+        let local = vxlan.local.filter(|local| local.is_ipv4() == remote.is_ipv4());
+        let Some(local) = local.or_else(of_nic) else { continue };
+        let outside = |hook| step(hook, Some(nic), None);
+        let port = vxlan.port;
+        let udp = Transport::Udp;
+        let out = [Hook::Output, Hook::Postrouting].map(|hook| step(hook, None, Some(nic)));
+        all.push(ask(PassageKind::TunnelOut, (local, *remote, port), udp, (0, nic.index), &out));
+        let path = [Hook::Ingress, Hook::Prerouting, Hook::Input].map(outside);
+        all.push(ask(PassageKind::TunnelIn, (*remote, local, port), udp, (nic.index, 0), &path));
+        if remote.is_ipv4() {
+            let icmp = Transport::Icmp { kind: 3, code: 4 };
+            let path = [Hook::Ingress, Hook::Prerouting, Hook::Input].map(outside);
+            // A router on the way may have any address; the next hop has this one.
+            let router = way.via.unwrap_or(*remote);
+            let kind = PassageKind::FragmentationNeeded;
+            let mut question = ask(kind, (router, local, 0), icmp, (nic.index, 0), &path);
+            question.flow.connection = Some(tracked(State::Related));
+            all.push(question);
+        }
+    }
+}
+
+/// Packets between tenants on bridges with an address, and networks behind tunnels.
+fn forwarded(here: &Namespace, all: &mut Vec<Question>) {
+    if here.sysctls.get("net/ipv4/ip_forward").is_none_or(|on| on == "0") {
+        return;
+    }
+    let routes = here.routes.get().map_or(&[][..], Vec::as_slice);
+    for tunnel in links(here).iter().filter(|link| link.vxlan.is_some() && link.up) {
+        let behind = routes.iter().filter(|route| {
+            route.link == Some(tunnel.index)
+                && route.kind == RouteKind::Unicast
+                && route.to.is_ipv4()
+                && route.prefix > 0
+        });
+        let remotes: Vec<IpAddr> =
+            behind.filter_map(|route| within(route.to, route.prefix)).take(SAMPLES).collect();
+        for bridge in links(here).iter().filter(|link| link.bridge.is_some() && link.up) {
+            // Each sample may be under a policy of its own, so there are several.
+            for tenant in tenants(here, bridge) {
+                for remote in &remotes {
+                    for (from, to, input, output) in
+                        [(tenant, *remote, bridge, tunnel), (*remote, tenant, tunnel, bridge)]
+                    {
+                        let path =
+                            [Hook::Prerouting, Hook::Forward, Hook::Postrouting].map(|hook| {
+                                let (first, last) =
+                                    (hook == Hook::Prerouting, hook == Hook::Postrouting);
+                                step(hook, (!last).then_some(input), (!first).then_some(output))
+                            });
+                        all.push(ask(
+                            PassageKind::Forward,
+                            (from, to, PORT),
+                            Transport::Tcp,
+                            (input.index, output.index),
+                            &path,
+                        ));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Addresses of tenants on a bridge: neighbours that have answered, else one of the network.
+fn tenants(here: &Namespace, bridge: &Interface) -> Vec<IpAddr> {
+    let known = here.neighbours.get().into_iter().flatten();
+    let mut tenants: Vec<IpAddr> = known
+        .filter(|known| known.link == bridge.index && known.address.is_ipv4())
+        .filter(|known| !matches!(known.knowledge, Knowledge::Failed | Knowledge::Incomplete))
+        .map(|known| known.address)
+        .take(SAMPLES)
+        .collect();
+    if tenants.is_empty() {
+        let own = here.addresses.get().into_iter().flatten();
+        let own = own.filter(|known| known.link == bridge.index && known.address.is_ipv4());
+        tenants.extend(own.filter_map(|known| within(known.address, known.prefix)).take(1));
+    }
+    tenants
+}
+
+/// Frames that only cross a bridge.
+fn bridged(here: &Namespace, all: &mut Vec<Question>) {
+    let on = here.sysctls.get("net/bridge/bridge-nf-call-iptables").is_some_and(|on| on == "1");
+    for bridge in links(here).iter().filter(|link| link.up) {
+        let Some(settings) = bridge.bridge else { continue };
+        let ports: Vec<&Interface> =
+            links(here).iter().filter(|link| link.master == Some(bridge.index)).collect();
+        let [first, second, ..] = ports.as_slice() else { continue };
+        let own = here.addresses.get().into_iter().flatten();
+        let network = own
+            .filter(|known| known.link == bridge.index && known.address.is_ipv4())
+            .find_map(|known| within(known.address, known.prefix));
+        // Documentation addresses, which stand for any.
+        let any = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+        let address = network.unwrap_or(any);
+        let mut path = vec![
+            step(Hook::BridgePrerouting, Some(first), None),
+            step(Hook::BridgeForward, Some(first), Some(second)),
+        ];
+        if on || settings.call_iptables {
+            let through = [Hook::Prerouting, Hook::Forward, Hook::Postrouting].map(|hook| Step {
+                port_in: Some(first.name.clone()),
+                port_out: (hook != Hook::Prerouting).then(|| second.name.clone()),
+                ..step(
+                    hook,
+                    (hook != Hook::Postrouting).then_some(bridge),
+                    (hook != Hook::Prerouting).then_some(bridge),
+                )
+            });
+            path.extend(through);
+        }
+        let index = bridge.index;
+        let ends = (address, address, PORT);
+        let mut question = ask(PassageKind::Bridged, ends, Transport::Tcp, (index, index), &path);
+        question.flow.any_address = Some(address);
+        all.push(question);
+    }
+}
+
+/// An address inside a network, neither the network's own nor the first, which routers have.
+fn within(network: IpAddr, prefix: u8) -> Option<IpAddr> {
+    let IpAddr::V4(address) = network else { return None };
+    let mask = u32::MAX.checked_shl(32_u32.saturating_sub(prefix.into())).unwrap_or(0);
+    let first = u32::from(address) & mask;
+    let other =
+        if prefix >= 31 { u32::from(address) } else { first + if prefix == 30 { 2 } else { 3 } };
+    Some(IpAddr::V4(other.into()))
+}
+
+fn tracked(state: State) -> Connection {
+    Connection { state, is_reply: false, status: None, mark: 0, zone: 0 }
+}
+
+fn step(hook: Hook, input: Option<&Interface>, output: Option<&Interface>) -> Step {
+    let named = |link: Option<&Interface>| {
+        link.map(|link| ruleset::Interface { index: link.index, name: link.name.clone() })
+    };
+    Step { hook, input: named(input), output: named(output), port_in: None, port_out: None }
+}
+
+/// A question about the first packet of a connection.
+fn ask(
+    kind: PassageKind,
+    (from, to, port): (IpAddr, IpAddr, u16),
+    transport: Transport,
+    (input, output): (u32, u32),
+    path: &[Step],
+) -> Question {
+    let tuple = Tuple { source: (from, PORT), destination: (to, port) };
+    // An address of this host is at the end of the path without a device.
+    let kind_of = |is_local| if is_local { flow::LOCAL } else { flow::UNICAST };
+    let flow = Flow {
+        tuple,
+        other: tuple.reversed(),
+        any_source_port: true,
+        any_address: None,
+        asks_nat: false,
+        transport,
+        connection: Some(tracked(State::New)),
+        mark: 0,
+        address_types: vec![(from, kind_of(input == 0)), (to, kind_of(output == 0))],
+    };
+    let verdict = Filtered::Undecided;
+    let passage = Passage { kind, from, to, port, input, output, verdict, longest: None };
+    Question { passage, flow, path: path.to_vec() }
+}

@@ -1,0 +1,115 @@
+# Test hosts of the cases; sourced by each. `sh CASE.sh up|healthy|down`: build the fault, the same
+# without it, or remove all. PREFIX names the namespaces. Each case has in its head the fault as
+# people reported it, `Check:`, the codes that name its cause, and `One node:`, the namespaces that
+# one administrator sees.
+set -eu
+P=${PREFIX:-case}; RUN=${RUN:-/tmp/$P-run}; DO=${1:-up}
+ns() { n=$1; shift; ip netns exec "$P-$n" "$@"; }
+bg() { f=$1; shift; "$@" >"$RUN/$f.log" 2>&1 & echo $! >>"$RUN/pids"; }
+down() {
+  [ -f "$RUN/pids" ] && while read -r p; do kill "$p" 2>/dev/null || :; done <"$RUN/pids"
+  sleep 0.3
+  for n in $(ip netns list | awk '{print $1}' | grep "^$P-" || :); do ip netns del "$n"; done
+  rm -rf "$RUN"
+}
+add() { for n in "$@"; do ip netns add "$P-$n"; ip -n "$P-$n" link set lo up; done; }
+# A switch with the hosts' NICs as ports; the switch itself is their gateway.
+underlay() {
+  add sw; ip -n "$P-sw" link add br0 type bridge mcast_snooping 0; ip -n "$P-sw" link set br0 up
+  ns sw sysctl -qw net.bridge.bridge-nf-call-iptables=0
+  ip -n "$P-sw" addr add 10.77.0.254/24 dev br0; i=0
+  for h in "$@"; do i=$((i+1)); add "$h"
+    ip -n "$P-$h" link add nic0 type veth peer name "p-$h" netns "$P-sw"
+    ip -n "$P-sw" link set "p-$h" master br0 up
+    ip -n "$P-$h" addr add "10.77.0.$i/24" dev nic0; ip -n "$P-$h" link set nic0 up
+    ns "$h" ethtool -K nic0 gro on # as a real NIC has it
+    ip -n "$P-$h" route add default via 10.77.0.254
+    ns "$h" sysctl -qw net.ipv4.ip_forward=1
+  done
+}
+# A node as flannel makes it: flannel.1, cni0, one pod; then what it knows of another node.
+node() { h=$1; i=$2; port=${3:-8472}
+  ip -n "$P-$h" link add flannel.1 address "02:f1:00:00:00:0$i" type vxlan id 1 dev nic0 local "10.77.0.$i" dstport "$port" nolearning ${VXOPT:-}
+  ip -n "$P-$h" link set flannel.1 mtu 1450 up; ip -n "$P-$h" addr add "10.244.$i.0/32" dev flannel.1
+  ip -n "$P-$h" link add cni0 mtu 1450 type bridge; ip -n "$P-$h" addr add "10.244.$i.1/24" dev cni0; ip -n "$P-$h" link set cni0 up
+  add "pod-$h"; ip -n "$P-pod-$h" link add eth0 mtu 1450 type veth peer name "veth-pod" mtu 1450 netns "$P-$h"
+  ip -n "$P-$h" link set veth-pod master cni0 up; ip -n "$P-pod-$h" addr add "10.244.$i.2/24" dev eth0
+  ip -n "$P-pod-$h" link set eth0 up; ip -n "$P-pod-$h" route add default via "10.244.$i.1"
+}
+knows() { h=$1; i=$2
+  ip -n "$P-$h" route add "10.244.$i.0/24" via "10.244.$i.0" dev flannel.1 onlink
+  ip -n "$P-$h" neigh add "10.244.$i.0" lladdr "02:f1:00:00:00:0$i" dev flannel.1 nud permanent
+  ns "$h" bridge fdb append "02:f1:00:00:00:0$i" dev flannel.1 dst "10.77.0.$i" self permanent
+}
+flannel() { underlay a b; node a 1; node b 2; knows a 2; knows b 1; }
+# A Docker overlay network as dockerd makes it: a sandbox without processes with br0 and vxlan0, whose
+# underlay is the host's namespace; containers on br0; fixed neighbour and forwarding entries.
+sandbox() { h=$1
+  add "1-$h"; ip -n "$P-$h" link add vxtmp type vxlan id 4097 dstport 4789 learning proxy l2miss l3miss
+  ip -n "$P-$h" link set vxtmp netns "$P-1-$h" name vxlan0
+  ip -n "$P-1-$h" link add br0 mtu 1450 type bridge; ip -n "$P-1-$h" addr add 10.0.1.1/24 dev br0
+  ip -n "$P-1-$h" link set vxlan0 mtu 1450 master br0 up; ip -n "$P-1-$h" link set br0 up
+  ns "1-$h" sysctl -qw net.bridge.bridge-nf-call-iptables=0
+}
+container() { h=$1; name=$2; ip4=$3; mac=$4
+  add "$name"; ip -n "$P-$name" link add eth0 address "$mac" mtu 1450 type veth peer name "veth-$name" mtu 1450 netns "$P-1-$h"
+  ip -n "$P-1-$h" link set "veth-$name" master br0 up; ip -n "$P-$name" addr add "$ip4/24" dev eth0; ip -n "$P-$name" link set eth0 up
+}
+peer() { h=$1; ip4=$2; mac=$3; vtep=$4
+  ip -n "$P-1-$h" neigh replace "$ip4" lladdr "$mac" dev vxlan0 nud permanent
+  ns "1-$h" bridge fdb replace "$mac" dev vxlan0 dst "$vtep" self permanent
+}
+# A virtual machine: its NIC is a TAP in its own namespace, joined by a small program to the host's TAP.
+guest() { # HOST TAP GUEST OFFLOADS(hex) DELAY_MS(of packets to the guest)
+  cat >"$RUN/vm.py" <<'PY'
+import ctypes, fcntl, os, select, struct, sys, time
+host, tap, vm, offloads, delay = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4], 16), float(sys.argv[5]) / 1000
+def enter(path):
+    fd = os.open(path, os.O_RDONLY)
+    if ctypes.CDLL(None, use_errno=True).setns(fd, 0x40000000): raise OSError(ctypes.get_errno(), path)
+    os.close(fd)
+def open_tap(name, flags):
+    fd = os.open('/dev/net/tun', os.O_RDWR | os.O_NONBLOCK)
+    fcntl.ioctl(fd, 0x400454ca, struct.pack('16sH22x', name.encode(), 0x0002 | 0x1000 | 0x4000))
+    fcntl.ioctl(fd, 0x400454d0, flags)
+    return fd
+enter('/run/netns/' + host); a = open_tap(tap, offloads)
+enter('/run/netns/' + vm);   b = open_tap('eth0', offloads)
+print('ready', flush=True)
+other = {a: b, b: a}
+while True:
+    for fd in select.select([a, b], [], [])[0]:
+        for _ in range(64):
+            try: packet = os.read(fd, 70000)
+            except BlockingIOError: break
+            if fd == a and delay: time.sleep(delay)
+            try: os.write(other[fd], packet)
+            except OSError: pass
+            if fd == a and delay: break
+PY
+  bg "vm-$3" python3 "$RUN/vm.py" "$P-$1" "$2" "$P-$3" "$4" "$5"
+  for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do grep -q ready "$RUN/vm-$3.log" && break; sleep 0.2; done
+  ip -n "$P-$3" link set eth0 up; ip -n "$P-$1" link set "$2" up
+}
+# A hypervisor: its NIC is a port of br1, as are its guests' TAPs; a neighbour of the same segment: host b.
+hypervisor() { # bridge options
+  underlay a b
+  ip -n "$P-a" link add br1 type bridge "$@"
+  ip -n "$P-a" addr flush dev nic0; ip -n "$P-a" link set nic0 master br1
+  ip -n "$P-a" addr add 10.77.0.1/24 dev br1; ip -n "$P-a" link set br1 up
+}
+tap() { ip -n "$P-a" tuntap add dev "$1" mode tap vnet_hdr; ip -n "$P-a" link set "$1" master br1; add "$2"; }
+# Two hosts a and b, each with a bridge br1 of a VXLAN device vx100 and a guest's veth: VNI_A VNI_B.
+overlay() { underlay a b
+  for q in "a 1 2 $1" "b 2 1 $2"; do set -- $q; h=$1
+    ip -n "$P-$h" link add vx100 type vxlan id "$4" dev nic0 local "10.77.0.$2" remote "10.77.0.$3" dstport 4789
+    ip -n "$P-$h" link add br1 mtu 1450 type bridge mcast_snooping 0; ip -n "$P-$h" link set br1 up
+    ip -n "$P-$h" link set vx100 mtu 1450 master br1 up
+    ns "$h" sysctl -qw net.bridge.bridge-nf-call-iptables=0
+    add "guest-$h"; ip -n "$P-guest-$h" link add eth0 mtu 1450 type veth peer name veth-guest mtu 1450 netns "$P-$h"
+    ip -n "$P-$h" link set veth-guest master br1 up; ip -n "$P-guest-$h" addr add "10.100.0.$2/24" dev eth0
+    ip -n "$P-guest-$h" link set eth0 up
+  done
+}
+down; [ "$DO" = down ] && exit 0
+mkdir -p "$RUN"

@@ -1,0 +1,245 @@
+//! Faults from public reports, each rebuilt in network namespaces by a script of `tests/cases`:
+//! the check that names the cause comes first, and the same hosts without the fault are healthy.
+//!
+//! `scripts/field-cases` runs any directory of such scripts and prints the table.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use doctor::{Diagnosis, Finding, Scope, Severity, collect, diagnose};
+use sys::netns::NetNs;
+use test_support::{need, require};
+
+use crate::faults::bench::{at_rest, judge};
+
+/// Directory of the cases; ours by default.
+const DIRECTORY: &str = "OVERLANE_CASES";
+/// File that gets the table.
+const TABLE: &str = "OVERLANE_CASES_TABLE";
+/// Counters must move between the readings.
+const INTERVAL: Duration = Duration::from_millis(600);
+/// Readings until the fault shows: connections start, neighbours fail, tables fill.
+const READINGS: usize = 12;
+
+/// Whether one of our cases is a fault of this check.
+pub(crate) fn covers(code: &str) -> bool {
+    let scripts = std::fs::read_dir(ours()).unwrap().flatten().map(|entry| entry.path());
+    scripts
+        .filter(|path| path.file_name().unwrap().as_encoded_bytes()[0].is_ascii_digit())
+        .any(|path| Case::read(&path).checks.iter().any(|check| check == code))
+}
+
+fn ours() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases")
+}
+
+/// A case: its script, and the lines of its head.
+struct Case {
+    script: PathBuf,
+    name: String,
+    /// Codes that name the cause. Empty: unknown.
+    checks: Vec<String>,
+    /// Namespaces that the administrator of one host sees. Empty: one host does not suffice.
+    node: Vec<String>,
+}
+
+impl Case {
+    fn read(script: &Path) -> Case {
+        let name = script.file_stem().unwrap().to_str().unwrap().to_owned();
+        let known = ours().join(format!("{name}.sh"));
+        let head = std::fs::read_to_string(if known.exists() { &known } else { script }).unwrap();
+        let line = |key: &str| -> Vec<String> {
+            let found = head.lines().find_map(|line| line.strip_prefix(key));
+            found.unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+        };
+        let (checks, node) = (line("# Check:"), line("# One node:"));
+        Case { script: script.to_owned(), name, checks, node }
+    }
+
+    /// Runs the script, which has its own namespaces.
+    fn run(&self, prefix: &str, what: &str) -> Result<(), String> {
+        let log = std::env::temp_dir().join(format!("{prefix}-log"));
+        // The script's traffic outlives it: pipes would not end.
+        let to = |path: &Path| std::fs::File::create(path).unwrap();
+        let status = Command::new("sh")
+            .arg(&self.script)
+            .arg(what)
+            .env("PREFIX", prefix)
+            .env("RUN", std::env::temp_dir().join(format!("{prefix}-run")))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(to(&log))
+            .status()
+            .unwrap();
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        let _ = std::fs::remove_file(&log);
+        if status.success() { Ok(()) } else { Err(format!("{what}: {status}: {text}")) }
+    }
+
+    /// Diagnoses the case's namespaces, or those of one host.
+    fn look(&self, prefix: &str, node: &[String], is_saved: bool) -> Diagnosis {
+        let mut named = Vec::new();
+        for entry in std::fs::read_dir("/run/netns").unwrap().flatten() {
+            let name = entry.file_name().into_string().unwrap();
+            let Some(short) = name.strip_prefix(&format!("{prefix}-")) else { continue };
+            if node.is_empty() || node.iter().any(|of| of == short) {
+                named.push((short.to_owned(), NetNs::open(&entry.path()).unwrap()));
+            }
+        }
+        named.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut host = collect(Scope::Some(named), INTERVAL).unwrap();
+        at_rest(&mut host);
+        let mut diagnosis =
+            if is_saved { judge(&self.saved_name(), &host) } else { diagnose(&host) };
+        // `sw` is the wire and its switch, `srv` a server elsewhere: nobody diagnoses them.
+        diagnosis.findings.retain(|finding| !["sw", "srv"].contains(&finding.namespace.as_str()));
+        diagnosis
+    }
+
+    /// Name in the library of saved hosts.
+    fn saved_name(&self) -> String {
+        format!("{}-case{}", self.checks.first().map_or("", String::as_str), &self.name[..2])
+    }
+
+    fn is_right(&self, finding: &Finding) -> bool {
+        self.checks.contains(&finding.code)
+    }
+
+    /// Diagnoses until the first finding is right.
+    fn seek(&self, prefix: &str, node: &[String]) -> Diagnosis {
+        let mut diagnosis = self.look(prefix, node, true);
+        for _ in 1..READINGS {
+            if diagnosis.findings.first().is_some_and(|first| self.is_right(first)) {
+                break;
+            }
+            diagnosis = self.look(prefix, node, true);
+        }
+        diagnosis
+    }
+
+    /// Removes namespaces and processes, also if the case fails halfway.
+    fn judge(&self, prefix: &str) -> Judgement {
+        let mut judgement = Judgement::default();
+        let all = self.run(prefix, "up").map(|()| {
+            judgement.all = Some(self.seek(prefix, &[]));
+            if !self.node.is_empty() {
+                judgement.one = Some(self.seek(prefix, &self.node));
+            }
+        });
+        let healthy = self.run(prefix, "healthy").map(|()| {
+            let diagnosis = self.look(prefix, &[], false);
+            let bad = diagnosis.findings.into_iter();
+            judgement.warnings =
+                bad.filter(|finding| finding.severity >= Severity::Warn).map(line).collect();
+        });
+        judgement
+            .problems
+            .extend([all, healthy, self.run(prefix, "down")].into_iter().filter_map(Result::err));
+        judgement
+    }
+}
+
+/// What doctor says of one case.
+#[derive(Default)]
+struct Judgement {
+    all: Option<Diagnosis>,
+    /// From one host.
+    one: Option<Diagnosis>,
+    /// Findings at warning or above on the hosts without the fault.
+    warnings: Vec<String>,
+    problems: Vec<String>,
+}
+
+fn line(finding: Finding) -> String {
+    let evidence = finding.evidence.iter().map(|one| one.what.as_str()).collect::<Vec<_>>();
+    format!("{} {}/{}: {}", finding.code, finding.namespace, finding.object, evidence.join("; "))
+}
+
+fn first(diagnosis: &Diagnosis) -> String {
+    diagnosis.findings.first().cloned().map_or_else(|| "nothing".to_owned(), line)
+}
+
+fn rank(case: &Case, diagnosis: &Diagnosis) -> Option<usize> {
+    diagnosis.findings.iter().position(|finding| case.is_right(finding)).map(|at| at + 1)
+}
+
+#[test]
+fn faults_from_public_reports_are_named_first() {
+    require!(
+        need::networks(),
+        need::root(),
+        need::tools(&["ip", "bridge", "tc", "nft", "ethtool", "ping", "python3", "sysctl"])
+    );
+    let directory = std::env::var_os(DIRECTORY).map_or_else(ours, PathBuf::from);
+    let scripts = std::fs::read_dir(&directory).unwrap().flatten().map(|entry| entry.path());
+    let mut cases: Vec<Case> = scripts
+        .filter(|path| path.extension().is_some_and(|kind| kind == "sh"))
+        .filter(|path| path.file_name().unwrap().as_encoded_bytes()[0].is_ascii_digit())
+        .filter(|path| {
+            let only = std::env::var("OVERLANE_CASES_ONLY").unwrap_or_default();
+            only.is_empty()
+                || only
+                    .split(' ')
+                    .any(|one| path.file_name().unwrap().to_str().unwrap().starts_with(one))
+        })
+        .map(|path| Case::read(&path))
+        .collect();
+    cases.sort_by(|a, b| a.name.cmp(&b.name));
+    let (next, judged) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    std::thread::scope(|threads| {
+        // A case waits most of its time.
+        for worker in 0..4 {
+            let (next, judged, cases) = (&next, &judged, &cases);
+            threads.spawn(move || {
+                let prefix = format!("ov{}{}", std::process::id(), ["a", "b", "c", "d"][worker]);
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let judgement = case.judge(&prefix);
+                    judged.lock().unwrap().insert(case.name.clone(), judgement);
+                }
+            });
+        }
+    });
+    let judged = judged.into_inner().unwrap();
+    let mut problems = Vec::new();
+    let mut table = String::from(
+        "| case | first finding, all hosts read | rank | first finding, one host read | rank | healthy |\n\
+         | --- | --- | --- | --- | --- | --- |\n",
+    );
+    for case in &cases {
+        let judgement = &judged[&case.name];
+        let mut cells = Vec::new();
+        for (view, diagnosis) in [("all", &judgement.all), ("one", &judgement.one)] {
+            let Some(diagnosis) = diagnosis else {
+                cells.push("| – | – ".to_owned());
+                continue;
+            };
+            let rank = rank(case, diagnosis);
+            if rank != Some(1) {
+                let found: Vec<String> =
+                    diagnosis.findings.iter().take(4).cloned().map(line).collect();
+                problems.push(format!("{} ({view}): rank {rank:?} of {found:#?}", case.name));
+            }
+            let rank = rank.map_or_else(|| "none".to_owned(), |rank| rank.to_string());
+            cells.push(format!("| {} | {rank} ", first(diagnosis).replace('|', "\\|")));
+        }
+        let healthy = match judgement.warnings.as_slice() {
+            [] => "silent".to_owned(),
+            all => all.join("<br>").replace('|', "\\|"),
+        };
+        if !judgement.warnings.is_empty() {
+            problems.push(format!("{} healthy: {:#?}", case.name, judgement.warnings));
+        }
+        problems.extend(judgement.problems.iter().map(|text| format!("{}: {text}", case.name)));
+        writeln!(table, "| {} {}| {healthy} |", case.name, cells.concat()).unwrap();
+    }
+    println!("{table}");
+    if let Some(path) = std::env::var_os(TABLE) {
+        std::fs::write(path, &table).unwrap();
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}

@@ -1,0 +1,131 @@
+//! Routes of a namespace, as serializable values.
+
+use std::net::IpAddr;
+
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use serde::{Deserialize, Serialize};
+
+use crate::netlink::{Netlink, Result};
+
+/// A configured route.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteEntry {
+    /// Destination network; unspecified for a default route.
+    pub to: IpAddr,
+    /// Prefix length, bits.
+    pub prefix: u8,
+    /// Effect of the route.
+    pub kind: RouteKind,
+    /// Next hop of a route with one.
+    pub via: Option<IpAddr>,
+    /// Index of the output link of a route with one.
+    pub link: Option<u32>,
+    /// Table (`RT_TABLE_MAIN`: 254).
+    pub table: u32,
+    /// Origin (`RTPROT_*`; 9: a router advertisement).
+    pub protocol: u8,
+}
+
+/// Effect of a route (`RTN_*`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RouteKind {
+    /// Forwards packets.
+    Unicast,
+    /// Drops packets silently.
+    Blackhole,
+    /// Drops packets with an ICMP answer.
+    Unreachable,
+    /// Drops packets with an ICMP answer.
+    Prohibit,
+}
+
+impl RouteKind {
+    /// Name, as `ip route` prints it.
+    pub fn name(self) -> &'static str {
+        match self {
+            RouteKind::Unicast => "unicast",
+            RouteKind::Blackhole => "blackhole",
+            RouteKind::Unreachable => "unreachable",
+            RouteKind::Prohibit => "prohibit",
+        }
+    }
+}
+
+impl RouteEntry {
+    /// Whether the destination network contains an address.
+    pub fn covers(&self, address: IpAddr) -> bool {
+        match (self.to, address) {
+            (IpAddr::V4(network), IpAddr::V4(address)) => {
+                let differ = u32::from(network) ^ u32::from(address);
+                differ.checked_shr(32_u32.saturating_sub(self.prefix.into())).unwrap_or(0) == 0
+            }
+            (IpAddr::V6(network), IpAddr::V6(address)) => {
+                let differ = u128::from(network) ^ u128::from(address);
+                differ.checked_shr(128_u32.saturating_sub(self.prefix.into())).unwrap_or(0) == 0
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Netlink {
+    /// Lists the routes of the namespace that forward or drop packets, at most `most`.
+    ///
+    /// # Errors
+    /// If the kernel refuses a dump.
+    pub fn routes(&self, most: usize) -> Result<Vec<RouteEntry>> {
+        let mut all = Vec::new();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let mut message = RouteMessage::default();
+            message.header.address_family = family;
+            self.dump(RouteNetlinkMessage::GetRoute(message), "list", "routes", |answer| {
+                if let RouteNetlinkMessage::NewRoute(route) = answer
+                    && all.len() < most
+                {
+                    all.extend(entry(&route, family == AddressFamily::Inet));
+                }
+            })?;
+        }
+        Ok(all)
+    }
+}
+
+fn entry(route: &RouteMessage, ipv4: bool) -> Option<RouteEntry> {
+    let kind = match route.header.kind {
+        RouteType::Unicast => RouteKind::Unicast,
+        RouteType::BlackHole => RouteKind::Blackhole,
+        RouteType::Unreachable => RouteKind::Unreachable,
+        RouteType::Prohibit => RouteKind::Prohibit,
+        // Local, broadcast and multicast routes follow from addresses.
+        _ => return None,
+    };
+    let unspecified: IpAddr = if ipv4 { [0_u8; 4].into() } else { [0_u8; 16].into() };
+    let address = |address: &RouteAddress| match address {
+        RouteAddress::Inet(address) => Some((*address).into()),
+        RouteAddress::Inet6(address) => Some((*address).into()),
+        _ => None,
+    };
+    let mut entry = RouteEntry {
+        to: unspecified,
+        prefix: route.header.destination_prefix_length,
+        kind,
+        via: None,
+        link: None,
+        table: RouteHeader::RT_TABLE_MAIN.into(),
+        protocol: route.header.protocol.into(),
+    };
+    for attribute in &route.attributes {
+        match attribute {
+            RouteAttribute::Destination(to) => entry.to = address(to).unwrap_or(entry.to),
+            RouteAttribute::Gateway(via) => entry.via = address(via),
+            RouteAttribute::Oif(link) => entry.link = Some(*link),
+            RouteAttribute::Table(table) => entry.table = *table,
+            _ => {}
+        }
+    }
+    Some(entry)
+}
