@@ -26,6 +26,12 @@ pub struct Trace {
     /// by reason and function.
     #[arg(long)]
     pub drops_only: bool,
+    /// With --drops-only, also report drops that lose nothing
+    ///
+    /// Answers to pings, and the last packet of a connection, are dropped after they were used;
+    /// multicast that nobody joined and frames of unknown protocols have no receiver.
+    #[arg(long, requires = "drops_only")]
+    pub all_drops: bool,
     /// Report only packets that took longer than TIME, first to last step
     #[arg(long, value_name = "TIME", conflicts_with = "drops_only")]
     pub slower_than: Option<humantime::Duration>,

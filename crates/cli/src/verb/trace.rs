@@ -5,17 +5,30 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use doctor::{Scope, collect, diagnose};
-use observe::{Filter, Finished, PaceChange, PacketEnding, TraceOptions, TraceSession};
+use observe::{Filter, Finished, PaceChange, Packet, PacketEnding, TraceOptions, TraceSession};
 
 use crate::capture_file::CaptureFile;
 use crate::exit::{Exit, usage};
 use crate::interrupt;
+use crate::named_netns::netns;
 use crate::output::{complain, print, print_json_line, style};
 use crate::packet_filter::hosts;
 use crate::trace_args::Trace;
 
 /// Time between two checks whether to stop.
 const TICK: Duration = Duration::from_millis(50);
+/// Time between the two readings of `--explain`: counters must move.
+const WATCH: Duration = Duration::from_secs(1);
+/// Drops that lose nothing, by reason and function. The kernel gives an answer to a ping to the
+/// program and drops its own copy; a connection that waits after its end uses up the last packet.
+const USED: [(&str, &str); 3] =
+    [("NO_SOCKET", "ping_rcv"), ("NOT_SPECIFIED", "tcp_v4_rcv"), ("NOT_SPECIFIED", "tcp_v6_rcv")];
+/// Drops of packets that have no receiver on a healthy host either: router solicitations and other
+/// multicast that nobody joined, frames of protocols that the kernel does not have.
+const WITHOUT_RECEIVER: [(&str, &str); 2] =
+    [("NOT_SPECIFIED", "ip6_mc_input"), ("UNHANDLED_PROTO", "__netif_receive_skb_core")];
+/// Checks for the causes of a packet filter's drops: of tunnels, and of tenants.
+const OF_FILTERS: [&str; 2] = ["OV071", "OV073"];
 /// Largest N of `--sample 1/N`.
 const MOST_SAMPLED: u32 = 1 << 30;
 
@@ -51,7 +64,8 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
     }
     complain("tracing: Ctrl-C ends it");
     let begun = Instant::now();
-    let mut output = PacketOutput { arguments, capture, shown: 0, checks: BTreeSet::new() };
+    let checks = BTreeSet::new();
+    let mut output = PacketOutput { arguments, capture, shown: 0, left_out: 0, checks };
     let is_over = |shown: u64| {
         stop.load(Ordering::Relaxed)
             || arguments.duration.is_some_and(|limit| begun.elapsed() >= *limit)
@@ -74,11 +88,15 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
         0 => format!("{shown} packets reported, {lost} events lost"),
         _ => format!("{shown} packets reported, {counted} drops only counted, {lost} events lost"),
     });
+    if output.left_out > 0 {
+        let left_out = output.left_out;
+        complain(&format!("{left_out} drops that lose nothing are left out: --all-drops"));
+    }
     for drops in &not_told {
         complain(&format!("only counted: {drops}"));
     }
     if arguments.explain {
-        explain(&output.checks)?;
+        explain(&output.checks, arguments)?;
     }
     Ok(if stop.load(Ordering::Relaxed) { Exit::Interrupted } else { Exit::Done })
 }
@@ -100,6 +118,8 @@ struct PacketOutput<'a> {
     arguments: &'a Trace,
     capture: Option<CaptureFile>,
     shown: u64,
+    /// Drops that lose nothing.
+    left_out: u64,
     /// Codes of the `doctor` checks for the causes of the printed drops.
     checks: BTreeSet<String>,
 }
@@ -107,7 +127,14 @@ struct PacketOutput<'a> {
 impl PacketOutput<'_> {
     /// Prints packets up to `--count`.
     fn show(&mut self, finished: Vec<Finished>) -> anyhow::Result<()> {
-        for Finished { journey, packet } in finished {
+        for Finished { journey, mut packet } in finished {
+            if !self.arguments.all_drops {
+                used(&mut packet);
+                if self.arguments.drops_only && !is_loss(&packet) {
+                    self.left_out += 1;
+                    continue;
+                }
+            }
             // One poll may return more packets than --count still allows.
             if self.arguments.count.is_some_and(|count| self.shown >= count) {
                 break;
@@ -120,9 +147,12 @@ impl PacketOutput<'_> {
                 false => print(&packet.text())?,
             }
             self.shown += 1;
-            self.checks.extend(packet.legs.into_iter().filter_map(|leg| match leg.ending {
-                PacketEnding::Dropped { check, .. } => check,
-                _ => None,
+            self.checks.extend(packet.legs.into_iter().flat_map(|leg| match leg.ending {
+                PacketEnding::Dropped { reason, .. } if reason == "NETFILTER_DROP" => {
+                    OF_FILTERS.map(str::to_owned).to_vec()
+                }
+                PacketEnding::Dropped { check, .. } => check.into_iter().collect(),
+                _ => Vec::new(),
             }));
         }
         Ok(())
@@ -134,13 +164,45 @@ impl PacketOutput<'_> {
     }
 }
 
-/// Runs these checks on this host and prints the findings.
-fn explain(checks: &BTreeSet<String>) -> anyhow::Result<()> {
+/// Whether a drop is one of these.
+fn is_of(ending: &PacketEnding, drops: &[(&str, &str)]) -> bool {
+    let PacketEnding::Dropped { reason, function: Some(function), .. } = ending else {
+        return false;
+    };
+    // The compiler names clones of a function `function.part.0` and the like.
+    let function = function.split('.').next().unwrap_or_default();
+    drops.contains(&(reason.as_str(), function))
+}
+
+/// Ends legs as received whose packets were used before the kernel dropped them.
+fn used(packet: &mut Packet) {
+    for leg in packet.legs.iter_mut().filter(|leg| is_of(&leg.ending, &USED)) {
+        leg.ending = PacketEnding::Received;
+    }
+}
+
+/// Whether a packet was lost that somebody expected.
+fn is_loss(packet: &Packet) -> bool {
+    let mut dropped = packet.legs.iter().map(|leg| &leg.ending);
+    dropped.any(|ending| {
+        matches!(ending, PacketEnding::Dropped { .. }) && !is_of(ending, &WITHOUT_RECEIVER)
+    })
+}
+
+/// Runs these checks on the namespaces asked for, and prints the findings.
+fn explain(checks: &BTreeSet<String>, arguments: &Trace) -> anyhow::Result<()> {
     // Without a matching check, reading the whole host would be useless.
     if checks.is_empty() {
         return print("no doctor check covers the reported drops");
     }
-    let mut diagnosis = diagnose(&collect(Scope::All, Duration::ZERO)?);
+    let scope = match arguments.filter.netns.as_str() {
+        "all" => Scope::All,
+        some => {
+            let named = |one: &str| Ok((one.to_owned(), netns("--netns", Some(one))?));
+            Scope::Some(some.split(',').map(named).collect::<anyhow::Result<_>>()?)
+        }
+    };
+    let mut diagnosis = diagnose(&collect(scope, WATCH)?);
     diagnosis.findings.retain(|finding| checks.contains(&finding.code));
     let found = |code: &&String| diagnosis.findings.iter().any(|finding| finding.code == **code);
     for code in checks.iter().filter(|code| !found(code)) {
@@ -159,4 +221,27 @@ fn sample(text: &str) -> anyhow::Result<u32> {
     sample.ok_or_else(|| {
         usage("--sample", format!("{text:?}: expected 1/N, N from 1 to {MOST_SAMPLED}"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_that_lose_nothing_are_known_by_reason_and_function() {
+        let dropped = |reason: &str, function: &str| PacketEnding::Dropped {
+            reason: reason.to_owned(),
+            function: Some(function.to_owned()),
+            meaning: None,
+            check: None,
+        };
+        assert!(is_of(&dropped("NO_SOCKET", "ping_rcv"), &USED));
+        assert!(is_of(&dropped("NOT_SPECIFIED", "tcp_v4_rcv.cold"), &USED));
+        assert!(is_of(&dropped("NOT_SPECIFIED", "ip6_mc_input"), &WITHOUT_RECEIVER));
+        // A closed port, and a packet for another host.
+        for (reason, function) in [("NO_SOCKET", "tcp_v4_rcv"), ("OTHERHOST", "ip_rcv_core")] {
+            let ending = dropped(reason, function);
+            assert!(!is_of(&ending, &USED) && !is_of(&ending, &WITHOUT_RECEIVER), "{reason}");
+        }
+    }
 }
