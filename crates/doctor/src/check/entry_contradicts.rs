@@ -195,7 +195,8 @@ fn vteps(view: &View<'_>, end: Spot<'_>) -> Vec<IpAddr> {
     let underlay = view.ways(end).and_then(|ways| view.namespace(ways.underlay));
     let namespace = underlay.and_then(|at| view.host().namespaces.get(at));
     let addresses = namespace.and_then(|namespace| namespace.addresses.get());
-    addresses.into_iter().flatten().map(|known| known.address).collect()
+    let addresses = addresses.into_iter().flatten().map(|known| known.address);
+    addresses.filter(|address| !address.is_loopback()).collect()
 }
 
 /// Forwarding entries against the device that the other host reported.

@@ -34,6 +34,7 @@ mod large_receive_offload;
 mod leads_on;
 mod link_down;
 mod lost_upcalls;
+mod mac_on_both_sides;
 mod many_rules;
 mod nat_mtu;
 mod neighbour_failed;
@@ -43,6 +44,7 @@ mod nic_gro;
 mod nic_segmentation;
 mod not_forwarding;
 mod numa_distance;
+mod overlapping_networks;
 mod overlay_extent;
 mod overlay_mss;
 mod overlay_mtu;
@@ -51,8 +53,10 @@ mod ovs_user_space;
 mod packet_filter;
 mod path_mtu;
 mod pmtu_discovery_off;
+mod pod_route;
 mod powersave;
 mod qdisc_drops;
+mod queue_delay;
 mod queues_uneven;
 mod reassembly_failures;
 mod reassembly_memory;
@@ -74,6 +78,7 @@ mod tunnel_checksum_segmentation;
 mod tunnel_conntrack;
 mod tunnel_hash;
 mod tunnel_outer_checksum;
+mod tunnel_outside;
 mod tunnel_segmentation;
 mod tx_queue_length;
 mod tx_timeout;
@@ -180,6 +185,11 @@ pub const CHECKS: &[Check] = &[
     bridge_port::CHECK,
     tap_offloads::CHECK,
     shaper_burst::CHECK,
+    pod_route::CHECK,
+    queue_delay::CHECK,
+    tunnel_outside::CHECK,
+    mac_on_both_sides::CHECK,
+    overlapping_networks::CHECK,
 ];
 
 /// Returns a check by code, ignoring case.

@@ -277,8 +277,9 @@ fn within(network: IpAddr, prefix: u8) -> Option<IpAddr> {
     Some(IpAddr::V4(other.into()))
 }
 
+/// A connection that nothing translates.
 fn tracked(state: State) -> Connection {
-    Connection { state, is_reply: false, status: None, mark: 0, zone: 0 }
+    Connection { state, is_reply: false, status: Some(0), mark: 0, zone: 0 }
 }
 
 fn step(hook: Hook, input: Option<&Interface>, output: Option<&Interface>) -> Step {

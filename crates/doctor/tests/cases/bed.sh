@@ -111,5 +111,61 @@ overlay() { underlay a b
     ip -n "$P-guest-$h" link set eth0 up
   done
 }
+# firewalld's rules on a host: in the zone of its NIC, and for packets that are routed.
+firewalld() { # HOST RULE_OF_THE_ZONE RULE_OF_FORWARD
+  ns "$1" nft -f - <<NFT
+add table inet firewalld
+add chain inet firewalld filter_INPUT { type filter hook input priority 10; policy accept; }
+add chain inet firewalld filter_FORWARD { type filter hook forward priority 10; policy accept; }
+add chain inet firewalld filter_IN_public
+add chain inet firewalld filter_IN_public_allow
+add chain inet firewalld filter_FWD_trusted
+add rule inet firewalld filter_INPUT ct state { established, related } accept
+add rule inet firewalld filter_INPUT ct status dnat accept
+add rule inet firewalld filter_INPUT iifname "lo" accept
+add rule inet firewalld filter_INPUT ct state invalid drop
+add rule inet firewalld filter_INPUT jump filter_IN_public
+add rule inet firewalld filter_INPUT reject with icmpx admin-prohibited
+add rule inet firewalld filter_IN_public jump filter_IN_public_allow
+add rule inet firewalld filter_IN_public meta l4proto { icmp, ipv6-icmp } accept
+add rule inet firewalld filter_IN_public_allow tcp dport 22 accept
+${2:+add rule inet firewalld filter_IN_public_allow $2}
+add rule inet firewalld filter_FORWARD ct state { established, related } accept
+add rule inet firewalld filter_FORWARD ct status dnat accept
+add rule inet firewalld filter_FORWARD iifname "lo" accept
+add rule inet firewalld filter_FORWARD ct state invalid drop
+add rule inet firewalld filter_FORWARD jump filter_FWD_trusted
+add rule inet firewalld filter_FORWARD reject with icmpx admin-prohibited
+${3:+add rule inet firewalld filter_FWD_trusted $3}
+NFT
+}
+# ufw's rules on a host, by iptables-nft: what comes in, and what is routed.
+ufw() { # HOST RULE_OF_USER_INPUT RULE_OF_USER_FORWARD
+  ns "$1" nft -f - <<NFT
+add table ip filter
+add chain ip filter INPUT { type filter hook input priority 0; policy drop; }
+add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }
+add chain ip filter ufw-before-input
+add chain ip filter ufw-user-input
+add chain ip filter ufw-before-forward
+add chain ip filter ufw-user-forward
+add chain ip filter ufw-skip-to-policy-input
+add rule ip filter INPUT counter jump ufw-before-input
+add rule ip filter FORWARD counter jump ufw-before-forward
+add rule ip filter ufw-before-input iifname "lo" counter accept
+add rule ip filter ufw-before-input ct state related,established counter accept
+add rule ip filter ufw-before-input ct state invalid counter drop
+add rule ip filter ufw-before-input icmp type { destination-unreachable, time-exceeded, parameter-problem, echo-request } counter accept
+add rule ip filter ufw-before-input udp dport 137 counter jump ufw-skip-to-policy-input
+add rule ip filter ufw-before-input counter jump ufw-user-input
+add rule ip filter ufw-user-input tcp dport 22 counter accept
+${2:+add rule ip filter ufw-user-input $2}
+add rule ip filter ufw-skip-to-policy-input counter drop
+add rule ip filter ufw-before-forward ct state related,established counter accept
+add rule ip filter ufw-before-forward icmp type { destination-unreachable, time-exceeded, parameter-problem } counter accept
+add rule ip filter ufw-before-forward counter jump ufw-user-forward
+${3:+add rule ip filter ufw-user-forward $3}
+NFT
+}
 down; [ "$DO" = down ] && exit 0
 mkdir -p "$RUN"

@@ -82,6 +82,8 @@ fn each_fault_is_found_and_health_is_not() {
         let expected = naive(fault.mode);
         let mut strange = others(&diagnosis, fault.code, Severity::Warn);
         strange.retain(|text| expected.iter().all(|code| !text.starts_with(code)));
+        // The shaper that fills the socket's buffer holds the packets for seconds.
+        strange.retain(|text| fault.code != "OV032" || !text.starts_with("OV079"));
         if !strange.is_empty() {
             problems.push(format!("{} in {}: also {strange:?}", fault.code, fault.mode));
         }

@@ -1,0 +1,94 @@
+//! OV082: A bridge of tenants has the network of another device.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::{Check, Confidence, Cost, Outcome, Severity, Spot, View};
+use netstate::entry::Address;
+
+pub(super) const CHECK: Check = Check {
+    code: "OV082",
+    title: "A bridge's network overlaps another network",
+    severity: Severity::Error,
+    explanation: "A bridge of containers and another device of the namespace, mostly the NIC, have \
+        IPv4 networks that overlap, and they are not one link. Packets to the common addresses go \
+        to one of them: hosts of the LAN that have an address of the bridge's network cannot be \
+        reached, or containers cannot. Docker chooses networks that were unused when it started; \
+        another network, a VPN for example, came later. Give the bridge another network (Docker: \
+        bip, default-address-pools).",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut Outcome) {
+    for (at, namespace) in view.host().namespaces.iter().enumerate() {
+        let addresses = namespace.addresses.get().map_or(&[][..], Vec::as_slice);
+        // Without a route of its own, an address attracts no packets (noprefixroute, a table of its
+        // own).
+        let routes = namespace.routes.get().map_or(&[][..], Vec::as_slice);
+        let is_routed = |spot: Spot<'_>, address: Ipv4Addr| {
+            let index = Some(spot.interface.index);
+            routes.iter().any(|route| {
+                route.link == index && route.via.is_none() && route.covers(address.into())
+            })
+        };
+        let networks: Vec<(Spot<'_>, Ipv4Addr, u8)> = view
+            .devices_of(at)
+            .filter(|spot| spot.interface.up && spot.interface.master.is_none())
+            .flat_map(|spot| {
+                let own = addresses.iter().filter(move |known| known.link == spot.interface.index);
+                own.filter_map(move |known| Some((spot, v4(known)?, known.prefix)))
+            })
+            // A single address is no network.
+            .filter(|(spot, address, prefix)| {
+                (1..31).contains(prefix) && is_routed(*spot, *address)
+            })
+            .collect();
+        for (bridge, address, prefix) in &networks {
+            let has_tenants = view.ports(*bridge).any(|port| !port.is_physical());
+            if bridge.kind() != "bridge" || !has_tenants {
+                continue;
+            }
+            let other = networks.iter().find(|(spot, other, length)| {
+                let is_pair = spot.place != bridge.place
+                    && (spot.kind() != "bridge" || spot.place > bridge.place);
+                is_pair
+                    && !is_one_link(view, *spot, *bridge)
+                    && overlap((*address, *prefix), (*other, *length))
+            });
+            let Some((spot, other, length)) = other else { continue };
+            outcome.add(
+                CHECK
+                    .on(*bridge)
+                    .evidence(
+                        format!(
+                            "{} has {address}/{prefix}, {} has {other}/{length}",
+                            bridge.name(),
+                            spot.name()
+                        ),
+                        "RTM_GETADDR, RTM_GETROUTE",
+                    )
+                    .cost(Cost::estimated(0.95, "packets to the addresses of both networks"))
+                    .confidence(Confidence::Medium),
+            );
+        }
+    }
+}
+
+fn v4(known: &Address) -> Option<Ipv4Addr> {
+    match known.address {
+        IpAddr::V4(address) => Some(address),
+        IpAddr::V6(_) => None,
+    }
+}
+
+/// Whether two devices are on one segment, or one is above the other.
+fn is_one_link<'a>(view: &View<'a>, one: Spot<'a>, other: Spot<'a>) -> bool {
+    let below = |spot| view.link(spot).map(|below| view.segment(below));
+    let (a, b) = (view.segment(one), view.segment(other));
+    a == b || below(one) == Some(b) || below(other) == Some(a)
+}
+
+fn overlap((one, length): (Ipv4Addr, u8), (other, other_length): (Ipv4Addr, u8)) -> bool {
+    let shorter = u32::from(length.min(other_length));
+    let mask = u32::MAX.checked_shl(32_u32.saturating_sub(shorter)).unwrap_or(0);
+    u32::from(one) & mask == u32::from(other) & mask
+}

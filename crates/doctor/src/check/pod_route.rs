@@ -1,0 +1,150 @@
+//! OV078: A node has no route to the pods behind a tunnel, or drops packets to them.
+
+use std::net::IpAddr;
+
+use super::{Check, Cost, Outcome, Severity, Spot, View};
+use netstate::entry::Knowledge;
+use netstate::route_table::{RouteEntry, RouteKind};
+use settings::command::{inside, quote};
+
+pub(super) const CHECK: Check = Check {
+    code: "OV078",
+    title: "Packets to pods of another node have no route",
+    severity: Severity::Error,
+    explanation: "A control plane has set a fixed neighbour on a VXLAN device, but no route leads \
+        to it through the device, or a route of type blackhole, unreachable or prohibit lies inside \
+        a network that the device leads to. Such packets leave by another route, mostly the default \
+        route, or are dropped. A network plug-in missed a node, somebody flushed routes, or a \
+        blackhole of an earlier pod network was left behind. A blackhole for the node's own pods is \
+        correct, and is not reported.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut Outcome) {
+    for (at, namespace) in view.host().namespaces.iter().enumerate() {
+        let tunnels: Vec<Spot<'_>> = view
+            .devices_of(at)
+            .filter(|spot| spot.vxlan().is_some_and(|vxlan| !vxlan.external))
+            .filter(|spot| spot.interface.up && spot.interface.master.is_none())
+            .collect();
+        if tunnels.is_empty() {
+            continue;
+        }
+        let Some(routes) = outcome.need(&namespace.label, &namespace.routes) else { continue };
+        for tunnel in tunnels {
+            missing(outcome, tunnel, routes);
+            dropped(outcome, tunnel, routes);
+        }
+    }
+}
+
+fn is_through(route: &RouteEntry, tunnel: Spot<'_>) -> bool {
+    route.kind == RouteKind::Unicast && route.link == Some(tunnel.interface.index)
+}
+
+/// Neighbours on the tunnel that no route uses.
+fn missing(outcome: &mut Outcome, tunnel: Spot<'_>, routes: &[RouteEntry]) {
+    let known = tunnel.namespace.neighbours.get().into_iter().flatten();
+    let fixed = known.filter(|known| {
+        known.link == tunnel.interface.index
+            && known.knowledge == Knowledge::Permanent
+            && known.mac.is_some_and(|mac| mac.is_unicast())
+    });
+    for known in fixed {
+        let address = known.address;
+        // Every IPv6 device has a route for these.
+        if matches!(address, IpAddr::V6(six) if six.is_unicast_link_local())
+            || address.is_multicast()
+        {
+            continue;
+        }
+        let mut through = routes.iter().filter(|route| is_through(route, tunnel));
+        if through.any(|route| route.via == Some(address) || route.covers(address)) {
+            continue;
+        }
+        let covering = routes.iter().filter(|route| route.covers(address));
+        let other = covering.max_by_key(|route| route.prefix);
+        let text = match other {
+            None => format!("no route to {address}"),
+            Some(route) if route.kind != RouteKind::Unicast => {
+                format!("route to {address}: {} {}/{}", route.kind.name(), route.to, route.prefix)
+            }
+            Some(route) => format!("the route to {address} is {}, not through it", text(route)),
+        };
+        let finding = CHECK
+            .on(tunnel)
+            .evidence(format!("fixed neighbour {address}"), "RTM_GETNEIGH")
+            .evidence(text, "RTM_GETROUTE")
+            .cost(Cost::estimated(1.0, "all packets to the pods behind this neighbour"));
+        // Without a route of that kind, the length of the pods' network is unknown.
+        let drops = other.filter(|route| route.kind != RouteKind::Unicast && route.prefix > 0);
+        outcome.add(match drops {
+            Some(route) => {
+                let network = format!("{}/{}", route.to, route.prefix);
+                let add = format!(
+                    "ip route replace {network} via {address} dev {} onlink",
+                    quote(tunnel.name())
+                );
+                let undo = format!("ip route replace {} {network}", route.kind.name());
+                let path = tunnel.namespace.path.as_deref();
+                finding.by_hand(
+                    inside(path, &add),
+                    "this node only; the program that set the route may set it again",
+                    inside(path, &undo),
+                )
+            }
+            None => finding,
+        });
+    }
+}
+
+/// Routes that drop packets inside a network behind the tunnel.
+fn dropped(outcome: &mut Outcome, tunnel: Spot<'_>, routes: &[RouteEntry]) {
+    let drops = routes.iter().filter(|route| route.kind != RouteKind::Unicast);
+    for drop in drops {
+        let inside_of = |route: &&RouteEntry| {
+            is_through(route, tunnel)
+                && route.table == drop.table
+                && route.prefix > 0
+                && route.prefix < drop.prefix
+                && route.covers(drop.to)
+        };
+        let Some(route) = routes.iter().find(inside_of) else { continue };
+        // The node's own pods have a more specific route, or an address inside it.
+        let is_own = |other: &RouteEntry| {
+            other.kind == RouteKind::Unicast
+                && other.link != route.link
+                && other.prefix >= drop.prefix
+                && drop.covers(other.to)
+        };
+        if routes.iter().any(is_own) {
+            continue;
+        }
+        let network = format!("{}/{}", drop.to, drop.prefix);
+        let family = if drop.to.is_ipv4() { "ip" } else { "ip -6" };
+        let path = tunnel.namespace.path.as_deref();
+        let kind = drop.kind.name();
+        outcome.add(
+            CHECK
+                .on(tunnel)
+                .evidence(
+                    format!("{kind} {network} drops packets inside {}", text(route)),
+                    "RTM_GETROUTE",
+                )
+                .cost(Cost::estimated(0.9, format!("all packets to {network}")))
+                .by_hand(
+                    inside(path, &format!("{family} route del {kind} {network}")),
+                    "packets to addresses that nobody has leave by the tunnel",
+                    inside(path, &format!("{family} route add {kind} {network}")),
+                ),
+        );
+    }
+}
+
+fn text(route: &RouteEntry) -> String {
+    let network = match route.prefix {
+        0 => "default".to_owned(),
+        prefix => format!("{}/{prefix}", route.to),
+    };
+    route.via.map_or_else(|| network.clone(), |via| format!("{network} via {via}"))
+}
