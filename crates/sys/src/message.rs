@@ -41,10 +41,12 @@ pub(crate) unsafe fn send(
     // SAFETY: the caller guarantees that the memory is valid. The kernel writes only `msg_len` of
     // the headers.
     let sent = unsafe {
-        libc::sendmmsg(
+        // musl's sendmmsg is a loop of sendmsg.
+        libc::syscall(
+            libc::SYS_sendmmsg,
             socket.as_raw_fd(),
             headers.as_mut_ptr(),
-            count as libc::c_uint,
+            count,
             libc::MSG_NOSIGNAL,
         )
     };
@@ -65,12 +67,13 @@ pub(crate) unsafe fn receive(
 ) -> Result<usize, Errno> {
     // SAFETY: the caller guarantees that the memory is valid.
     let messages = unsafe {
-        libc::recvmmsg(
+        libc::syscall(
+            libc::SYS_recvmmsg,
             socket.as_raw_fd(),
             headers.as_mut_ptr(),
-            headers.len() as libc::c_uint,
-            libc::MSG_DONTWAIT as _,
-            std::ptr::null_mut(),
+            headers.len(),
+            libc::MSG_DONTWAIT,
+            std::ptr::null_mut::<libc::timespec>(),
         )
     };
     Errno::result(messages).map(|messages| messages as usize)
@@ -102,10 +105,10 @@ pub(crate) struct Value<'a>(&'a libc::cmsghdr);
 impl Value<'_> {
     fn bytes<const N: usize>(&self) -> Option<[u8; N]> {
         // SAFETY: CMSG_LEN only computes a size.
-        let wanted = unsafe { libc::CMSG_LEN(N as libc::c_uint) } as usize;
+        let wanted = unsafe { libc::CMSG_LEN(N as libc::c_uint) };
         // SAFETY: according to cmsg_len, which the kernel set, this number of bytes is present;
         // they need not be aligned.
-        (self.0.cmsg_len >= wanted)
+        (self.0.cmsg_len as usize >= wanted as usize)
             .then(|| unsafe { libc::CMSG_DATA(self.0).cast::<[u8; N]>().read_unaligned() })
     }
 

@@ -1,5 +1,8 @@
 //! Scheduling priority of threads.
 //!
+//! System calls are made directly: musl's `sched_getscheduler` and `sched_setscheduler` only
+//! return `ENOSYS`.
+//!
 //! Source: sched(7).
 
 use nix::errno::Errno;
@@ -19,21 +22,28 @@ const LEAST: libc::c_int = 1;
 /// budget.
 pub fn real_time() -> Result<()> {
     let failed = |errno| Error::new("sched_setscheduler(SCHED_RR)", "calling thread", errno);
-    // SAFETY: applies to the calling thread; nothing is passed by reference.
-    let policy = Errno::result(unsafe { libc::sched_getscheduler(0) }).map_err(failed)?;
+    let policy = Errno::result(policy()).map_err(failed)?;
     if [libc::SCHED_RR, libc::SCHED_FIFO].contains(&(policy & !libc::SCHED_RESET_ON_FORK)) {
         return Ok(());
     }
-    let parameter = libc::sched_param { sched_priority: LEAST };
+    // The kernel's `struct sched_param` is one int.
+    let parameter: libc::c_int = LEAST;
     // SAFETY: the kernel reads the parameter, which outlives the call.
     let set = unsafe {
-        libc::sched_setscheduler(
+        libc::syscall(
+            libc::SYS_sched_setscheduler,
             0,
             libc::SCHED_RR | libc::SCHED_RESET_ON_FORK,
             &raw const parameter,
         )
     };
     Errno::result(set).map(drop).map_err(failed)
+}
+
+/// Returns the scheduling policy of the calling thread with its flags, or -1.
+fn policy() -> libc::c_int {
+    // SAFETY: applies to the calling thread; nothing is passed by reference.
+    unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) as libc::c_int }
 }
 
 /// The lowest priority of setpriority(2).
@@ -81,11 +91,6 @@ pub fn give_way() -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn policy() -> libc::c_int {
-        // SAFETY: applies to the calling thread; nothing is passed by reference.
-        unsafe { libc::sched_getscheduler(0) }
-    }
 
     #[test]
     fn a_thread_and_nothing_that_it_starts() {

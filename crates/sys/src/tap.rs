@@ -265,8 +265,10 @@ impl Tap {
         let mut request = ifreq("", 0).ok_or_else(|| named(Errno::EINVAL))?;
         // SAFETY: SIOCGIFHWADDR reads and writes one `struct ifreq`; `request` is
         // one, fully initialised, exclusively borrowed, and outlives the call.
-        let done =
-            unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SIOCGIFHWADDR, &raw mut request) };
+        let done = unsafe {
+            // The type of the constant is not that of the parameter in every C library.
+            libc::ioctl(self.fd.as_raw_fd(), libc::SIOCGIFHWADDR as libc::Ioctl, &raw mut request)
+        };
         if done < 0 {
             return Err(named(Errno::last()));
         }

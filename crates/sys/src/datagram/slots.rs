@@ -219,15 +219,15 @@ impl ReceiveSlots {
         for (index, slot) in slots {
             self.vectors[index] =
                 libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: slot.len() };
-            self.headers[index].msg_hdr = libc::msghdr {
-                msg_name: (&raw mut self.names[index]).cast(),
-                msg_namelen: size_of::<Name>() as libc::socklen_t,
-                msg_iov: &raw mut self.vectors[index],
-                msg_iovlen: 1,
-                msg_control: self.controls[index].0.as_mut_ptr().cast(),
-                msg_controllen: CONTROL_BYTES as _,
-                ..empty_header().msg_hdr
-            };
+            // musl's structure has private fields between these.
+            let header = &mut self.headers[index].msg_hdr;
+            *header = empty_header().msg_hdr;
+            header.msg_name = (&raw mut self.names[index]).cast();
+            header.msg_namelen = size_of::<Name>() as libc::socklen_t;
+            header.msg_iov = &raw mut self.vectors[index];
+            header.msg_iovlen = 1;
+            header.msg_control = self.controls[index].0.as_mut_ptr().cast();
+            header.msg_controllen = CONTROL_BYTES as _;
         }
         // SAFETY: all headers have just been filled with the addresses and true lengths of separate
         // memory that `self` owns; no reference to it exists during the call.
