@@ -117,8 +117,8 @@ impl Filter {
         self
     }
 
-    /// Allows the calls that every program needs: non-executable memory, locks, returning from a
-    /// signal, exiting, and `tgkill` of its own threads, which abort uses.
+    /// Allows the calls that every program needs, with glibc or musl: non-executable memory, locks,
+    /// returning from a signal, exiting, and `tgkill` of its own threads, which abort uses.
     pub fn allow_basics(&mut self) -> &mut Filter {
         self.allow(&[
             libc::SYS_munmap,
@@ -130,6 +130,7 @@ impl Filter {
             libc::SYS_sched_yield,
             libc::SYS_clock_gettime,
             libc::SYS_clock_nanosleep,
+            libc::SYS_nanosleep,
             libc::SYS_gettid,
             libc::SYS_getpid,
             libc::SYS_sigaltstack,

@@ -157,17 +157,18 @@ const NETLINK: &[libc::c_int] = &[
 ];
 
 /// Allowed ioctls: device queries (`linux/sockios.h`), non-blocking sockets, and the terminal check
-/// of the standard library.
-const REQUESTS: &[libc::Ioctl] = &[
-    libc::FIONBIO,
-    libc::FIOCLEX,
-    libc::TCGETS,
+/// of glibc and of musl. The types of libc's constants differ between C libraries.
+const REQUESTS: &[i64] = &[
+    libc::FIONBIO as i64,
+    libc::FIOCLEX as i64,
+    libc::TCGETS as i64,
+    libc::TIOCGWINSZ as i64,
     SIOCETHTOOL,
-    libc::SIOCGIFINDEX,
-    libc::SIOCGIFHWADDR,
+    libc::SIOCGIFINDEX as i64,
+    libc::SIOCGIFHWADDR as i64,
 ];
 /// `SIOCETHTOOL` of `linux/sockios.h`.
-const SIOCETHTOOL: libc::Ioctl = 0x8946;
+const SIOCETHTOOL: i64 = 0x8946;
 /// `NS_GET_USERNS` to `NS_GET_OWNER_UID` of `linux/nsfs.h`: queries about a namespace.
 const NAMESPACES: std::ops::RangeInclusive<i64> = 0xb701..=0xb704;
 
@@ -194,6 +195,9 @@ fn reading() -> Filter {
     filter.allow_basics().allow(CALLS).kill(FATAL);
     let writing = libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
     filter.allow_if(libc::SYS_openat, &[Argument::has(2, writing.into(), 0)]);
+    // musl's open.
+    #[cfg(target_arch = "x86_64")]
+    filter.allow_if(libc::SYS_open, &[Argument::has(1, writing.into(), 0)]);
     for family in [libc::AF_INET, libc::AF_INET6] {
         for kind in [libc::SOCK_DGRAM, libc::SOCK_RAW] {
             let socket = [Argument::is(0, family.into()), Argument::has(1, 0xf, kind.into())];
@@ -205,7 +209,7 @@ fn reading() -> Filter {
             [Argument::is(0, libc::AF_NETLINK.into()), Argument::is(2, (*protocol).into())];
         filter.allow_if(libc::SYS_socket, &socket);
     }
-    for request in REQUESTS.iter().map(|request| *request as i64).chain(NAMESPACES) {
+    for request in REQUESTS.iter().copied().chain(NAMESPACES) {
         filter.allow_if(libc::SYS_ioctl, &[Argument::is(1, request)]);
     }
     for command in [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL, DUPLICATE] {

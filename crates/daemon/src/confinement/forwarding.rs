@@ -74,6 +74,8 @@ const REFUSED: &[libc::c_long] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_stat,
     #[cfg(target_arch = "x86_64")]
+    libc::SYS_lstat,
+    #[cfg(target_arch = "x86_64")]
     libc::SYS_access,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_readlink,
@@ -122,9 +124,15 @@ fn filter(sockets: &Sockets) -> Filter {
     filter.allow_if(libc::SYS_bpf, &[Argument::is(0, BPF_MAP_LOOKUP_ELEM)]);
     filter.allow_if(libc::SYS_bpf, &[Argument::is(0, BPF_LINK_DETACH)]);
     // Blocking mode of connections; the hardware address of a TAP, which its owner may change;
-    // the terminal check of the standard library.
-    for request in [libc::FIONBIO, libc::SIOCGIFHWADDR, libc::TCGETS] {
-        filter.allow_if(libc::SYS_ioctl, &[Argument::is(1, request as i64)]);
+    // the terminal check of glibc and of musl.
+    let requests = [
+        libc::FIONBIO as i64,
+        libc::SIOCGIFHWADDR as i64,
+        libc::TCGETS as i64,
+        libc::TIOCGWINSZ as i64,
+    ];
+    for request in requests {
+        filter.allow_if(libc::SYS_ioctl, &[Argument::is(1, request)]);
     }
     for command in [libc::F_GETFD, libc::F_GETFL, libc::F_SETFL] {
         filter.allow_if(libc::SYS_fcntl, &[Argument::is(1, command.into())]);
