@@ -3,8 +3,12 @@
 //! The library is opened only when an expression must be compiled, so programs without expressions
 //! do not need libpcap. Source: `pcap.h`, `pcap/bpf.h` of libpcap 1.10; the ABI is that of
 //! `libpcap.so.0.8` (Debian) and `libpcap.so.1` (other distributions).
+//!
+//! A static program cannot open a library. It runs `tcpdump -ddd` instead, which prints the
+//! compiled expression.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::process::{Command, Stdio};
 
 /// File names of the library.
 const LIBRARIES: [&CStr; 2] = [c"libpcap.so.0.8", c"libpcap.so.1"];
@@ -51,12 +55,16 @@ pub enum LibpcapError {
     /// libpcap, or a required function of it, is missing.
     #[error("libpcap cannot be used: {0} (Debian: apt install libpcap0.8)")]
     Missing(String),
+    /// A static program needs tcpdump, which cannot be run or prints something unexpected.
+    #[error("an expression needs the program tcpdump, which {0} (Debian, Fedora: install tcpdump)")]
+    Tcpdump(String),
     /// libpcap cannot compile the expression, with its reason.
     #[error("{0}")]
     Expression(String),
 }
 
-/// A compiled expression. It was created by libpcap and is therefore a valid program.
+/// A compiled expression. It was created by libpcap, or by a tcpdump that root installed, and is
+/// therefore a valid program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
     instructions: Vec<Instruction>,
@@ -140,6 +148,9 @@ impl Libpcap {
 pub fn compile(expression: &str) -> Result<Program, LibpcapError> {
     let text = CString::new(expression)
         .map_err(|_| LibpcapError::Expression("it contains a zero byte".to_owned()))?;
+    if cfg!(target_feature = "crt-static") {
+        return by_tcpdump(expression);
+    }
     let libpcap = Libpcap::open()?;
     // SAFETY: the handle is checked before use, closed once, and not used afterwards. libpcap fills
     // the program, whose instructions are copied before they are freed.
@@ -162,6 +173,42 @@ pub fn compile(expression: &str) -> Result<Program, LibpcapError> {
         (libpcap.close)(handle);
         compiled
     }
+}
+
+/// Has tcpdump compile an expression. It opens no device, because the link type is given.
+fn by_tcpdump(expression: &str) -> Result<Program, LibpcapError> {
+    let failed = |reason: String| LibpcapError::Tcpdump(reason);
+    let snap_length = SNAP_LENGTH.to_string();
+    let ended = Command::new("tcpdump")
+        .args(["-y", "EN10MB", "-s", &snap_length, "-ddd", "--", expression])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| failed(format!("cannot be run: {error}")))?;
+    if !ended.status.success() {
+        let text = String::from_utf8_lossy(&ended.stderr);
+        let text = text.trim().trim_start_matches("tcpdump: ");
+        return Err(LibpcapError::Expression(text.to_owned()));
+    }
+    let text = String::from_utf8_lossy(&ended.stdout);
+    parse(&text).ok_or_else(|| failed("prints no program".to_owned()))
+}
+
+/// Reads the output of `tcpdump -ddd`: the number of instructions, then one in each line.
+fn parse(text: &str) -> Option<Program> {
+    let mut lines = text.lines();
+    let count: usize = lines.next()?.parse().ok()?;
+    let instruction = |line: &str| {
+        let mut words = line.split_ascii_whitespace();
+        let instruction = Instruction {
+            code: words.next()?.parse().ok()?,
+            when_true: words.next()?.parse().ok()?,
+            when_false: words.next()?.parse().ok()?,
+            k: words.next()?.parse().ok()?,
+        };
+        words.next().is_none().then_some(instruction)
+    };
+    let instructions: Vec<Instruction> = lines.map(instruction).collect::<Option<_>>()?;
+    (count > 0 && instructions.len() == count).then_some(Program { instructions })
 }
 
 impl Program {
@@ -211,6 +258,28 @@ mod tests {
         assert!(!program.matches(&frame[..23], 60).unwrap());
         frame[23] = 6;
         assert!(!program.matches(&frame, 60).unwrap());
+    }
+
+    /// A static program has no libpcap.
+    #[test]
+    fn tcpdump_compiles_the_same() {
+        require!(compile("").map_err(|error| error.to_string()));
+        require!(test_support::need::tool("tcpdump"));
+        for expression in ["", "ip proto 17", "-v or host", "tcp[13] & 2 != 0", "host 10.1.0.300"] {
+            assert_eq!(by_tcpdump(expression).ok(), compile(expression).ok(), "{expression}");
+        }
+        let error = by_tcpdump("tcp port").unwrap_err();
+        assert!(matches!(&error, LibpcapError::Expression(text) if text.contains("syntax error")));
+    }
+
+    #[test]
+    fn other_output_of_tcpdump_is_no_program() {
+        let program = parse("1\n6 0 0 262144\n").unwrap();
+        let accept = Instruction { code: 6, when_true: 0, when_false: 0, k: 262_144 };
+        assert_eq!(program.instructions(), [accept]);
+        for text in ["", "0\n", "2\n6 0 0 1\n", "1\n6 0 0\n", "1\n6 0 0 1 1\n", "1\n6 256 0 1\n"] {
+            assert_eq!(parse(text), None, "{text:?}");
+        }
     }
 
     #[test]
