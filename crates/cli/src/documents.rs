@@ -14,7 +14,8 @@ mod fence;
 fn of_overlane(command: &[String]) -> Option<&[String]> {
     match command {
         [sudo, rest @ ..] if sudo == "sudo" => of_overlane(rest),
-        [program, ..] if program == "overlane" => Some(command),
+        // Without arguments, nothing is parsed.
+        [program, _, ..] if program == "overlane" => Some(command),
         _ => None,
     }
 }

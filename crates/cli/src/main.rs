@@ -67,6 +67,10 @@ fn main() -> ExitCode {
         .with_writer(move || output::Log { colour })
         .with_ansi(colour)
         .init();
+    // A new user's first command shows more than a list of verbs.
+    if std::env::args_os().len() == 1 {
+        return exit_code(verb::overview::run());
+    }
     let mut command = Arguments::command();
     let arguments = match command.try_get_matches_from_mut(std::env::args_os()) {
         Ok(matches) => Arguments::from_arg_matches(&matches),

@@ -18,6 +18,7 @@ pub mod lab_status;
 pub mod lab_up;
 pub mod measure_run;
 pub mod measure_serve;
+pub mod overview;
 pub mod probe;
 pub mod report;
 pub mod report_compare;

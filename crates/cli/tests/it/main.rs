@@ -8,6 +8,7 @@ mod files;
 mod foreign_text;
 #[path = "../common/launch.rs"]
 mod launch;
+mod overview;
 mod report;
 #[path = "../common/schema.rs"]
 mod schema;
