@@ -141,6 +141,8 @@ fn helm(set: &[&str]) -> Output {
     let mut command = Command::new("helm");
     command.args(["template", "overlane-accel"]).arg(directory("accel/chart"));
     command.args(["--namespace", "overlane", "--api-versions", "monitoring.coreos.com/v1"]);
+    // A helm built by `go install` takes Kubernetes 1.20 for the cluster's version.
+    command.args(["--kube-version", "1.31.0"]);
     for value in set {
         command.args(["--set", value]);
     }
@@ -212,6 +214,11 @@ fn values_do_what_they_say() {
         ["accel", "run", "--max-entries", "100000", "--metrics", "127.0.0.1:9473", "flannel.1"];
     assert_eq!(arguments(pod(&all)), words);
     assert_eq!(pod(&all)["volumes"][0]["emptyDir"]["medium"], "Memory");
+    let image = |set: &str| pod(&rendered(&[set]))["containers"][0]["image"].clone();
+    assert_eq!(image("image.repository=r/overlane"), "r/overlane:0.1.0");
+    let digest = format!("sha256:{}", "0a".repeat(32));
+    let named = image(&format!("image.digest={digest}"));
+    assert_eq!(named, format!("overlane@{digest}"));
     let all = rendered(&["otherNamespaces=true"]);
     assert_eq!(pod(&all)["hostPID"], true);
     let added = &pod(&all)["containers"][0]["securityContext"]["capabilities"]["add"];
@@ -232,6 +239,7 @@ fn values_that_cannot_be_are_refused() {
         ("device=-rf", "device"),
         ("device=a/b", "device"),
         ("image.repository=", "repository"),
+        ("image.digest=sha256:0", "digest"),
         ("metrics.podMonitor.enabled=true", "Prometheus does not reach 127.0.0.1"),
     ] {
         let output = helm(&[value]);
