@@ -10,8 +10,8 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::socket::sockopt::{ReceiveTimeout, ReuseAddr, SendTimeout, SocketError, TcpNoDelay};
 use nix::sys::socket::{
-    AddressFamily, Backlog, Shutdown, SockFlag, SockProtocol, SockType, SockaddrStorage, bind,
-    connect, getsockopt, listen as listen_on, setsockopt, shutdown, socket,
+    AddressFamily, Shutdown, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, connect,
+    getsockopt, setsockopt, shutdown, socket,
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 
@@ -60,8 +60,11 @@ pub fn listen(address: SocketAddr, options: &Options) -> Result<TcpListener> {
     let fd = bounded_socket(&address, options).map_err(failed)?;
     setsockopt(&fd, ReuseAddr, &true).map_err(|e| failed(("setsockopt(SO_REUSEADDR)", e)))?;
     bind(fd.as_raw_fd(), &SockaddrStorage::from(address)).map_err(|e| failed(("bind", e)))?;
-    let backlog = Backlog::new(BACKLOG).map_err(|e| failed(("listen", e)))?;
-    listen_on(&fd, backlog).map_err(|e| failed(("listen", e)))?;
+    // nix refuses more than the C library's SOMAXCONN, which is 128 in musl. The kernel's limit is
+    // net.core.somaxconn.
+    // SAFETY: takes numbers only; the descriptor is open.
+    let done = unsafe { libc::listen(fd.as_raw_fd(), BACKLOG) };
+    Errno::result(done).map_err(|e| failed(("listen", e)))?;
     Ok(TcpListener::from(fd))
 }
 
