@@ -49,9 +49,15 @@ fn object(source: &Path) -> Result<(), String> {
         Ok("big") => "bpfeb",
         _ => "bpfel",
     };
+    // The program embeds the object with its debug information. Paths of the builder in it would
+    // make two builds differ.
+    let crate_directory = env!("CARGO_MANIFEST_DIR");
+    let top = crate_directory.strip_suffix("/crates/bpf-build").unwrap_or(crate_directory);
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let output = Command::new(&clang)
-        .args(["-g", "-O2", "-Wall", "-mcpu=v3", "-target", target, "-I", INCLUDE, "-c"])
+        .args(["-g", "-O2", "-Wall", "-mcpu=v3", "-target", target, "-I", INCLUDE])
+        .arg(format!("-ffile-prefix-map={top}=/overlane"))
+        .arg("-c")
         .arg(source)
         .arg("-o")
         .arg(&object)
