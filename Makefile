@@ -15,11 +15,15 @@ AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo scripts/as-root)
 # Has cargo run what it built as root; cargo takes no empty one.
 RUNNER := $(if $(AS_ROOT),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER="$(AS_ROOT)")
 
-.PHONY: help demo build check lint test test-unit test-all bench cluster field-cases fuzz docs docs-pages schemas install clean
+.PHONY: help demo build check lint test test-unit test-all bench cluster field-cases fuzz docs docs-pages schemas install uninstall dist dist-check release clean
 
 help:
 	@echo "make demo       build, then measure every network mode of this machine (5 min beside the build)"
-	@echo "make build      the release program; make install: with man pages and completions below PREFIX"
+	@echo "make build      the release program; make install: with man pages and completions below PREFIX;"
+	@echo "                make uninstall: removes them"
+	@echo "make dist       static programs, packages and image of both architectures, below dist/ (30 min)"
+	@echo "make dist-check installs and removes each of them in clean trees of Debian; needs root"
+	@echo "make release    VERSION=X.Y.Z: both, then the tag"
 	@echo "make check      lint, licences, oldest Rust, unit tests"
 	@echo "make lint       subjects of commits, format, module circles, clippy, documentation, fuzz targets"
 	@echo "make test       every capability once; make test-unit: without root, 90 s; make test-all: nightly"
@@ -99,6 +103,30 @@ install: build
 	$(OVERLANE) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/overlane
 	$(OVERLANE) completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_overlane
 	$(OVERLANE) completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/overlane.fish
+
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/overlane \
+		$(DESTDIR)$(PREFIX)/share/man/man1/overlane.1 \
+		$(DESTDIR)$(PREFIX)/share/man/man1/overlane-*.1 \
+		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/overlane \
+		$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_overlane \
+		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/overlane.fish
+
+# Everything of a release, below dist/. ARCHS: only these architectures.
+ARCHS ?= x86_64 aarch64
+dist:
+	@scripts/setup dist
+	ARCHS="$(ARCHS)" scripts/dist/all
+
+dist-check:
+	@scripts/setup dist
+	$(AS_ROOT) scripts/dist/check
+
+# Refuses a tree with changes, a version that Cargo.toml does not have, and a changelog without it.
+release:
+	scripts/dist/releasable "$(VERSION)"
+	@$(MAKE) --no-print-directory dist dist-check
+	git tag --annotate "v$(VERSION)" --message "overlane $(VERSION)"
 
 clean:
 	cargo clean

@@ -1,5 +1,6 @@
 //! Tests that need no rights.
 
+mod dist;
 mod examples;
 mod schemas;
 mod subjects;
