@@ -1,5 +1,6 @@
 //! Parses requests in the form of named settings: `KIND[@DEVICE]=VALUE`.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use netstate::cpu::parse_list as cpus_in;
@@ -111,6 +112,15 @@ fn one(text: &str, name: &str, value: &str) -> Result<NamedSetting> {
         "mtu" => (Kind::Link(Attribute::Mtu), number(1)?),
         "gso_max_size" => (Kind::Link(Attribute::GsoMaxSize), number(0)?),
         "gso_max_segs" => (Kind::Link(Attribute::GsoMaxSegs), number(1)?),
+        // `2` for the first two CPUs, `2-3` for a range.
+        "rps" if value.contains('-') => match cpus_in(value) {
+            Some(cpus) if cpus.last().is_some_and(|last| *last <= MOST_CPU) => {
+                (Kind::Rps, value.to_owned())
+            }
+            _ => {
+                return wrong(format!("{name}={value}: expected a number or a range, such as 0-1"));
+            }
+        },
         "rps" => (Kind::Rps, number(0)?),
         "offload" => {
             let profile: Offload = value.parse().map_err(ProposalError::Wrong)?;
@@ -199,9 +209,12 @@ impl NamedSetting {
             Kind::Queues => resolver.queues(&device, &self.value),
             Kind::Link(attribute) => one(Setting::Link { device, attribute: *attribute }),
             Kind::Rps => {
-                // `one` accepted numbers only.
-                let cpus = self.value.parse().unwrap_or(u32::MAX);
-                Ok(vec![(Setting::Rps { device, queue: 0 }, mask(cpus.min(possible_cpus())))])
+                let mask = match self.value.parse::<u32>() {
+                    Ok(cpus) => mask(&(0..cpus.min(possible_cpus())).collect()),
+                    // `one` accepted numbers and lists only. The kernel refuses impossible CPUs.
+                    Err(_) => mask(&cpus_in(&self.value).unwrap_or_default()),
+                };
+                Ok(vec![(Setting::Rps { device, queue: 0 }, mask)])
             }
             Kind::Offload(profile) => resolver.profile(&device, *profile),
             Kind::Feature(feature) => resolver.features(&device, feature, &self.value),
@@ -220,12 +233,21 @@ fn possible_cpus() -> u32 {
     listed.and_then(|cpus| cpus.last().map(|last| last + 1)).unwrap_or(u32::BITS)
 }
 
-/// Returns the mask of the first CPUs, in hexadecimal words of 32 bits, highest first.
-fn mask(cpus: u32) -> String {
-    let (whole, rest) = (cpus / 32, cpus % 32);
-    let mut words = vec![format!("{:x}", (1u64 << rest) - 1)];
-    words.extend((0..whole).map(|_| "ffffffff".to_owned()));
-    words.join(",")
+/// Highest CPU number of a range; no kernel has more (`NR_CPUS`).
+const MOST_CPU: u32 = 8191;
+
+/// Returns the mask of these CPUs, in hexadecimal words of 32 bits, highest first.
+fn mask(cpus: &BTreeSet<u32>) -> String {
+    let last = cpus.last().map_or(0, |last| last / 32);
+    let word = |at: u32| {
+        let own = cpus.iter().filter(|cpu| *cpu / 32 == at);
+        own.fold(0_u32, |word, cpu| word | 1 << (cpu % 32))
+    };
+    let words = (0..=last).rev().enumerate().map(|(place, at)| match place {
+        0 => format!("{:x}", word(at)),
+        _ => format!("{:08x}", word(at)),
+    });
+    words.collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
@@ -234,10 +256,24 @@ mod tests {
 
     #[test]
     fn masks_have_a_bit_a_cpu() {
-        assert_eq!(mask(0), "0");
-        assert_eq!(mask(2), "3");
-        assert_eq!(mask(31), "7fffffff");
-        assert_eq!(mask(32), "0,ffffffff");
-        assert_eq!(mask(34), "3,ffffffff");
+        let first = |cpus: u32| mask(&(0..cpus).collect());
+        assert_eq!(first(0), "0");
+        assert_eq!(first(2), "3");
+        assert_eq!(first(31), "7fffffff");
+        assert_eq!(first(32), "ffffffff");
+        assert_eq!(first(34), "3,ffffffff");
+        assert_eq!(mask(&BTreeSet::from([1, 3])), "a");
+        assert_eq!(mask(&BTreeSet::from([32])), "1,00000000");
+    }
+
+    #[test]
+    fn rps_takes_a_number_or_a_range_of_cpus() {
+        let all = parse_list("rps=2,0-1,1-1").unwrap();
+        let values: Vec<&str> = all.iter().map(NamedSetting::value).collect();
+        assert_eq!(values, ["2", "0-1", "1-1"]);
+        for wrong in ["rps=1-0", "rps=-", "rps=a-b", "rps=0-9000", "rps=-1"] {
+            let error = parse_list(wrong).unwrap_err().to_string();
+            assert!(error.contains("a number or a range"), "{wrong}: {error}");
+        }
     }
 }
