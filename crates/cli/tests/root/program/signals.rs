@@ -58,6 +58,26 @@ fn an_interrupted_run_writes_what_it_has() {
 }
 
 #[test]
+fn a_hangup_ends_a_run_as_ctrl_c_does() {
+    require!(need::root());
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap() & 1 == 1;
+    require!(need::that(!ignored, "SIGHUP is ignored here, as under nohup"));
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("r.json");
+    let mut running = long("vxlan", &out);
+    let mark = running.mark().to_owned();
+    for _ in 0..2 {
+        running.await_next_stderr("sampling vxlan");
+    }
+    running.signal(Signal::SIGHUP);
+    running.wait().expect(130);
+    interrupted(&out);
+    nothing_left(&mark);
+}
+
+#[test]
 fn interrupted_while_it_builds() {
     require!(need::root());
     let directory = tempfile::tempdir().unwrap();
