@@ -297,10 +297,10 @@ pub struct Measuring {
     /// Seconds per sample [default: 0.5, with --quick 0.15]
     ///
     /// For `try`, the default is 0.25 if other load is steady.
-    #[arg(long, value_name = "SEC")]
+    #[arg(long, value_name = "SEC", value_parser = crate::quantity::seconds)]
     pub duration: Option<f64>,
     /// Seconds of warm-up per sample [default: 0.1, --quick 0.05]
-    #[arg(long, value_name = "SEC")]
+    #[arg(long, value_name = "SEC", value_parser = crate::quantity::seconds)]
     pub warmup: Option<f64>,
     /// Confidence level in percent, and optional goal [default: 95]
     ///
@@ -403,6 +403,8 @@ pub enum Format {
     Csv,
     /// The results file as is
     Json,
+    /// OpenMetrics, for Prometheus' textfile collector
+    Openmetrics,
 }
 
 /// `overlane lab plans`

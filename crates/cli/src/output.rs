@@ -14,6 +14,7 @@ use nix::unistd::linkat;
 use results::{Results, Status};
 
 use crate::args::{Format, Output};
+use crate::by_name::ByName;
 use crate::exit::{Exit, usage};
 
 /// Prints to standard output. Control characters are escaped, except for the program's own colours.
@@ -114,6 +115,8 @@ pub fn print_results(results: &Results, format: Format) -> anyhow::Result<()> {
         // Not escaped: lines end in \r\n, and the cells are already sanitised.
         Format::Csv => put(&report::csv(results)),
         Format::Json => print_json(results),
+        // Labels are already escaped.
+        Format::Openmetrics => put(&report::openmetrics(results)),
     }
 }
 
@@ -126,6 +129,7 @@ pub fn deliver(
     ended: Ended,
     arguments: &Output,
     destination: Option<&Destination>,
+    by_name: &ByName,
 ) -> anyhow::Result<Exit> {
     let written = match destination {
         Some(destination) => destination.write(&(serde_json::to_string_pretty(results)? + "\n")),
@@ -137,7 +141,9 @@ pub fn deliver(
     let mut trials = results.faults.iter().flat_map(|fault| &fault.trials);
     let failed = results.cells.iter().any(|cell| cell.status == Status::Failed)
         || results.modes.iter().any(|mode| mode.status == Status::Failed)
-        || trials.any(|trial| trial.cost.is_none());
+        || trials.any(|trial| trial.cost.is_none())
+        || !results.complete
+        || by_name.is_lacking(results);
     Ok(match ended {
         Ended::Interrupted => Exit::Interrupted,
         Ended::Failed => Exit::Partly,
@@ -149,9 +155,20 @@ pub fn deliver(
 /// Returns the style of standard output. Colour is used only on a terminal.
 pub fn style() -> report::Style {
     let colour = std::io::stdout().is_terminal() && colour_is_wanted();
-    // Tables need at least 80 columns.
-    let width = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-    report::Style { colour, width: width.unwrap_or(80).max(80) }
+    let columns = || std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    // Tables need at least 60 columns.
+    let width = columns().or_else(terminal_columns).unwrap_or(80).max(60);
+    report::Style { colour, width }
+}
+
+/// Returns the width of the terminal that standard output is; `None` for a file or a pipe.
+fn terminal_columns() -> Option<usize> {
+    if !std::io::stdout().is_terminal() {
+        return None;
+    }
+    let (columns, _) = ratatui::crossterm::terminal::size().ok()?;
+    // A serial console reports 0.
+    Some(usize::from(columns)).filter(|columns| *columns > 0)
 }
 
 /// Returns false if `NO_COLOR` is set (no-color.org).

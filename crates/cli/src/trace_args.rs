@@ -33,7 +33,7 @@ pub struct Trace {
     #[arg(long, requires = "drops_only")]
     pub all_drops: bool,
     /// Report only packets that took longer than TIME, first to last step
-    #[arg(long, value_name = "TIME", conflicts_with = "drops_only")]
+    #[arg(long, value_name = "TIME", conflicts_with = "drops_only", value_parser = crate::quantity::duration)]
     pub slower_than: Option<humantime::Duration>,
     /// Trace a random 1 in N packets [default: every packet]
     ///
@@ -44,7 +44,7 @@ pub struct Trace {
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
     /// Stop after TIME
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = crate::quantity::duration)]
     pub duration: Option<humantime::Duration>,
     /// At the end, run the `doctor` checks that explain the reported drops
     #[arg(long, conflicts_with = "json")]

@@ -30,7 +30,7 @@ pub struct Watch {
     #[command(flatten)]
     pub filter: PacketFilter,
     /// Length of an interval
-    #[arg(long, value_name = "TIME", default_value = "1s")]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = crate::quantity::duration)]
     pub interval: humantime::Duration,
     /// Print one interval and exit
     #[arg(long, conflicts_with = "count")]

@@ -15,6 +15,41 @@ use super::{EngineError, Stage};
 /// Appended to the error if a connection ends before the first answer.
 const PROXY_HINT: &str = ": it was accepted first, as by a proxy that cannot reach its server";
 
+/// A wait for progress.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Waiting {
+    since: Instant,
+    /// Progress of the end's flows in the middle of the time limit.
+    progress: Option<u64>,
+}
+
+impl Waiting {
+    pub(super) fn since(since: Instant) -> Waiting {
+        Waiting { since, progress: None }
+    }
+
+    /// Fails after the load's limit. Once there is traffic, a flow may wait for as long as another
+    /// flow of this end makes progress: a starved flow is a result.
+    pub(super) fn check(&mut self, flow: &Flow<'_>) -> Result<(), EngineError> {
+        let waited = self.since.elapsed();
+        let limit = flow.load.setup_limit;
+        if waited < limit / 2 {
+            return Ok(());
+        }
+        // Counting all flows takes time, so it is done late.
+        let then = *self.progress.get_or_insert_with(|| flow.progress());
+        if waited < limit {
+            return Ok(());
+        }
+        if flow.stage() != Stage::Hello && then != flow.progress() {
+            *self = Waiting::since(Instant::now());
+            return Ok(());
+        }
+        let (flow, end, stage) = (flow.index, flow.end, flow.stage());
+        Err(EngineError::Stalled { flow, end, waited, stage })
+    }
+}
+
 impl Flow<'_> {
     /// Connects to the target. Transactions set `TCP_NODELAY`: Nagle's algorithm would delay the
     /// second segment of a request.
@@ -111,22 +146,23 @@ impl Flow<'_> {
         }
     }
 
-    /// Continues a wait, unless the load is over or the flow has made no progress for too long.
-    /// `since` is `None` at the first tick of a wait.
-    pub fn keep_waiting(&self, since: &mut Option<Instant>) -> Result<(), EngineError> {
+    /// Continues a wait, unless the load is over or the path has made no progress for too long.
+    /// `waiting` is `None` at the first tick of a wait.
+    pub fn keep_waiting(&self, waiting: &mut Option<Waiting>) -> Result<(), EngineError> {
         // Not a failure of the path: the load is over.
         if self.control.is_done() {
             return Err(EngineError::Stopped);
         }
-        let since = *since.get_or_insert_with(Instant::now);
-        if since.elapsed() < self.load.setup_limit {
-            return Ok(());
-        }
-        Err(EngineError::Stalled {
-            flow: self.index,
-            end: self.end,
-            waited: since.elapsed(),
-            stage: self.stage(),
+        waiting.get_or_insert_with(|| Waiting::since(Instant::now())).check(self)
+    }
+
+    /// Returns a count that changes while any flow of this end makes progress.
+    fn progress(&self) -> u64 {
+        // The kernel accepts datagrams whether or not they arrive.
+        let sent_counts = self.load.workload.is_tcp();
+        self.control.tallies.iter().fold(0, |sum: u64, tally| {
+            let sent = if sent_counts { tally.sent.get() } else { 0 };
+            sum.wrapping_add(tally.units.get()).wrapping_add(tally.bytes.get()).wrapping_add(sent)
         })
     }
 }

@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use results::TcpState;
+use results::stats::median;
 use sys::netns::NetNs;
 
 use super::control::{Control, FlowCount, Phase, TICK};
@@ -190,9 +192,24 @@ impl Endpoint {
         let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         streams
             .iter()
-            .filter_map(|stream| sys::tcp::retransmitted_segments(stream).ok())
-            .map(u64::from)
+            .filter_map(|stream| sys::tcp::state(stream).ok())
+            .map(|state| u64::from(state.retransmitted))
             .sum()
+    }
+
+    /// Returns the state of the open connections, medians over them; `None` without any.
+    pub fn tcp_state(&self) -> Option<TcpState> {
+        let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let states: Vec<_> = streams.iter().filter_map(|s| sys::tcp::state(s).ok()).collect();
+        let of = |figure: fn(&sys::tcp::State) -> u32| {
+            median(&states.iter().map(|state| f64::from(figure(state))).collect::<Vec<_>>())
+        };
+        Some(TcpState {
+            // All connections of a load have the namespace's default.
+            congestion_control: sys::tcp::congestion_control(streams.first()?).ok()?,
+            rtt_us: of(|state| state.rtt_us)?,
+            cwnd: of(|state| state.cwnd)?,
+        })
     }
 
     /// Ends the threads and returns their reports by flow.

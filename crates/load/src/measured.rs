@@ -6,7 +6,7 @@ use std::fmt;
 use hdrhistogram::Histogram;
 
 use super::Workload;
-use results::{Bin, Pace, Unit};
+use results::{Bin, FlowShares, Pace, TcpState, Unit};
 
 /// Result of a load over the measured interval.
 #[derive(Clone)]
@@ -45,6 +45,8 @@ pub struct Measured {
     /// Segments retransmitted by the client's kernel within the interval, over all flows
     /// (`TCP_INFO`). Not for `tcp_crr`, whose connections no longer exist.
     pub tcp_retransmits: Option<u64>,
+    /// State of the client's connections at the end of the interval, if it sends.
+    pub tcp: Option<TcpState>,
     /// Errors of the kernel that did not end the load: counts by errno name and system call
     /// (`EAGAIN sendmmsg`).
     pub socket_errors: BTreeMap<String, u64>,
@@ -71,6 +73,7 @@ impl fmt::Debug for Measured {
             .field("histogram", &counted)
             .field("pace", &self.pace)
             .field("tcp_retransmits", &self.tcp_retransmits)
+            .field("tcp", &self.tcp)
             .field("socket_errors", &self.socket_errors)
             .field("flows", &self.flows)
             .field("notes", &self.notes)
@@ -86,6 +89,16 @@ impl Measured {
             Unit::Bits => self.bits_per_s(),
             _ => self.units as f64 / self.seconds,
         }
+    }
+
+    /// Returns the rates of the flows in the unit of [`rate`](Measured::rate); `None` for a single
+    /// flow.
+    pub fn flow_shares(&self) -> Option<FlowShares> {
+        let rates = self.flows.iter().map(|flow| match self.workload.unit() {
+            Unit::Bits => flow.payload_bytes as f64 * 8.0 / self.seconds,
+            _ => flow.units as f64 / self.seconds,
+        });
+        FlowShares::of(&rates.collect::<Vec<_>>())
     }
 
     /// Payload at the receiver, bits/s.

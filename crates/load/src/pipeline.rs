@@ -24,6 +24,7 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 use sys::errno::Errno;
 
+use super::connection::Waiting;
 use super::control::{Phase, TICK};
 use super::flow::{Flow, FlowReport, latency_histogram};
 use super::pace::late_histogram;
@@ -96,7 +97,7 @@ fn send_and_receive(
     let spin =
         if schedule.is_some() && flow.load.has_cpus_to_itself() { SPIN } else { Duration::ZERO };
     // Start of the current silence while requests are unanswered.
-    let mut silent_since: Option<Instant> = None;
+    let mut silence: Option<Waiting> = None;
     let mut held = false;
     loop {
         let now = Instant::now();
@@ -124,7 +125,7 @@ fn send_and_receive(
                 break;
             }
             flow.tally().sent.add(1);
-            silent_since.get_or_insert(now);
+            silence.get_or_insert(Waiting::since(now));
             sent += 1;
             held = false;
             if let Some(schedule) = &mut schedule {
@@ -145,7 +146,7 @@ fn send_and_receive(
             };
             let until = earliest(until, pipe.deadline());
             if !wait(flow, pipe.fd(), until, spin, !writable)? {
-                check_silence(flow, silent_since)?;
+                check_silence(flow, &mut silence)?;
                 book.settle(flow, pipe, schedule.as_ref());
                 continue;
             }
@@ -159,7 +160,7 @@ fn send_and_receive(
                 book.answered(request, *arrived.get_or_insert_with(Instant::now));
             })?;
             if answers > 0 {
-                silent_since = None;
+                silence = None;
                 flow.tally().units.add(answers);
             }
             rounds += 1;
@@ -169,7 +170,7 @@ fn send_and_receive(
             }
         }
         book.settle(flow, pipe, schedule.as_ref());
-        check_silence(flow, silent_since)?;
+        check_silence(flow, &mut silence)?;
     }
 }
 
@@ -206,13 +207,11 @@ fn wait(
 }
 
 /// Fails a flow that has received nothing for too long: it is broken, not slow.
-fn check_silence(flow: &Flow<'_>, since: Option<Instant>) -> Result<(), EngineError> {
-    let Some(since) = since else { return Ok(()) };
-    let waited = since.elapsed();
-    if waited < flow.load.setup_limit || flow.control.is_done() {
-        return Ok(());
+fn check_silence(flow: &Flow<'_>, silence: &mut Option<Waiting>) -> Result<(), EngineError> {
+    match silence {
+        Some(silence) if !flow.control.is_done() => silence.check(flow),
+        _ => Ok(()),
     }
-    Err(EngineError::Stalled { flow: flow.index, end: flow.end, waited, stage: flow.stage() })
 }
 
 /// Record of the requests of the measured interval.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use results::workload::Pattern;
-use results::{Direction, Unit};
+use results::{Direction, TcpState, Unit};
 
 use super::control::{FlowCount, Phase};
 use super::endpoint::Endpoint;
@@ -104,24 +104,33 @@ impl Progress {
         Progress { flows: vec![None; flows], limit: load.setup_limit }
     }
 
-    /// Returns the first flow without progress for too long, and for how long.
+    /// Returns the first flow without progress for too long, and for how long, if no other flow
+    /// makes progress either.
     fn stalled(&mut self, client: &Endpoint) -> Option<(u32, Duration)> {
         if self.flows.is_empty() {
             return None;
         }
         let now = Instant::now();
+        let mut stalled = None;
+        let mut moving = false;
         for (i, (seen, count)) in self.flows.iter_mut().zip(client.counts()).enumerate() {
             match seen {
                 Some((units, since)) if *units == count.units => {
                     let waited = now - *since;
                     if waited >= self.limit {
-                        return Some((flow_number(i), waited));
+                        stalled.get_or_insert((flow_number(i), waited));
+                    } else {
+                        moving = true;
                     }
                 }
-                _ => *seen = Some((count.units, now)),
+                _ => {
+                    *seen = Some((count.units, now));
+                    moving = true;
+                }
             }
         }
-        None
+        // A starved flow is a result.
+        stalled.filter(|_| !moving)
     }
 }
 
@@ -131,6 +140,8 @@ struct Counts {
     client: Counted,
     server: Counted,
     retransmitted: u64,
+    /// State of the client's connections.
+    tcp: Option<TcpState>,
 }
 
 impl Counts {
@@ -197,13 +208,15 @@ impl Run<'_> {
             client: self.client.counted(),
             server,
             retransmitted: self.client.retransmitted_segments(),
+            tcp: None,
         };
         self.sleep_until(Instant::now() + self.load.duration)?;
         let server = self.server.counts()?;
         let client = self.client.counted();
         self.client.turn_to(Phase::Closing);
         let retransmitted = self.client.retransmitted_segments();
-        let end = Counts { client, server, retransmitted };
+        let tcp = self.client.tcp_state();
+        let end = Counts { client, server, retransmitted, tcp };
         self.server.turn_to(Phase::Closing)?;
         watch.end();
         if self.load.is_pipelined() {
@@ -211,19 +224,19 @@ impl Run<'_> {
             self.wait(Stage::Closing, |run| Ok(run.client.not_yet_at(Phase::Closing)))?;
             return Ok(Taken { before: begin.clone(), begin, end, drained: None });
         }
-        // Detect a path that broke during the interval: every flow must still make progress. The
-        // flow's own limit expires first, with the better reason.
+        // Detect a path that broke during the interval: it must still make progress. One flow is
+        // enough, because a starved flow is a result. The flow's own limit expires first, with the
+        // better reason.
         self.wait(Stage::Closing, |run| {
             let (now, then) = match run.load.workload.is_counted_by_client() {
                 true => (run.client.counts(), &end.client.flows),
                 false => (run.server.counts()?.flows, &end.server.flows),
             };
             // Compare received units: sending alone proves nothing.
-            let still = now
-                .iter()
-                .zip(then)
-                .position(|(now, then)| (now.units, now.bytes) == (then.units, then.bytes));
-            Ok(still.map(flow_number))
+            let moves = |now: &FlowCount, then: &FlowCount| {
+                (now.units, now.bytes) != (then.units, then.bytes)
+            };
+            Ok((!now.iter().zip(then).any(|(now, then)| moves(now, then))).then_some(0))
         })?;
         Ok(Taken { before: begin.clone(), begin, end, drained: None })
     }
@@ -271,6 +284,7 @@ impl Run<'_> {
             server: self.server.counts()?,
             client: self.client.counted(),
             retransmitted: self.client.retransmitted_segments(),
+            tcp: None,
         })
     }
 
@@ -455,6 +469,11 @@ impl Run<'_> {
                 && load.workload.pattern() != Pattern::Connections
                 && load.workload.direction() == Direction::Forward)
                 .then(|| end.retransmitted.saturating_sub(begin.retransmitted)),
+            // Of a receiver they say nothing about the path.
+            tcp: end.tcp.clone().filter(|_| {
+                load.workload.direction() == Direction::Forward
+                    && load.workload.pattern() != Pattern::Connections
+            }),
             socket_errors,
             flows,
             notes,

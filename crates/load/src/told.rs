@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use results::Pace;
+use results::{Pace, TcpState};
 use serde::{Deserialize, Serialize};
 
 use super::flow::latency_histogram;
@@ -114,6 +114,8 @@ pub struct MeasuredTold {
     histogram: Option<Vec<(u64, u64)>>,
     pace: Option<Pace>,
     tcp_retransmits: Option<u64>,
+    #[serde(default)]
+    tcp: Option<TcpState>,
     socket_errors: BTreeMap<String, u64>,
     flows: Vec<FlowTold>,
     notes: Vec<String>,
@@ -147,6 +149,7 @@ impl MeasuredTold {
             histogram,
             pace,
             tcp_retransmits,
+            tcp,
             socket_errors,
             flows,
             notes,
@@ -173,6 +176,7 @@ impl MeasuredTold {
             }),
             pace: *pace,
             tcp_retransmits: *tcp_retransmits,
+            tcp: tcp.clone(),
             socket_errors: socket_errors.clone(),
             flows: flows.iter().map(flow).collect(),
             notes: notes.clone(),
@@ -228,6 +232,7 @@ impl MeasuredTold {
             histogram,
             pace: self.pace,
             tcp_retransmits: self.tcp_retransmits,
+            tcp: self.tcp,
             socket_errors: self.socket_errors,
             flows: self.flows.into_iter().map(flow).collect(),
             notes: self.notes,
@@ -271,6 +276,7 @@ mod tests {
             histogram: Some(histogram),
             pace: None,
             tcp_retransmits: Some(1),
+            tcp: Some(TcpState { congestion_control: "bbr".into(), rtt_us: 90.0, cwnd: 10.0 }),
             socket_errors: [("EAGAIN sendmmsg".to_owned(), 2)].into(),
             flows: vec![FlowMeasured { units: 10_000, ..FlowMeasured::default() }],
             notes: vec!["slow".to_owned()],

@@ -226,6 +226,7 @@ mod tests {
             histogram: None,
             pace: None,
             tcp_retransmits: None,
+            tcp: None,
             socket_errors: BTreeMap::new(),
             flows: Vec::new(),
             notes: Vec::new(),

@@ -15,7 +15,7 @@ use crate::plan::{Plan, PlannedCell};
 use crate::probes::{Probes, Reading};
 use crate::remote::message::Observed as Peer;
 use crate::remote::{self, PeerSample, Remote};
-use crate::sampler::{Machine, MachineSample, MachineSnapshot, loss, service_demand};
+use crate::sampler::{Attributed, Machine, MachineSample, MachineSnapshot, loss, service_demand};
 use crate::void::void;
 use load::ask::{Engine, Task};
 use load::driver::{self, DriverError, Moved, ToolReport};
@@ -171,7 +171,7 @@ pub(crate) struct Taker<'a> {
 impl Taker<'_> {
     /// Runs a load once.
     fn run(&mut self, load: &Load) -> Result<(Measured, Sample), Failed> {
-        let Taker { plan, subject, probes, machine, stop, .. } = *self;
+        let Taker { subject, probes, machine, stop, .. } = *self;
         let broken = |reason: String| Failed::Broken(Box::new(void(reason)));
         let mut counted = Counted {
             machine,
@@ -230,7 +230,7 @@ impl Taker<'_> {
             Some(report) => report.moved,
             None => Moved { units: measured.units, payload_bytes: measured.payload_bytes },
         };
-        let mut sample = filled(plan, subject, &measured, &moved, &observed, &cpu, peer);
+        let mut sample = filled(subject, &measured, &moved, &observed, &cpu, peer);
         sample.guests = guests;
         if let Some(ToolReport { version, command, figures, .. }) = tool {
             // Keep the first command line: later ones differ only in their ports.
@@ -242,7 +242,6 @@ impl Taker<'_> {
 }
 
 fn filled(
-    plan: &Plan,
     subject: &PathUnderTest,
     measured: &Measured,
     moved: &Moved,
@@ -259,6 +258,11 @@ fn filled(
     let invalid_reason = proof.as_ref().err().cloned().or(changed);
     let ends = subject.ends();
     let at_ends = || observed.namespaces.iter().filter(|n| ends.contains(&n.label.as_str()));
+    let (service_demand, service_demand_reason) =
+        match demand(subject, measured, moved, machine, peer.as_ref()) {
+            Ok(demand) => (demand, None),
+            Err(reason) => (None, Some(reason)),
+        };
     let mut udp_errors = std::collections::BTreeMap::new();
     for namespace in at_ends() {
         for (name, count) in namespace.udp_errors() {
@@ -273,25 +277,10 @@ fn filled(
         seconds: measured.seconds,
         bits_per_s: measured.bits_per_s(),
         units: measured.units,
-        service_demand: match &subject.server {
-            ServerEnd::Here { .. } => service_demand(
-                &machine.cpu,
-                plan.idle_load,
-                machine.seconds,
-                machine.cpus,
-                measured.workload,
-                moved.units,
-                moved.payload_bytes,
-            ),
-            // The load goes on while counters are read. The guests' CPU time is QEMU's, and thus
-            // included in this machine's.
-            ServerEnd::Away(_) | ServerEnd::Guests(_) => remote::service_demand(
-                machine,
-                plan.idle_load,
-                peer.as_ref(),
-                &remote::Work::of(measured),
-            ),
-        },
+        flow_shares: measured.flow_shares(),
+        tcp: measured.tcp.clone(),
+        service_demand,
+        service_demand_reason,
         cpu: machine.cpu,
         peer_cpu: peer.as_ref().map(|peer| peer.machine.cpu),
         disturbance: Some(machine.disturbance),
@@ -307,6 +296,30 @@ fn filled(
         conntrack_entries: observed.namespaces.iter().filter_map(|n| n.conntrack_entries).sum(),
         hops,
         ..Sample::default()
+    }
+}
+
+/// Returns the CPU time of the load per unit of work.
+///
+/// # Errors
+/// The reason why the load's part of the CPU time is unknown.
+fn demand(
+    subject: &PathUnderTest,
+    measured: &Measured,
+    moved: &Moved,
+    machine: &MachineSample,
+    peer: Option<&PeerSample>,
+) -> Result<Option<f64>, String> {
+    match (&subject.server, &machine.attributed) {
+        (ServerEnd::Here { .. }, Attributed::Load(cpu)) => {
+            Ok(service_demand(*cpu, measured.workload, moved.units, moved.payload_bytes))
+        }
+        (ServerEnd::Here { .. }, Attributed::Unknown(reason)) => Err(reason.clone()),
+        // The load goes on while counters are read. The guests' CPU time is QEMU's, and thus
+        // included in this machine's.
+        (ServerEnd::Away(_) | ServerEnd::Guests(_), _) => {
+            remote::service_demand(machine, peer, &remote::Work::of(measured))
+        }
     }
 }
 

@@ -8,8 +8,8 @@ use crate::sampler::loss;
 use load::Workload;
 use results::stats::{median, trend};
 use results::{
-    Cell, DropGoal, DropPoint, HopRecord, Interval, Latency, Offered, Pace, Role, Sample,
-    ServiceDemand, Status,
+    Cell, DropGoal, DropPoint, FlowShares, HopRecord, Interval, Latency, Offered, Pace, Role,
+    Sample, ServiceDemand, Status, TcpState,
 };
 
 /// Returns the entry of a cell. `interval` computes a confidence interval of ratios.
@@ -29,8 +29,11 @@ pub(crate) fn cell(
         let values: Vec<f64> = samples.iter().filter(|s| s.valid).filter_map(figure).collect();
         interval(&values)
     };
-    let service_demand =
-        median_of(&samples, |sample| sample.service_demand).map(|value| ServiceDemand {
+    let service_demand_reason = unattributed(&samples);
+    let service_demand = median_of(&samples, |sample| sample.service_demand)
+        // The rest of the samples would be a selection by their other load.
+        .filter(|_| service_demand_reason.is_none())
+        .map(|value| ServiceDemand {
             value,
             unit: workload.service_demand_unit(),
             ratio: ratios(|sample| sample.service_demand_ratio),
@@ -55,7 +58,10 @@ pub(crate) fn cell(
         median: median_of(&samples, |sample| Some(sample.value)),
         // The baseline's ratio to itself is always 1.
         ratio: if planned.role == Role::Baseline { None } else { ratios(|sample| sample.ratio) },
+        flow_shares: flow_shares(&samples),
+        tcp: tcp(&samples),
         service_demand,
+        service_demand_reason,
         latency_us: latency(&samples),
         histogram: load::merge_bins(
             samples.iter().filter(|s| s.valid).map(|s| s.histogram.as_slice()),
@@ -106,6 +112,29 @@ fn drop_point(samples: &[Sample]) -> Option<DropPoint> {
         trials: points.iter().map(|point| point.trials).sum(),
         void_trials: points.iter().map(|point| point.void_trials).sum(),
         generator_limit: median_of(samples, |sample| sample.drop_point.as_ref()?.generator_limit),
+    })
+}
+
+fn tcp(samples: &[Sample]) -> Option<TcpState> {
+    let of =
+        |figure: fn(&TcpState) -> f64| median_of(samples, |sample| sample.tcp.as_ref().map(figure));
+    let last = samples.iter().filter(|sample| sample.valid).rev().find_map(|s| s.tcp.as_ref())?;
+    Some(TcpState {
+        congestion_control: last.congestion_control.clone(),
+        rtt_us: of(|tcp| tcp.rtt_us)?,
+        cwnd: of(|tcp| tcp.cwnd)?,
+    })
+}
+
+fn flow_shares(samples: &[Sample]) -> Option<FlowShares> {
+    let of = |figure: fn(&FlowShares) -> f64| {
+        median_of(samples, |sample| sample.flow_shares.as_ref().map(figure))
+    };
+    Some(FlowShares {
+        least: of(|shares| shares.least)?,
+        median: of(|shares| shares.median)?,
+        most: of(|shares| shares.most)?,
+        jain: of(|shares| shares.jain)?,
     })
 }
 
@@ -160,6 +189,15 @@ fn drift(samples: &[Sample], role: Role) -> Option<String> {
         let of = if role == Role::Baseline { "value" } else { "ratio" };
         format!("{of}: {found}")
     })
+}
+
+/// Returns the reason of a sample in the middle of the run if the CPU time of most valid samples is
+/// not attributed.
+fn unattributed(samples: &[Sample]) -> Option<String> {
+    let valid = samples.iter().filter(|sample| sample.valid);
+    let reasons: Vec<&String> =
+        valid.clone().filter_map(|sample| sample.service_demand_reason.as_ref()).collect();
+    (reasons.len() * 2 > valid.count()).then(|| (*reasons[reasons.len() / 2]).clone())
 }
 
 /// Returns the median of a figure over the valid samples.

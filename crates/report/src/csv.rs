@@ -5,12 +5,13 @@ use std::collections::HashSet;
 
 use results::{Cell, DropGoal, DropPoint, Interval, Latency, Pace, Results, Role, Status};
 
+use crate::retransmits::retransmits;
 use crate::skb;
 
 /// The columns. Ratios are to the baseline of the same block; `*_low` and
 /// `*_high` are the ends of the interval at `confidence`. Sizes are bytes,
 /// latencies microseconds, `started` RFC 3339.
-const HEADER: [&str; 64] = [
+const HEADER: [&str; 73] = [
     "mode",
     "role",
     "offload",
@@ -40,6 +41,7 @@ const HEADER: [&str; 64] = [
     "service_demand_ratio",
     "service_demand_ratio_low",
     "service_demand_ratio_high",
+    "service_demand_reason",
     "latency_p50_us",
     "latency_p90_us",
     "latency_p99_us",
@@ -52,6 +54,14 @@ const HEADER: [&str; 64] = [
     "lost_unattributed",
     "smallest_mean_skb_bytes",
     "hop_drops",
+    "tcp_retransmits",
+    "congestion_control",
+    "tcp_rtt_us",
+    "tcp_cwnd",
+    "flow_least",
+    "flow_median",
+    "flow_most",
+    "flow_jain",
     "intended_per_s",
     "sent_per_s",
     "late_p50_us",
@@ -82,7 +92,8 @@ const HEADER: [&str; 64] = [
 ///
 /// `smallest_mean_skb_bytes` is the smallest mean skb of any device or stage from client to server
 /// (layer 3): at most the MTU if GSO packets were cut. `hop_drops` is the median per sample, all
-/// hops together.
+/// hops together. `tcp_retransmits` is the median per sample, both ends together. `tcp_cwnd` is in segments,
+/// `flow_*` are in the workload's rate unit.
 pub fn csv(results: &Results) -> String {
     let mut out = HEADER.join(",") + "\r\n";
     let machine = run_fields(results);
@@ -156,6 +167,7 @@ fn cell_fields(cell: &Cell) -> Vec<String> {
     fields.push(number(demand.map(|demand| demand.value)));
     fields.push(demand.map(|demand| demand.unit.to_string()).unwrap_or_default());
     fields.extend(ends(demand.and_then(|demand| demand.ratio.as_ref())));
+    fields.push(cell.service_demand_reason.clone().unwrap_or_default());
     let latency = |pick: fn(Latency) -> f64| number(cell.latency_us.map(pick));
     fields.extend([
         latency(|l| l.p50),
@@ -173,6 +185,20 @@ fn cell_fields(cell: &Cell) -> Vec<String> {
         loss.map(|loss| loss.unattributed.to_string()).unwrap_or_default(),
         number(skb::smallest(cell)),
         cell.hops.iter().map(|hop| hop.drops).fold(0, u64::saturating_add).to_string(),
+        number(retransmits(cell)),
+    ]);
+    let tcp = cell.tcp.as_ref();
+    fields.extend([
+        tcp.map(|tcp| tcp.congestion_control.clone()).unwrap_or_default(),
+        number(tcp.map(|tcp| tcp.rtt_us)),
+        number(tcp.map(|tcp| tcp.cwnd)),
+    ]);
+    let shares = cell.flow_shares.as_ref();
+    fields.extend([
+        number(shares.map(|shares| shares.least)),
+        number(shares.map(|shares| shares.median)),
+        number(shares.map(|shares| shares.most)),
+        number(shares.map(|shares| shares.jain)),
     ]);
     fields.extend(schedule(cell.pace.as_ref()));
     fields.extend(drop_point(cell.drop_point.as_ref()));

@@ -9,8 +9,9 @@ use results::{Bin, Cell, DropGoal, Results, Role, Status, Task, Unit};
 
 use crate::gain::gain;
 use crate::panel::{Panel, name};
+use crate::retransmits::retransmits;
 use crate::style::plain;
-use crate::unit::{Scale, percent, ratio, three_digits};
+use crate::unit::{Scale, of_interval, percent, range, three_digits};
 use crate::work::Work;
 
 /// A table of text, its rows in named groups.
@@ -28,7 +29,7 @@ pub(crate) struct Detail {
 
 /// Returns the tables below a panel.
 pub(crate) fn details(panel: &Panel<'_>) -> Vec<Detail> {
-    [latency(panel), schedule(panel), drop_point(panel), lost(panel)]
+    [tcp(panel), flows(panel), latency(panel), schedule(panel), drop_point(panel), lost(panel)]
         .into_iter()
         .flatten()
         .collect()
@@ -92,6 +93,34 @@ pub(crate) fn quantile(bins: &[Bin], p: f64) -> Option<f64> {
             seen as f64 >= wanted
         })
         .map(|bin| bin.us)
+}
+
+/// Returns the state of the client's connections.
+fn tcp(panel: &Panel<'_>) -> Option<Detail> {
+    let heads = ["control", "RTT µs", "cwnd", "retransmits"].map(String::from);
+    table(panel, "TCP at the client, end of a sample, median over samples", &heads, |cell| {
+        let tcp = cell.tcp.as_ref()?;
+        Some(vec![
+            plain(&tcp.congestion_control),
+            three_digits(tcp.rtt_us),
+            three_digits(tcp.cwnd),
+            retransmits(cell).map_or(String::new(), three_digits),
+        ])
+    })
+}
+
+/// Returns the rates of the flows, whose unit is that of the workload even at a given load.
+fn flows(panel: &Panel<'_>) -> Option<Detail> {
+    let shares = panel.cells().filter_map(|cell| cell.flow_shares);
+    let largest = shares.map(|shares| shares.most).fold(0.0, f64::max);
+    let scale = Scale::new(panel.first().workload.workload().unit(), largest);
+    let heads = ["least", "median", "most", "Jain's index"].map(String::from);
+    let title = format!("rates of single flows, {}, median over samples", scale.label);
+    table(panel, &title, &heads, |cell| {
+        let shares = cell.flow_shares?;
+        let rates = [shares.least, shares.median, shares.most].map(|rate| scale.number(rate));
+        Some(rates.into_iter().chain([format!("{:.2}", shares.jain)]).collect())
+    })
 }
 
 fn schedule(panel: &Panel<'_>) -> Option<Detail> {
@@ -242,10 +271,8 @@ fn steps_of(results: &Results, work: Work<'_>) -> Option<Detail> {
                 vec![
                     cell.setting.as_deref().map_or("as found".to_string(), plain),
                     cell.median.map(|median| scale.number(median)).unwrap_or_default(),
-                    change.map(|change| ratio(change.median)).unwrap_or_default(),
-                    change
-                        .map(|change| format!("{} – {}", ratio(change.low), ratio(change.high)))
-                        .unwrap_or_default(),
+                    change.as_ref().map(of_interval).unwrap_or_default(),
+                    change.as_ref().map(range).unwrap_or_default(),
                 ]
             });
             (format!("{}, offload {}", plain(mode), plain(offload)), rows.collect::<Vec<_>>())

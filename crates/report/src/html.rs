@@ -12,9 +12,10 @@ use crate::machine::machine_line;
 use crate::page::{cards, charts, list, page};
 use crate::panel::{name, panels};
 use crate::remark::{missing, notes, warnings};
+use crate::retransmits::retransmits;
 use crate::style::plain;
 use crate::summary::summary;
-use crate::unit::{bytes, percent, ratio, three_digits, with_unit};
+use crate::unit::{bytes, cpu_ratio, of_interval, percent, range, ratio, three_digits, with_unit};
 use crate::work::Work;
 
 /// Renders results as one page with charts and every sample. The page loads and runs nothing.
@@ -85,7 +86,8 @@ fn tables(results: &Results) -> Markup {
                         thead { tr {
                             th { "offload" } th { "mode" } th.n { (panel.scale().label) }
                             th.n { "ratio" } th.n { "interval" } th.n { "CPU" }
-                            th.n { "p50 µs" } th.n { "p99 µs" } th.n { "loss" }
+                            th.n { "p50 µs" } th.n { "p99 µs" } th.n { "retransmits" }
+                            th.n { "loss" }
                         } }
                         tbody { @for cell in panel.cells() { (row(panel, cell)) } }
                     } }
@@ -100,17 +102,17 @@ fn tables(results: &Results) -> Markup {
 }
 
 fn row(panel: &crate::panel::Panel<'_>, cell: &Cell) -> Markup {
-    let demand = cell.service_demand.as_ref().and_then(|demand| demand.ratio);
     html! {
         tr {
             td { (cell.offload.to_string()) }
             td { (name(cell)) }
             td.n { (cell.median.map_or("failed".to_string(), |m| panel.scale().number(m))) }
-            td.n { (cell.ratio.map(|r| ratio(r.median)).unwrap_or_default()) }
-            td.n { (cell.ratio.map(|r| format!("{} – {}", ratio(r.low), ratio(r.high))).unwrap_or_default()) }
-            td.n { (demand.map(|r| ratio(r.median)).unwrap_or_default()) }
+            td.n { (cell.ratio.as_ref().map(of_interval).unwrap_or_default()) }
+            td.n { (cell.ratio.as_ref().map(range).unwrap_or_default()) }
+            td.n { (cpu_ratio(cell)) }
             td.n { (cell.latency_us.map(|l| three_digits(l.p50)).unwrap_or_default()) }
             td.n { (cell.latency_us.map(|l| three_digits(l.p99)).unwrap_or_default()) }
+            td.n { (retransmits(cell).map(three_digits).unwrap_or_default()) }
             td.n { (cell.loss.as_ref().map(|l| percent(l.fraction)).unwrap_or_default()) }
         }
     }
@@ -217,6 +219,9 @@ fn facts(cell: &Cell, sample: &Sample) -> Vec<String> {
     if let (Some(demand), Some(unit)) = (sample.service_demand, unit) {
         facts.push(format!("CPU {} {unit}", three_digits(demand)));
     }
+    facts.extend(
+        sample.service_demand_reason.as_ref().map(|why| format!("CPU unknown: {}", plain(why))),
+    );
     facts.push(format!("CPU seconds: {}", cpu_words(&sample.cpu)));
     facts.extend(sample.peer_cpu.map(|cpu| format!("server: {}", cpu_words(&cpu))));
     facts.extend(sample.guests.iter().map(|guest| {

@@ -8,10 +8,11 @@ use crate::fault::faults;
 use crate::machine::machine_line;
 use crate::panel::{Panel, name, noise_floor, panels};
 use crate::remark::{missing, notes, warnings};
+use crate::retransmits::retransmits;
 use crate::skb;
 use crate::style::plain;
 use crate::summary::summary;
-use crate::unit::{bytes, percent, ratio, three_digits};
+use crate::unit::{bytes, cpu_ratio, of_interval, percent, range, three_digits};
 
 /// Renders the contents of [`crate::text()`] as GitHub Markdown: a table per workload, message size
 /// and MTU, with the machine below it, then the lists.
@@ -48,8 +49,9 @@ pub fn markdown(results: &Results) -> String {
 
 fn push_panel(out: &mut String, results: &Results, panel: &Panel<'_>) {
     let baseline = escaped(&plain(&results.plan.baseline));
-    let has_demand = panel.cells().any(|cell| cell.service_demand.is_some());
+    let has_demand = panel.has_cpu();
     let has_latency = panel.cells().any(|cell| cell.latency_us.is_some());
+    let has_retransmits = panel.cells().any(|cell| retransmits(cell).is_some());
     let has_loss = panel.cells().any(|cell| cell.loss.is_some());
     let has_skb = panel.cells().any(|cell| skb::fate(cell).is_some());
     let mut heads = vec![
@@ -63,6 +65,7 @@ fn push_panel(out: &mut String, results: &Results, panel: &Panel<'_>) {
         (has_demand, "CPU time per unit, ratio"),
         (has_latency, "p50 µs"),
         (has_latency, "p99 µs"),
+        (has_retransmits, "retransmits"),
         (has_loss, "loss"),
         (has_skb, "smallest mean skb"),
     ] {
@@ -81,21 +84,18 @@ fn push_panel(out: &mut String, results: &Results, panel: &Panel<'_>) {
         let interval = cell.ratio.filter(|_| cell.role != Role::Baseline);
         row.push(match cell.role {
             Role::Baseline => "1".to_string(),
-            _ => interval.map_or(String::new(), |interval| ratio(interval.median)),
+            _ => interval.as_ref().map(of_interval).unwrap_or_default(),
         });
-        row.push(
-            interval.map_or(String::new(), |i| format!("{} – {}", ratio(i.low), ratio(i.high))),
-        );
+        row.push(interval.as_ref().map(range).unwrap_or_default());
         if has_demand {
-            let demand = cell.service_demand.as_ref();
-            row.push(match cell.role {
-                Role::Baseline if demand.is_some() => "1".to_string(),
-                _ => demand.and_then(|d| d.ratio).map_or(String::new(), |i| ratio(i.median)),
-            });
+            row.push(cpu_ratio(cell));
         }
         if has_latency {
             row.push(cell.latency_us.map_or(String::new(), |latency| three_digits(latency.p50)));
             row.push(cell.latency_us.map_or(String::new(), |latency| three_digits(latency.p99)));
+        }
+        if has_retransmits {
+            row.push(retransmits(cell).map_or(String::new(), three_digits));
         }
         if has_loss {
             let loss = cell.loss.as_ref();

@@ -60,6 +60,11 @@ impl<'a> Panel<'a> {
         self.groups.iter().flat_map(|group| group.cells.iter().copied())
     }
 
+    /// Returns whether the CPU time of a cell is known, or a reason why it is not.
+    pub(crate) fn has_cpu(&self) -> bool {
+        self.cells().any(|c| c.service_demand.is_some() || c.service_demand_reason.is_some())
+    }
+
     /// Returns a cell, for the properties that all have in common.
     pub(crate) fn first(&self) -> &'a Cell {
         self.groups[0].cells[0]

@@ -102,12 +102,16 @@ pub(crate) fn warnings(results: &Results) -> Vec<String> {
             (_, 0) => String::new(),
             (done, asked) => format!(", and {done} of {asked} trials of faults"),
         };
-        warnings.push(format!(
-            "The run did not finish ({}): these figures contain {} of {} blocks{of_faults}.",
-            results.ended_by,
-            results.plan.blocks_done,
-            results.plan.blocks.max(results.plan.blocks_done),
-        ));
+        let without_end = [EndedBy::Interrupted, EndedBy::Failed].contains(&results.ended_by);
+        warnings.push(match without_end {
+            true => format!(
+                "The run did not finish ({}): these figures contain {} of {} blocks{of_faults}.",
+                results.ended_by,
+                results.plan.blocks_done,
+                results.plan.blocks.max(results.plan.blocks_done),
+            ),
+            false => "No cell has a valid sample: this run has no result.".to_string(),
+        });
     }
     if [EndedBy::MaxBlocks, EndedBy::OutOfReach].contains(&results.ended_by)
         && let Some(goal) = results.plan.confidence.half_width
@@ -137,9 +141,20 @@ pub(crate) fn warnings(results: &Results) -> Vec<String> {
             ));
         }
     }
+    warnings.extend(unknown_cpu(results));
     warnings.extend(void_samples(results));
     warnings.extend(trends(results));
     warnings
+}
+
+/// Returns the cells whose CPU time is unknown, with the reason of the first.
+fn unknown_cpu(results: &Results) -> Option<String> {
+    let cells = results.cells.iter().filter(|cell| cell.status == Status::Ok);
+    let unknown: Vec<&str> =
+        cells.filter_map(|cell| cell.service_demand_reason.as_deref()).collect();
+    let first = unknown.first()?;
+    let cells = count(unknown.len(), "cell");
+    Some(format!("CPU time per unit of {cells} is unknown: {}.", plain(first)))
 }
 
 /// Returns the number of discarded samples, by reason.

@@ -39,6 +39,11 @@ fn costliest(results: &Results) -> String {
             None => format!("Nothing was measured besides {baseline}, so no cost is known."),
         };
     };
+    // The ratio of a varied setting is to the same mode as found.
+    let baseline = match cell.setting {
+        Some(_) => format!("{} as found", plain(&cell.mode)),
+        None => baseline,
+    };
     let demand = cell.service_demand.as_ref();
     let cpu = demand.and_then(|demand| Some((demand.ratio?, demand.unit.name())));
     let cpu = match cpu {
@@ -186,7 +191,10 @@ fn advice(results: &Results) -> String {
         })
     };
     let proven: Vec<String> =
-        [best(other_offload(results)), best(other_mode(results))].into_iter().flatten().collect();
+        [best(other_offload(results)), best(other_mode(results)), best(varied_setting(results))]
+            .into_iter()
+            .flatten()
+            .collect();
     // Advice without a proven gain would be a guess.
     if !proven.is_empty() {
         return format!("To try: {}.", proven.join("; "));
@@ -225,6 +233,25 @@ fn other_offload(results: &Results) -> Vec<Proposal<'_>> {
                 "check that TSO, GSO and GRO are on at the NIC (ethtool -k)"
             };
             proposals.extend(propose(results, what, better, worse));
+        }
+    }
+    proposals
+}
+
+/// Returns the gains of varied settings over the same mode as found.
+fn varied_setting(results: &Results) -> Vec<Proposal<'_>> {
+    let mut proposals = Vec::new();
+    for better in measured(results) {
+        let Some(setting) = &better.setting else { continue };
+        let as_found = results.cells.iter().filter(|cell| {
+            cell.setting.is_none()
+                && cell.role != Role::Aa
+                && cell.mode == better.mode
+                && cell.offload == better.offload
+                && Work::of(cell) == Work { setting: None, ..Work::of(better) }
+        });
+        for worse in as_found {
+            proposals.extend(propose(results, &plain(setting), better, worse));
         }
     }
     proposals

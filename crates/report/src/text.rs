@@ -11,10 +11,11 @@ use crate::fault::faults;
 use crate::machine::machine_line;
 use crate::panel::{Group, Panel, is_undecided, name, noise_floor, panels};
 use crate::remark::{missing, notes, warnings};
+use crate::retransmits::retransmits;
 use crate::skb;
 use crate::style::{Style, plain, wrap};
 use crate::summary::summary;
-use crate::unit::{bytes, percent, ratio, three_digits};
+use crate::unit::{bytes, cpu_ratio, of_interval, percent, range, three_digits};
 use crate::work::worth;
 
 /// Widest and narrowest bar, columns. If there is less room, the bar is left out.
@@ -146,22 +147,21 @@ fn columns(panel: &Panel<'_>) -> Vec<Column> {
             (Role::Baseline, _) => "1".to_string(),
             (_, Some(interval)) => {
                 let mark = if is_undecided(cell) { "≈ " } else { "" };
-                format!("{mark}{}", ratio(interval.median))
+                match of_interval(&interval) {
+                    // The interval is no figure, so it is not different from 1, either.
+                    figure if figure == "?" => figure,
+                    figure => format!("{mark}{figure}"),
+                }
             }
             (_, None) => String::new(),
         }),
         column(&format!("{}interval", panel.confidence()), |_, cell| {
             let interval = cell.ratio.filter(|_| cell.role != Role::Baseline);
-            interval.map_or(String::new(), |i| format!("{} – {}", ratio(i.low), ratio(i.high)))
+            interval.as_ref().map(range).unwrap_or_default()
         }),
     ];
-    let demand = column("CPU", |_, cell| match (cell.role, &cell.service_demand) {
-        (Role::Baseline, Some(_)) => "1".to_string(),
-        (_, Some(demand)) => demand.ratio.map_or(String::new(), |i| ratio(i.median)),
-        (_, None) => String::new(),
-    });
-    if panel.cells().any(|cell| cell.service_demand.is_some()) {
-        columns.push(demand);
+    if panel.has_cpu() {
+        columns.push(column("CPU", |_, cell| cpu_ratio(cell)));
     }
     if panel.cells().any(|cell| cell.latency_us.is_some()) {
         columns.push(column("p50 µs", |_, cell| {
@@ -170,6 +170,10 @@ fn columns(panel: &Panel<'_>) -> Vec<Column> {
         columns.push(column("p99 µs", |_, cell| {
             cell.latency_us.map_or(String::new(), |latency| three_digits(latency.p99))
         }));
+    }
+    if panel.cells().any(|cell| retransmits(cell).is_some()) {
+        columns
+            .push(column("retr", |_, cell| retransmits(cell).map_or(String::new(), three_digits)));
     }
     if panel.cells().any(|cell| cell.loss.is_some()) {
         columns.push(column("loss", |_, cell| {
@@ -185,18 +189,30 @@ fn columns(panel: &Panel<'_>) -> Vec<Column> {
 /// Columns before the bar. The remaining ones follow it.
 const BEFORE_BAR: usize = 3;
 
+/// Columns that a narrow terminal leaves out, in this order: the tables below have most of them.
+const LEFT_OUT: [&str; 6] = ["retr", "skb", "p99 µs", "p50 µs", "loss", "CPU"];
+
 fn table(panel: &Panel<'_>, style: Style) -> String {
-    let columns = columns(panel);
+    let mut columns = columns(panel);
     let width = |head: &str, cells: &mut dyn Iterator<Item = String>| {
         cells.map(|text| text.chars().count()).chain([head.chars().count()]).max().unwrap_or(0)
     };
     let head = "mode";
     let offload = |group: &Group<'_>| format!("offload {}", plain(group.offload));
     let names = panel.cells().map(|cell| format!("  {}", name(cell)));
-    let mut taken = width(head, &mut names.chain(panel.groups.iter().map(offload)));
-    for column in &columns {
-        taken +=
-            GAP + width(&column.head, &mut panel.cells().map(|cell| (column.value)(panel, cell)));
+    let first = width(head, &mut names.chain(panel.groups.iter().map(offload)));
+    let of = |column: &Column| {
+        GAP + width(&column.head, &mut panel.cells().map(|cell| (column.value)(panel, cell)))
+    };
+    let mut taken = first + columns.iter().map(of).sum::<usize>();
+    for name in LEFT_OUT {
+        // There is room for the rest.
+        if taken <= style.columns() {
+            break;
+        }
+        if let Some(at) = columns.iter().position(|column| column.head == name) {
+            taken -= of(&columns.remove(at));
+        }
     }
     let bar = style.columns().saturating_sub(taken + GAP).min(WIDEST_BAR);
     // A very short bar shows nothing.
@@ -311,11 +327,12 @@ fn legend(results: &Results) -> [String; 2] {
     [
         format!(
             "ratio: to {baseline} of the same block and offload, median over blocks; ≈ not \
-             statistically different from {baseline}; bar: █ up to the interval, ░ the interval. \
+             statistically different from {baseline}; ? interval wider than a factor of 10; bar: █ up to the interval, ░ the interval. \
              (A/A): {baseline} measured again, the noise floor."
         ),
         format!(
-            "CPU: time of all CPUs per unit of work, as ratio to {baseline}{clock}. skb: smallest \
+            "CPU: time of the load on all CPUs per unit of work, as ratio to {baseline}{clock}; – \
+             unknown. retr: TCP segments retransmitted in a sample, median. skb: smallest \
              mean size on the path; at most the MTU if GSO packets are cut."
         ),
     ]

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::machine::machine_line;
 use crate::remark::warnings;
 use crate::style::{Style, plain, wrap};
-use crate::unit::{ratio, with_unit};
+use crate::unit::{cpu_ratio, of_interval, range, with_unit};
 use crate::work::{Work, round};
 
 /// A setting that was tried.
@@ -81,8 +81,8 @@ pub fn trial_text(trial: &Trial, style: Style) -> String {
             let _ = writeln!(out, "{}", style.dim(&line));
         }
         let legend = "ratio: to as found in the same block, median over blocks; ≈ not \
-            statistically different. CPU: time of all CPUs of both ends per unit of work, as \
-            ratio.";
+            statistically different; ? interval wider than a factor of 10. CPU: time of the load \
+            on all CPUs of both ends per unit of work, as ratio; – unknown.";
         for line in wrap("", legend, style.columns()) {
             let _ = writeln!(out, "{}", style.dim(&line));
         }
@@ -147,13 +147,12 @@ fn row(name: &str, cell: &Cell) -> String {
     };
     // The state as found is the reference.
     if cell.role == Role::Baseline {
-        return line([name, &figure, "1", "", "1"]);
+        return line([name, &figure, "1", "", &cpu_ratio(cell)]);
     }
     let mark = |ratio: &Interval| if ratio.low <= 1.0 && 1.0 <= ratio.high { "≈ " } else { "" };
-    let of = cell.ratio.map(|r| format!("{}{}", mark(&r), ratio(r.median))).unwrap_or_default();
-    let interval = cell.ratio.map(|r| format!("{} – {}", ratio(r.low), ratio(r.high)));
-    let cpu = cell.service_demand.as_ref().and_then(|demand| demand.ratio);
-    let cpu = cpu.map(|r| ratio(r.median)).unwrap_or_default();
+    let of = cell.ratio.map(|r| format!("{}{}", mark(&r), of_interval(&r))).unwrap_or_default();
+    let interval = cell.ratio.as_ref().map(range);
+    let cpu = cpu_ratio(cell);
     line([name, &figure, &of, &interval.unwrap_or_default(), &cpu])
 }
 

@@ -1,6 +1,6 @@
 //! Formats figures for people: three digits and a unit.
 
-use results::Unit;
+use results::{Cell, Interval, Role, Unit};
 
 /// A scale shared by the figures of one table, so that they can be compared at a glance.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -71,6 +71,35 @@ pub(crate) fn ratio(value: f64) -> String {
     }
 }
 
+/// Width of an interval, upper ÷ lower end, above which its median says nothing.
+const TOO_WIDE: f64 = 10.0;
+
+/// Returns whether an interval is so wide that its median is no figure.
+pub(crate) fn is_too_wide(interval: &Interval) -> bool {
+    interval.high > interval.low * TOO_WIDE
+}
+
+/// Formats the median of an interval of ratios; `?` if the interval is too wide for a figure.
+pub(crate) fn of_interval(interval: &Interval) -> String {
+    if is_too_wide(interval) { "?".to_string() } else { ratio(interval.median) }
+}
+
+/// Formats an interval of ratios.
+pub(crate) fn range(interval: &Interval) -> String {
+    format!("{} – {}", ratio(interval.low), ratio(interval.high))
+}
+
+/// Formats a cell's CPU time per unit as ratio to the baseline: `1` at the baseline, `–` if the
+/// load's CPU time is unknown.
+pub(crate) fn cpu_ratio(cell: &Cell) -> String {
+    match (&cell.service_demand, cell.role) {
+        (None, _) if cell.service_demand_reason.is_some() => "–".to_string(),
+        (None, _) => String::new(),
+        (Some(_), Role::Baseline) => "1".to_string(),
+        (Some(demand), _) => demand.ratio.as_ref().map(of_interval).unwrap_or_default(),
+    }
+}
+
 /// A message's or skb's size.
 pub(crate) fn bytes(size: f64) -> String {
     // Bytes are exact and short enough here.
@@ -131,6 +160,18 @@ mod tests {
         assert_eq!(with_unit(11.3e9, Unit::Bits), "11.3 Gb/s");
         assert_eq!(with_unit(38_200.0, Unit::Transactions), "38.2k transactions/s");
         assert_eq!(with_unit(7.0, Unit::Connections), "7.00 connections/s");
+    }
+
+    #[test]
+    fn an_interval_wider_than_a_factor_of_ten_is_no_figure() {
+        let of = |median, low, high| {
+            of_interval(&Interval { median, low, high, confidence: 0.95, samples: 9 })
+        };
+        assert_eq!(of(0.14, 0.03, 1.22), "?");
+        assert_eq!(of(0.5, 0.0, 1.0), "?");
+        assert_eq!(of(0.5, 0.15, 1.4), "0.50");
+        // Nothing arrived in any block: that is a figure.
+        assert_eq!(of(0.0, 0.0, 0.0), "0.00");
     }
 
     #[test]

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::interval::Interval;
 use crate::names::{DemandUnit, Engine, Profile, Role, Status, Unit};
-use crate::sample::{Bin, DropPoint, HopRecord, Latency, Loss, Pace, Sample};
+use crate::sample::{Bin, DropPoint, HopRecord, Latency, Loss, Pace, Sample, TcpState};
+use crate::shares::FlowShares;
 use crate::workload::Task;
 
 /// Combination of mode, offload profile, MTU, workload and message size.
@@ -72,8 +73,18 @@ pub struct Cell {
     /// Median over blocks of value / baseline value of the same block, with its interval. 1 is
     /// as fast as the baseline, 0.5 half as fast.
     pub ratio: Option<Interval>,
-    /// CPU time of the whole machine per unit of work, softirq included, idle load subtracted.
+    /// State of the client's TCP connections, medians over valid samples; the congestion control of
+    /// the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<TcpState>,
+    /// Medians over valid samples of the rates of the flows, if there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flow_shares: Option<FlowShares>,
+    /// CPU time of the load per unit of work, softirqs included.
     pub service_demand: Option<ServiceDemand>,
+    /// Why it is null: the load's part of the CPU time is unknown in most samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_demand_reason: Option<String>,
     /// Latency, the median over samples of each percentile (rr and crr).
     pub latency_us: Option<Latency>,
     /// Latencies of all valid samples in one histogram, lowest first; empty if nothing was timed.
@@ -92,7 +103,8 @@ pub struct Cell {
     pub trend: Option<String>,
 }
 
-/// CPU time per unit of work: all CPUs, softirq included, idle load subtracted.
+/// CPU time of the load per unit of work: its tasks and guests on all CPUs, and the softirqs of its
+/// packets. Files of older versions: of the whole machine, idle load subtracted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]

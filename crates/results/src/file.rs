@@ -34,8 +34,8 @@ pub struct Results {
     pub schema: String,
     /// Version of overlane that wrote the file.
     pub overlane: String,
-    /// Whether the run reached its planned end. False after Ctrl-C or a failure; the file then
-    /// contains the samples taken until then.
+    /// Whether the run reached its planned end, and at least one cell has a valid sample. False
+    /// after Ctrl-C or a failure; the file then contains the samples taken until then.
     pub complete: bool,
     /// Why the run ended: blocks (all done), confidence (every interval reached the goal), decided
     /// (the verdict on the change on trial is certain), max_blocks (goal missed), out_of_reach (the

@@ -19,6 +19,7 @@ mod read;
 mod sample;
 #[cfg(feature = "schema")]
 mod schema;
+mod shares;
 pub mod stats;
 mod timeline;
 pub mod verdict;
@@ -38,8 +39,10 @@ pub use names::{
 };
 pub use plan::{ConfidenceGoal, Placement, Plan};
 pub use read::{FieldError, LIMITS, MOST_SAMPLES, ReadError};
+pub use sample::TcpState;
 pub use sample::{
     Bin, CpuSeconds, DropGoal, DropPoint, GuestSample, HopRecord, Latency, Loss, Pace, Sample,
 };
+pub use shares::FlowShares;
 pub use timeline::{CpuTimeline, InterruptTimeline, Mark, Timeline};
 pub use workload::{Task, Workload};

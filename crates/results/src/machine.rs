@@ -31,9 +31,13 @@ pub struct Machine {
     pub cpu_clock_reason: Option<String>,
     /// `root`; for an ordinary user `user-namespace` in the lab, else `user`.
     pub privileges: Privileges,
-    /// Share of all CPUs busy before the run, 0..1; subtracted from CPU figures.
+    /// Share of all CPUs busy before the run, 0..1.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0, "maximum" = 1)))]
     pub idle_load: f64,
+    /// Whether the service demand is the CPU time of the load. False in files of older versions:
+    /// it is the time of the whole machine, `idle_load` subtracted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cpu_of_load: bool,
 }
 
 /// A requested mode: description, and whether this machine could build it.
@@ -91,6 +95,10 @@ pub struct TestbedRecord {
     pub setting: Option<String>,
     /// Devices of all hops of the path, each with its features.
     pub devices: Vec<DeviceRecord>,
+    /// Queueing discipline of each device of the path that has one (`tenant-a/eth0` → `noqueue`);
+    /// absent in files of older versions.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub qdiscs: BTreeMap<String, String>,
     /// Virtual machines, client and server; absent: the mode has none, or the file is from an older
     /// version.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::background::Disturbance;
 use crate::names::{Direction, RecordKind};
+use crate::shares::FlowShares;
 
 /// One measured interval of one cell.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -43,8 +44,15 @@ pub struct Sample {
     pub bits_per_s: f64,
     /// Messages, datagrams, transactions or connections at the receiver.
     pub units: u64,
-    /// CPU time per unit of work, in the cell's service demand unit.
+    /// Rates of the flows, if there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flow_shares: Option<FlowShares>,
+    /// CPU time of the load per unit of work, in the cell's service demand unit.
     pub service_demand: Option<f64>,
+    /// Why it is null: the load's part of the CPU time is unknown. Also null if no work was done,
+    /// and in files of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_demand_reason: Option<String>,
     /// Service demand ÷ the baseline's in the same block.
     pub service_demand_ratio: Option<f64>,
     /// CPU seconds of the whole machine by kind.
@@ -67,6 +75,9 @@ pub struct Sample {
     pub hops: Vec<HopRecord>,
     /// TCP segments retransmitted in the client's and server's namespaces.
     pub tcp_retransmits: u64,
+    /// State of the client's TCP connections; null if it does not send, or by a tool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<TcpState>,
     /// Packets dropped at a full softnet backlog, all CPUs.
     pub softnet_dropped: u64,
     /// Times the softirq budget ran out, all CPUs.
@@ -85,6 +96,21 @@ pub struct Sample {
     /// it as QEMU's, included in `cpu`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub guests: Vec<GuestSample>,
+}
+
+/// State of the client's TCP connections at the end of a sample (`TCP_INFO`), medians over flows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct TcpState {
+    /// Congestion control in force (`TCP_CONGESTION`).
+    pub congestion_control: String,
+    /// Smoothed round-trip time, microseconds.
+    #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
+    pub rtt_us: f64,
+    /// Congestion window, segments.
+    #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
+    pub cwnd: f64,
 }
 
 /// CPU time of one virtual machine over one sample, by its own clock and accounting.

@@ -5,8 +5,8 @@ use std::time::SystemTime;
 use measure::run::Outcome;
 use measure::sampler::{Machine, Survey};
 use results::{
-    Machine as MachineRecord, ModeRecord, Plan as PlanRecord, Privileges, Profile, Results, SCHEMA,
-    TestbedRecord, Timeline,
+    Cell, Machine as MachineRecord, ModeRecord, Plan as PlanRecord, Privileges, Profile, Results,
+    SCHEMA, Status, TestbedRecord, Timeline,
 };
 
 use crate::request::{self, Asked, Manner};
@@ -44,6 +44,11 @@ pub struct Paths {
     pub peer: Option<MachineRecord>,
 }
 
+/// Returns whether a cell has a figure, or none was asked for.
+fn has_figures(cells: &[Cell]) -> bool {
+    cells.is_empty() || cells.iter().any(|cell| cell.status == Status::Ok)
+}
+
 impl FinishedRun<'_> {
     /// Builds the results.
     ///
@@ -70,7 +75,8 @@ impl FinishedRun<'_> {
         Ok(Results {
             schema: SCHEMA.to_owned(),
             overlane: env!("CARGO_PKG_VERSION").to_owned(),
-            complete: outcome.ended.is_complete(),
+            // A run without any figure is no result.
+            complete: outcome.ended.is_complete() && has_figures(&outcome.cells),
             ended_by: outcome.ended.by(),
             started: humantime::format_rfc3339_seconds(self.started).to_string(),
             finished: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),

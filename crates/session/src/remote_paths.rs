@@ -9,7 +9,7 @@ use measure::path_under_test::{PathUnderTest, ServerEnd};
 use measure::plan::PlacementPolicy;
 use measure::remote::Remote;
 use measure::sampler::Limits;
-use netstate::Hop;
+use netstate::{Hop, Netlink};
 use results::{ModeRecord, Placement as Placed, Privileges, Profile, Status, TestbedRecord};
 use sys::netns::NetNs;
 
@@ -176,8 +176,17 @@ fn testbed_record(path: &Path, mtu: u32) -> TestbedRecord {
         tenant_mtu: devices.map(|device| device.mtu).into_iter().min().unwrap_or(mtu),
         setting: None,
         devices: devices.into_iter().cloned().collect(),
+        qdiscs: qdisc(path).into_iter().collect(),
         guests: Vec::new(),
     }
+}
+
+/// Returns the queueing discipline of the client's device. The server does not report its own.
+fn qdisc(path: &Path) -> Option<(String, String)> {
+    let [client, _] = path.remote.devices();
+    let netlink = Netlink::open_in(&NetNs::current().ok()?);
+    let qdisc = netlink.ok()?.link(&client.device).ok()?.qdisc?;
+    Some((format!("{}/{}", client.host, client.device), qdisc))
 }
 
 /// Returns notes about the server's machine, for before the first block. Empty if it is this one.

@@ -1,6 +1,7 @@
 //! Testbeds of a run: builds the modes with every offload profile and MTU, steers flows, and
 //! describes them for the results.
 
+use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -333,17 +334,21 @@ pub fn subject(built: &Built) -> PathUnderTest {
 /// # Errors
 /// If a device cannot be read.
 pub fn testbed_record(built: &Built, settings: &[Varied]) -> anyhow::Result<TestbedRecord> {
-    let mut devices = Vec::new();
+    let (mut devices, mut qdiscs) = (Vec::new(), BTreeMap::new());
     for hop in &built.network.hops {
         // Other hops have no offload features.
         if hop.kind != netstate::HopKind::Device {
             continue;
         }
         let Some(host) = built.network.host(&hop.host) else { continue };
+        let link = host.netlink().link(&hop.device)?;
+        if let Some(qdisc) = link.qdisc {
+            qdiscs.insert(format!("{}/{}", hop.host, hop.device), qdisc);
+        }
         devices.push(DeviceRecord {
             host: hop.host.clone(),
             device: hop.device.clone(),
-            mtu: host.netlink().link(&hop.device)?.mtu,
+            mtu: link.mtu,
             features: host
                 .features(&hop.device)?
                 .into_iter()
@@ -358,6 +363,7 @@ pub fn testbed_record(built: &Built, settings: &[Varied]) -> anyhow::Result<Test
         tenant_mtu: built.network.tenant_mtu,
         setting: built.setting.map(|at| settings[at].to_string()),
         devices,
+        qdiscs,
         guests: built
             .network
             .guests()

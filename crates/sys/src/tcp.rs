@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
-use nix::sys::socket::sockopt::{ReceiveTimeout, ReuseAddr, SendTimeout, SocketError, TcpNoDelay};
+use nix::sys::socket::sockopt::{
+    ReceiveTimeout, ReuseAddr, SendTimeout, SocketError, TcpCongestion, TcpNoDelay,
+};
 use nix::sys::socket::{
     AddressFamily, Shutdown, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, connect,
     getsockopt, setsockopt, shutdown, socket,
@@ -131,12 +133,35 @@ impl Connecting {
     }
 }
 
-/// Returns the number of segments that the kernel has retransmitted on this connection since its
-/// start (`tcpi_total_retrans` of `TCP_INFO`, `linux/tcp.h`).
+/// State of a connection (`TCP_INFO`, `linux/tcp.h`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct State {
+    /// Segments that the kernel has retransmitted since the start of the connection
+    /// (`tcpi_total_retrans`).
+    pub retransmitted: u32,
+    /// Smoothed round-trip time, µs (`tcpi_rtt`).
+    pub rtt_us: u32,
+    /// Congestion window, segments (`tcpi_snd_cwnd`).
+    pub cwnd: u32,
+}
+
+/// Returns the name of the congestion control of a connection (`TCP_CONGESTION`).
 ///
 /// # Errors
 /// If the socket is not a TCP socket.
-pub fn retransmitted_segments(stream: &TcpStream) -> Result<u32> {
+pub fn congestion_control(stream: &TcpStream) -> Result<String> {
+    let name = getsockopt(stream, TcpCongestion);
+    let name =
+        name.map_err(|e| Error::new("getsockopt(TCP_CONGESTION)", format!("{stream:?}"), e))?;
+    // The kernel pads the name with zeroes to its buffer's size.
+    Ok(name.to_string_lossy().trim_end_matches('\0').to_owned())
+}
+
+/// Returns the state of a connection.
+///
+/// # Errors
+/// If the socket is not a TCP socket.
+pub fn state(stream: &TcpStream) -> Result<State> {
     let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
     // SAFETY: tcp_info contains only integers, for which all zeroes are valid.
     let mut info: libc::tcp_info = unsafe { zeroed() };
@@ -154,7 +179,11 @@ pub fn retransmitted_segments(stream: &TcpStream) -> Result<u32> {
     if answer != 0 {
         return Err(Error::last("getsockopt(TCP_INFO)", format!("{stream:?}")));
     }
-    Ok(info.tcpi_total_retrans)
+    Ok(State {
+        retransmitted: info.tcpi_total_retrans,
+        rtt_us: info.tcpi_rtt,
+        cwnd: info.tcpi_snd_cwnd,
+    })
 }
 
 #[cfg(test)]
@@ -186,7 +215,12 @@ mod tests {
         assert_eq!(server.read(&mut byte).unwrap_err().kind(), ErrorKind::WouldBlock);
         client.write_all(b"x").unwrap();
         assert_eq!(server.read(&mut byte).unwrap(), 1);
-        assert_eq!(retransmitted_segments(&client).unwrap(), 0);
+        let state = state(&client).unwrap();
+        assert_eq!(state.retransmitted, 0);
+        assert!(state.cwnd > 0, "{state:?}");
+        let file = "/proc/sys/net/ipv4/tcp_congestion_control";
+        let default = std::fs::read_to_string(file).unwrap();
+        assert_eq!(congestion_control(&client).unwrap(), default.trim());
     }
 
     #[test]

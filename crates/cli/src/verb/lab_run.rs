@@ -13,11 +13,13 @@ use session::variation::{tried, varied};
 use testbed::Offload;
 
 use crate::args::{Asking, Output, Placement, Run, Steering};
+use crate::by_name::ByName;
 use crate::exit::{Exit, usage};
 use crate::interrupt;
 use crate::measure_options::{self, list};
 use crate::output::{Destination, deliver};
 use crate::plan::{self, Plan};
+use crate::quantity::nearest;
 
 /// Datagram size that every IPv4 host must accept (RFC 791); leaves room for a tunnel.
 const SMALLEST_MTU: u32 = 576;
@@ -27,6 +29,7 @@ const LARGEST_MTU: u32 = 65535;
 pub(super) struct CheckedRun {
     pub(super) request: LabRun,
     destination: Option<Destination>,
+    by_name: ByName,
 }
 
 /// Measures modes outside of guests, and prints or writes the results.
@@ -49,6 +52,7 @@ fn planned(name: &str, words: &[OsString], quick: bool) -> anyhow::Result<(Check
     let checked = CheckedRun::check(&planned.run, &planned.parts);
     let mut checked = checked.with_context(|| format!("plan {}", plan.name))?;
     checked.request.plan = Some(plan.name);
+    checked.by_name = ByName::default();
     Ok((checked, planned.run))
 }
 
@@ -78,7 +82,7 @@ impl CheckedRun {
     fn run(self, output: &Output) -> anyhow::Result<Exit> {
         let stop = interrupt::flag()?;
         let Finished { results, ended } = self.request.run(&stop)?;
-        deliver(&results, ended, output, self.destination.as_ref())
+        deliver(&results, ended, output, self.destination.as_ref(), &self.by_name)
     }
 
     /// Checks command-line words that did not come from this process's command line, merged with
@@ -116,7 +120,10 @@ impl CheckedRun {
                     }
                     _ => String::new(),
                 };
-                usage(argument, format!("unknown mode {name:?}; known: {}{groups}", all.join(", ")))
+                let nearest = nearest(name, all.iter().copied());
+                let nearest = nearest.map_or(String::new(), |n| format!("; did you mean {n:?}?"));
+                let known = all.join(", ");
+                usage(argument, format!("unknown mode {name:?}{nearest}; known: {known}{groups}"))
             })
         };
         if let Some(image) = &arguments.guest_kernel {
@@ -184,7 +191,8 @@ impl CheckedRun {
             steering_given: arguments.steering.is_some(),
         };
         let destination = arguments.output.out.as_deref().map(Destination::check).transpose()?;
-        Ok(CheckedRun { request, destination })
+        let by_name = ByName::of(&arguments.modes, false);
+        Ok(CheckedRun { request, destination, by_name })
     }
 }
 

@@ -11,6 +11,7 @@ use session::{fault_runs, in_guest};
 
 use super::lab_run::{CheckedRun, given};
 use crate::args::Run;
+use crate::by_name::ByName;
 use crate::exit::{Exit, usage};
 use crate::interrupt;
 use crate::output::{Destination, deliver};
@@ -104,7 +105,8 @@ pub fn run(arguments: &Run, modes: &[&'static AtGuest]) -> anyhow::Result<Exit> 
     let stop = interrupt::flag()?;
     let finished = in_guest::run(modes, &command_line, &checked.request, &stop)?;
     let Some(Finished { results, ended }) = finished else { return Ok(Exit::Interrupted) };
-    deliver(&results, ended, &arguments.output, destination.as_ref())
+    let by_name = ByName::of(&arguments.modes, arguments.plan.is_some());
+    deliver(&results, ended, &arguments.output, destination.as_ref(), &by_name)
 }
 
 /// Returns the command line without the options that this side handles.

@@ -5,6 +5,7 @@ use session::remote_paths;
 use session::remote_run::RemoteRun;
 
 use crate::args::MeasureRun;
+use crate::by_name::ByName;
 use crate::exit::{Exit, usage};
 use crate::output::{Destination, deliver};
 use crate::remote::{Target, token};
@@ -58,7 +59,7 @@ pub fn run(arguments: &MeasureRun) -> anyhow::Result<Exit> {
     let Some(Finished { results, ended }) = request.run(&stop)? else {
         return Ok(Exit::Interrupted);
     };
-    deliver(&results, ended, &arguments.output, destination.as_ref())
+    deliver(&results, ended, &arguments.output, destination.as_ref(), &ByName::default())
 }
 
 fn check_name(name: &str) -> anyhow::Result<()> {

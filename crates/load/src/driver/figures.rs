@@ -126,6 +126,7 @@ pub(super) fn outcome(job: &Job<'_>, counted: Counted, figures: Figures) -> Outc
             histogram: None,
             pace: None,
             tcp_retransmits: counted.tcp_retransmits,
+            tcp: None,
             socket_errors: BTreeMap::new(),
             flows: Vec::new(),
             notes: Vec::new(),

@@ -32,6 +32,7 @@ fn trial(load: &Load, capacity: f64, unpaced: f64) -> Trialled {
         histogram: None,
         pace,
         tcp_retransmits: None,
+        tcp: None,
         socket_errors: BTreeMap::new(),
         flows: Vec::new(),
         notes: Vec::new(),

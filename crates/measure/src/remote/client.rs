@@ -125,7 +125,11 @@ impl Remote {
 
     /// Returns its machine, for the results.
     pub fn machine(&self) -> results::Machine {
-        results::Machine { idle_load: self.idle_load, ..self.description.machine.clone() }
+        results::Machine {
+            idle_load: self.idle_load,
+            cpu_of_load: true,
+            ..self.description.machine.clone()
+        }
     }
 
     /// Whether both ends run on one kernel. CPU time then counts once.

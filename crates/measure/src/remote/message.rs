@@ -84,6 +84,8 @@ pub enum Reply {
     Finished(BTreeMap<u32, ServerReport>),
     /// Reply to [`Request::Probe`].
     Probe(Box<probe::message::Answer>),
+    /// Reply to [`Request::Start`] while other clients' loads run. Ask again.
+    Busy,
     /// Done, without data.
     Done,
     /// Refused, with the reason.

@@ -20,6 +20,7 @@ mod served;
 mod server;
 mod session;
 mod shared;
+mod turns;
 
 pub mod message;
 

@@ -3,7 +3,7 @@
 use super::Remote;
 use super::message::Observed as Seen;
 use crate::observed::Observed;
-use crate::sampler::{self, MachineSample};
+use crate::sampler::{self, Attributed, MachineSample};
 use load::{Measured, Workload};
 
 /// The server's machine over one sample, if it is another than the client's.
@@ -11,8 +11,6 @@ use load::{Measured, Workload};
 pub struct PeerSample {
     /// CPU time and softirq counters of the server's machine.
     pub machine: MachineSample,
-    /// Share of all its CPUs busy before the run, 0..1.
-    pub idle_load: f64,
 }
 
 impl Remote {
@@ -40,7 +38,7 @@ impl Remote {
                 here.softnet_dropped.saturating_add(seen.machine.softnet_dropped);
             here.softnet_squeezed =
                 here.softnet_squeezed.saturating_add(seen.machine.softnet_squeezed);
-            PeerSample { machine: seen.machine, idle_load: self.idle_load() }
+            PeerSample { machine: seen.machine }
         })
     }
 }
@@ -68,37 +66,36 @@ impl Work {
     }
 }
 
-/// Returns the CPU time of both machines per unit of work.
+/// Returns the CPU time of the load on both machines per unit of work; `Ok(None)` if no work was
+/// done.
 ///
 /// Over a network, CPU clocks are read somewhat before and after the measured interval. If the load
 /// goes on meanwhile, each end's CPU time is scaled by the ratio of the two durations.
 /// `udp_stream` is idle at both readings, so all of its CPU time counts, over all of its
 /// datagrams.
+///
+/// # Errors
+/// The reason why the load's part of the CPU time is unknown.
 pub(crate) fn service_demand(
     here: &MachineSample,
-    idle_load: f64,
     peer: Option<&PeerSample>,
     work: &Work,
-) -> Option<f64> {
+) -> Result<Option<f64>, String> {
     let whole = work.workload == Workload::UdpStream;
-    let of = |machine: &MachineSample, idle_load| {
-        let demand = sampler::service_demand(
-            &machine.cpu,
-            idle_load,
-            machine.seconds,
-            machine.cpus,
-            work.workload,
-            work.units,
-            work.payload_bytes,
-        )?;
+    let of = |machine: &MachineSample| {
+        let cpu = match &machine.attributed {
+            Attributed::Load(seconds) => *seconds,
+            Attributed::Unknown(reason) => return Err(reason.clone()),
+        };
         let share = if whole { 1.0 } else { work.seconds / machine.seconds };
-        Some(demand * share).filter(|demand| demand.is_finite())
+        let Work { workload, units, payload_bytes, .. } = *work;
+        let demand = sampler::service_demand(cpu * share, workload, units, payload_bytes);
+        Ok(demand.filter(|demand| demand.is_finite()))
     };
-    let own = of(here, idle_load)?;
-    match peer {
-        None => Some(own),
-        Some(peer) => Some(own + of(&peer.machine, peer.idle_load)?),
-    }
+    let own = of(here)?;
+    let Some(peer) = peer else { return Ok(own) };
+    let there = of(&peer.machine).map_err(|reason| format!("{}: {reason}", Remote::HOST))?;
+    Ok(own.zip(there).map(|(own, there)| own + there))
 }
 
 #[cfg(test)]
@@ -106,9 +103,10 @@ mod tests {
     use super::*;
     use results::CpuSeconds;
 
-    fn machine(user: f64, seconds: f64) -> MachineSample {
+    fn machine(load: f64, seconds: f64) -> MachineSample {
         MachineSample {
-            cpu: CpuSeconds { user, ..CpuSeconds::default() },
+            cpu: CpuSeconds::default(),
+            attributed: Attributed::Load(load),
             seconds,
             cpus: 2,
             softnet_processed: 0,
@@ -126,16 +124,28 @@ mod tests {
     #[test]
     fn both_ends_cpu_counts_each_in_proportion_to_its_own_interval() {
         // 0.5 s here; at the peer 0.25 s per second, over two seconds; 1000 units.
-        let peer = PeerSample { machine: machine(0.5, 2.0), idle_load: 0.0 };
+        let peer = PeerSample { machine: machine(0.5, 2.0) };
         let demand = |peer, workload, units| {
-            service_demand(&machine(0.5, 1.0), 0.0, peer, &work(workload, units)).unwrap()
+            service_demand(&machine(0.5, 1.0), peer, &work(workload, units)).unwrap().unwrap()
         };
         assert!((demand(None, Workload::TcpRr, 1000) - 500.0).abs() < 1e-9);
         assert!((demand(Some(&peer), Workload::TcpRr, 1000) - 750.0).abs() < 1e-9);
         // All CPU time, over all 2000 datagrams.
         assert!((demand(Some(&peer), Workload::UdpStream, 2000) - 500.0).abs() < 1e-9);
-        // 10% of two CPUs over two seconds are 0.4 s of the peer's 0.5 s.
-        let busy = PeerSample { idle_load: 0.1, ..peer.clone() };
-        assert!((demand(Some(&busy), Workload::TcpRr, 1000) - 550.0).abs() < 1e-9);
+        // No work has no cost.
+        let idle = service_demand(&machine(0.5, 1.0), None, &work(Workload::TcpRr, 0));
+        assert_eq!(idle, Ok(None));
+    }
+
+    #[test]
+    fn a_machine_that_cannot_attribute_its_time_is_named() {
+        let older = MachineSample { attributed: Attributed::default(), ..machine(0.0, 1.0) };
+        let peer = PeerSample { machine: older };
+        let reason =
+            service_demand(&machine(0.5, 1.0), Some(&peer), &work(Workload::TcpRr, 9)).unwrap_err();
+        assert!(
+            reason.starts_with(&format!("{}: its overlane is older", Remote::HOST)),
+            "{reason}"
+        );
     }
 }

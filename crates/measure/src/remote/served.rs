@@ -22,7 +22,14 @@ impl Away for Remote {
             });
         }
         self.reconnect()?;
-        match self.ask(&Request::Start(LoadAsked::of(load)))? {
+        let asked = Request::Start(LoadAsked::of(load));
+        let mut reply = self.ask(&asked)?;
+        // The server waits with its answer, so this is no busy loop.
+        while reply == Reply::Busy {
+            tracing::info!(server = %self.address(), "waiting for other clients' loads");
+            reply = self.ask(&asked)?;
+        }
+        match reply {
             Reply::Started { port, token } if port != 0 => {
                 let mut target = self.address();
                 target.set_port(port);

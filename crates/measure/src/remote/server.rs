@@ -13,6 +13,7 @@ use super::Limits;
 use super::message::{Reply, emit};
 use super::session::Session;
 use super::shared::Shared;
+use super::turns::Turns;
 use crate::sampler::SamplerError;
 use results::{CpuClock, Privileges};
 
@@ -70,7 +71,7 @@ impl Server {
             privileges,
             // Opened now: the process is about to give up the right.
             answerer: Answerer::open(),
-            busy: AtomicBool::new(false),
+            turns: Turns::default(),
             stop,
         };
         // Open the samplers once now, to fail at start rather than at the first client.

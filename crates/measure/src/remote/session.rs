@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use channel::{Channel, ChannelError, Pace};
@@ -16,11 +16,13 @@ use super::message::{
 };
 use super::place;
 use super::shared::{Samplers, Shared};
+use super::turns::Turn;
 use crate::giving_way;
 use crate::path_netns::PathNetns;
 use crate::probes::{Probes, Reading};
 use crate::sampler::{HostCounters, MachineSnapshot, link_speed};
 use load::{End, Endpoint, EngineError};
+use results::Machine;
 
 /// Time limit of silence, after which the client has forgotten its session. Longer than a
 /// sample of the same client's other path.
@@ -36,6 +38,10 @@ const SETUP_LIMIT: Duration = Duration::from_secs(60);
 const IDLE_LIMIT: Duration = Duration::from_secs(2);
 /// Rate limit, requests per second. A client sends about one per millisecond during a load.
 const REQUESTS_PER_S: u32 = 5000;
+
+/// Time that a request to start a load waits for its turn. Shorter than the client's time limit of
+/// an answer.
+const TURN_LIMIT: Duration = Duration::from_secs(10);
 
 /// Name of this end, also in the client's results ([`super::Remote::HOST`]).
 pub(super) const HOST: &str = "server";
@@ -69,22 +75,7 @@ struct Running<'a> {
     until: Instant,
     /// Whether counters are read at low priority.
     gives_way: bool,
-    _only: Only<'a>,
-}
-
-/// The right to run a load; released on drop.
-struct Only<'a>(&'a AtomicBool);
-
-impl<'a> Only<'a> {
-    fn take(busy: &'a AtomicBool) -> Option<Only<'a>> {
-        (!busy.swap(true, Ordering::AcqRel)).then_some(Only(busy))
-    }
-}
-
-impl Drop for Only<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
+    _turn: Turn<'a>,
 }
 
 impl<'a> Session<'a> {
@@ -155,7 +146,10 @@ impl<'a> Session<'a> {
             Request::Idle { millis } => {
                 let watch = Duration::from_millis(millis.into()).min(IDLE_LIMIT);
                 let path = self.path.as_ref().ok_or("idle before describe")?;
-                path.samplers.machine.idle_load(watch).map(Reply::Idle).map_err(|e| e.to_string())
+                // Another client's load is not the background of this one.
+                let is_quiet = || !self.shared.turns.is_taken();
+                let idle = path.samplers.machine.idle_load(watch, is_quiet);
+                idle.map(Reply::Idle).map_err(|e| e.to_string())
             }
             Request::Fare => self.fare(),
             Request::Start(asked) => self.start(asked),
@@ -202,7 +196,8 @@ impl<'a> Session<'a> {
             Some(Path { samplers, device: device.device.clone(), probes, before, counters });
         Ok(Reply::Described(Box::new(Description {
             overlane: env!("CARGO_PKG_VERSION").to_owned(),
-            machine: machine.map_err(|e| e.to_string())?,
+            // Clients of older versions refuse a field that they do not know.
+            machine: Machine { cpu_of_load: false, ..machine.map_err(|e| e.to_string())? },
             boot: place::boot()?,
             process: place::process()?,
             netns: shared.netns.inode(),
@@ -239,9 +234,10 @@ impl<'a> Session<'a> {
         if load.setup_limit > SETUP_LIMIT {
             return Err(format!("set-up limit of {:?}: at most {SETUP_LIMIT:?}", load.setup_limit));
         }
-        let only = Only::take(&self.shared.busy).ok_or(
-            "another client's load is running, and two at a time would disturb each other",
-        )?;
+        // Two loads at a time would disturb each other.
+        let Some(turn) = self.shared.turns.take(TURN_LIMIT, &self.shared.stop) else {
+            return Ok(Reply::Busy);
+        };
         let token = rand::random();
         let mut listen = self.local;
         listen.set_port(self.shared.data_port);
@@ -250,7 +246,7 @@ impl<'a> Session<'a> {
                 .map_err(|e: EngineError| e.to_string())?;
         let length = load.warmup + load.duration + load.setup_limit * 2 + LOAD_GRACE;
         let (until, gives_way) = (Instant::now() + length, !load.rest.is_zero());
-        self.load = Some(Running { endpoint, until, gives_way, _only: only });
+        self.load = Some(Running { endpoint, until, gives_way, _turn: turn });
         Ok(Reply::Started { port: self.shared.data_port, token })
     }
 

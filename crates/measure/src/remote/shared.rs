@@ -8,6 +8,7 @@ use results::Privileges;
 use sys::netns::NetNs;
 
 use super::Limits;
+use super::turns::Turns;
 use crate::sampler::{Drops, Machine, SamplerError};
 
 /// State shared by all sessions.
@@ -21,8 +22,8 @@ pub(super) struct Shared {
     pub privileges: Privileges,
     /// The socket for probes.
     pub answerer: Answerer,
-    /// A load is running.
-    pub busy: AtomicBool,
+    /// Clients whose loads run or wait.
+    pub turns: Turns,
     pub stop: Arc<AtomicBool>,
 }
 

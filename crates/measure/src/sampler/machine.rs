@@ -11,8 +11,9 @@ use netstate::proc::ProcFile;
 use netstate::process::{Process, ProcessReader};
 use netstate::softnet::{PROC_SOFTNET_STAT, SoftnetStat};
 
+use super::attributed::{self, Before};
 use super::exact::{ExactClock, ExactReading};
-use super::{Consumer, CpuBusy, Disturbance, Result, SamplerError, Survey, split};
+use super::{Attributed, Consumer, CpuBusy, Disturbance, Result, SamplerError, Survey, split};
 use results::{self, CpuClock, Privileges};
 
 /// Samples the whole machine. A reading costs a fraction of a millisecond, plus some microseconds
@@ -28,6 +29,10 @@ pub struct Machine {
     own: Vec<u32>,
     /// CPUs whose disturbance counts; empty: all CPUs.
     focus: BTreeSet<usize>,
+    /// CPU time in use before the run, from [`Machine::idle_load`] or [`Machine::survey`].
+    before: Mutex<Before>,
+    /// Reason why a process of the measurement is unknown to the exact clock.
+    unknown: Option<String>,
     user_hz: u64,
 }
 
@@ -80,6 +85,9 @@ pub struct MachineSample {
     pub softnet_squeezed: u64,
     /// Disturbance of the sample.
     pub disturbance: Disturbance,
+    /// CPU time of the load.
+    #[serde(default)]
+    pub attributed: Attributed,
     /// CPUs that went online or offline between the readings.
     #[serde(default)]
     pub cpus_changed: Vec<usize>,
@@ -115,6 +123,8 @@ impl Machine {
             exact,
             own: vec![own_pid()?],
             focus: BTreeSet::new(),
+            before: Mutex::default(),
+            unknown: None,
             user_hz: user_hz(),
         })
     }
@@ -132,6 +142,12 @@ impl Machine {
     /// Counts a process and its descendants as part of the measurement, although they do not
     /// descend from this process.
     pub fn add_own_process(&mut self, pid: u32) {
+        if let Ok(clock) = &self.exact
+            && let Err(reason) =
+                own_pid().map_err(|e| e.to_string()).and_then(|own| clock.add_own(pid, own))
+        {
+            self.unknown = Some(format!("the time of process {pid} is unknown: {reason}"));
+        }
         self.own.push(pid);
     }
 
@@ -188,7 +204,12 @@ impl Machine {
             other_share: share(foreign, listed * cpus as f64).min(1.0),
             busiest_share: self.busiest(&before.clock.stat, &after.clock.stat, &on_cpus, listed),
         };
+        let attributed = match (&before.clock.exact, &after.clock.exact, &self.unknown) {
+            (Some(_), Some(_), Some(reason)) => Attributed::Unknown(reason.clone()),
+            _ => self.attribute(before, after, foreign, listed),
+        };
         MachineSample {
+            attributed,
             cpu,
             seconds,
             cpus,
@@ -198,6 +219,47 @@ impl Machine {
             disturbance,
             cpus_changed: changed(&before.clock.stat, &after.clock.stat),
         }
+    }
+
+    /// Attributes the CPU time between two readings. Other processes took `foreign` seconds of CPU
+    /// time within `listed` seconds.
+    fn attribute(
+        &self,
+        before: &MachineSnapshot,
+        after: &MachineSnapshot,
+        foreign: f64,
+        listed: f64,
+    ) -> Attributed {
+        let earlier = *self.before.lock().unwrap_or_else(PoisonError::into_inner);
+        let seconds = after.clock.at.duration_since(before.clock.at).as_secs_f64();
+        match self.caused(before, after) {
+            Some(caused) => attributed::exact(&caused, &earlier, seconds),
+            None => {
+                let ticks = after.clock.stat.total.since(&before.clock.stat.total);
+                let busy = split::busy(&split::from_ticks(&ticks, self.user_hz));
+                let others = foreign * seconds / listed.max(1e-9);
+                attributed::ticks(busy, others, &earlier, seconds)
+            }
+        }
+    }
+
+    /// Returns the CPU time between two readings by its cause; `None` without the exact clock.
+    fn caused(&self, before: &MachineSnapshot, after: &MachineSnapshot) -> Option<split::Caused> {
+        let ticks = after.clock.stat.total.since(&before.clock.stat.total);
+        let since = after.clock.exact.as_ref()?.since(before.clock.exact.as_ref()?);
+        Some(split::caused(&since, &ticks, self.user_hz))
+    }
+
+    /// Takes the time between two readings without load as the background of later samples.
+    fn learn_before(&self, before: &MachineSnapshot, after: &MachineSnapshot) {
+        let sample = self.difference(before, after);
+        let seconds = sample.seconds.max(1e-9);
+        let others = sample.disturbance.other_share * sample.cpus as f64;
+        let learned = Before {
+            open: self.caused(before, after).map_or(0.0, |caused| caused.open / seconds),
+            no_process: (split::busy(&sample.cpu) / seconds - others).max(0.0),
+        };
+        *self.before.lock().unwrap_or_else(PoisonError::into_inner) = learned;
     }
 
     /// Returns the share of the most disturbed of the test's CPUs that other load and steal took.
@@ -221,14 +283,19 @@ impl Machine {
         shares.fold(0.0, f64::max)
     }
 
-    /// Returns the busy share of all CPUs while this thread sleeps for `duration`, 0..1.
+    /// Returns the busy share of all CPUs while this thread sleeps for `duration`, 0..1. If
+    /// `is_quiet` before and afterwards, this is the background of later samples.
     ///
     /// # Errors
     /// As [`Machine::begin`].
-    pub fn idle_load(&self, duration: Duration) -> Result<f64> {
+    pub fn idle_load(&self, duration: Duration, is_quiet: impl Fn() -> bool) -> Result<f64> {
+        let was_quiet = is_quiet();
         let before = self.begin()?;
         std::thread::sleep(duration);
         let after = self.end()?;
+        if was_quiet && is_quiet() {
+            self.learn_before(&before, &after);
+        }
         Ok(self.difference(&before, &after).busy_share())
     }
 
@@ -246,6 +313,7 @@ impl Machine {
         let (Some(first), Some(last)) = (readings.first(), readings.last()) else {
             return Ok(Survey::default());
         };
+        self.learn_before(first, last);
         let whole = self.difference(first, last);
         let seconds = whole.seconds.max(1e-9);
         let cpus = last.clock.stat.cpus.iter().map(|(cpu, ticks)| {
@@ -299,6 +367,7 @@ impl Machine {
             cpu_clock_reason: self.clock_reason().map(str::to_owned),
             privileges,
             idle_load,
+            cpu_of_load: true,
         })
     }
 

@@ -10,9 +10,11 @@
 //!
 //! None needs a thread of its own while traffic runs. Their readings are interpreted by:
 //! - [`Disturbance`]: other load on the machine;
+//! - [`Attributed`]: the part of the CPU time that the load took;
 //! - [`service_demand`]: the CPU cost of a unit of work;
 //! - [`loss`](mod@loss): the places of lost datagrams.
 
+mod attributed;
 mod demand;
 mod disturbance;
 mod exact;
@@ -24,6 +26,7 @@ mod split;
 mod survey;
 mod timeline;
 
+pub use attributed::Attributed;
 pub use demand::service_demand;
 pub use disturbance::{Disturbance, Limits, Rule};
 pub use fare::Fare;

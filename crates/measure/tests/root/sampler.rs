@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use measure::sampler::{CpuClock, Machine, MachineSample, Namespace, NamespaceSample, loss};
+use measure::sampler::{
+    Attributed, CpuClock, Machine, MachineSample, Namespace, NamespaceSample, loss,
+};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::time::{ClockId, clock_gettime};
 use pair::Pair;
@@ -180,7 +182,7 @@ fn without_preference_ticks_are_used_and_say_so() {
     assert_eq!((record.cpu_clock.name(), record.idle_load), ("tick", 0.25));
     assert_eq!(record.cpu_clock_reason.as_deref(), Some("not requested"));
     assert!(record.cpus > 0);
-    let idle = machine.idle_load(Duration::from_millis(200)).unwrap();
+    let idle = machine.idle_load(Duration::from_millis(200), || true).unwrap();
     assert!((0.0..=1.0).contains(&idle), "{idle}");
 }
 
@@ -242,6 +244,24 @@ impl Orphan {
     }
 }
 
+/// A Python program in a host whose parent is gone.
+fn orphan_in(host: &Host, program: &str) -> Result<Orphan, String> {
+    need::tool("python3")?;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("flood.py");
+    std::fs::write(&file, program).unwrap();
+    let shell = format!("python3 {} >/dev/null 2>&1 & echo $!", file.display());
+    let started = host.netns().run(|| Command::new("sh").args(["-c", &shell]).output());
+    let output = started.unwrap().unwrap();
+    let pid = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
+    let orphan = Orphan(nix::unistd::Pid::from_raw(pid));
+    // The file is read before any CPU time is used.
+    while orphan.seconds() < 0.2 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(orphan)
+}
+
 impl Orphan {
     /// CPU time it has used.
     fn seconds(&self) -> f64 {
@@ -280,6 +300,71 @@ fn other_processes_load_is_seen_until_they_are_declared_ours() {
     // Endpoint of it, as the two intervals differ by some milliseconds of the
     // others' load.
     assert!(orphans > 0.5, "{orphans} s: {strange:?} {adopting:?}");
+}
+
+#[test]
+fn time_of_the_load_is_its_own_whatever_else_runs() {
+    let machine = require!(exact());
+    let orphan = Orphan::start();
+    let mut adopting = require!(exact());
+    adopting.add_own_process(orphan.0.as_raw().cast_unsigned());
+    let before = (machine.begin().unwrap(), adopting.begin().unwrap());
+    let (mine, orphans) = (thread_cpu_seconds(), orphan.seconds());
+    // Until both have used CPU time, whenever that is.
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while thread_cpu_seconds() < mine + 0.5 || orphan.seconds() < orphans + 1.0 {
+        assert!(Instant::now() < deadline, "no CPU");
+        (0..10_000).for_each(|_| std::hint::spin_loop());
+    }
+    let after = (machine.end().unwrap(), adopting.end().unwrap());
+    let used = thread_cpu_seconds() - mine;
+    let load = |machine: &Machine, before, after| match machine.difference(before, after).attributed
+    {
+        Attributed::Load(seconds) => seconds,
+        Attributed::Unknown(reason) => panic!("{reason}"),
+    };
+    let own = load(&machine, &before.0, &after.0);
+    let with_orphan = load(&adopting, &before.1, &after.1);
+    // Packets by interrupt and kernel threads of other tests are in both, as nothing was learnt
+    // about them before.
+    assert!(own > 0.8 * used, "{own} s of {used} s used");
+    assert!(with_orphan - own > 0.8, "{own} s, with the orphan {with_orphan} s");
+}
+
+#[test]
+fn datagrams_count_for_the_task_that_sends_them() {
+    let mut machine = require!(exact());
+    let pair = Pair::new();
+    let (sender, receiver) = sockets(&pair);
+    // A program outside of this process's tree floods the same path.
+    let to = receiver.local_addr().unwrap();
+    let flood = format!(
+        "import socket\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\ns.connect(({:?},{}))\n\
+         while True:\n  try: s.send(b'x'*64)\n  except OSError: pass",
+        to.ip().to_string(),
+        to.port(),
+    );
+    let orphan = require!(orphan_in(&pair.a, &flood));
+    let pid = orphan.0.as_raw().cast_unsigned();
+    let measured = |machine: &Machine| {
+        let before = machine.begin().unwrap();
+        let start = orphan.seconds();
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while orphan.seconds() < start + 1.0 {
+            assert!(Instant::now() < deadline, "no CPU");
+            sender.send(&[0; 64]).unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        match machine.difference(&before, &machine.end().unwrap()).attributed {
+            Attributed::Load(seconds) => seconds,
+            Attributed::Unknown(reason) => panic!("{reason}"),
+        }
+    };
+    let strange = measured(&machine);
+    machine.add_own_process(pid);
+    let adopted = measured(&machine);
+    // Its softirqs follow it: a second of CPU time as the kernel counts it includes both.
+    assert!(adopted - strange > 0.5, "{strange} s as another program's, {adopted} s as its own");
 }
 
 #[test]

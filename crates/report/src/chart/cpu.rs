@@ -28,7 +28,12 @@ pub(super) fn charts(results: &Results) -> Vec<Chart> {
         let words = format!("CPU time, µs per {}", unit_of_work(panel.first()));
         let legend = KINDS.map(String::from).to_vec();
         let bars = Bars { words, kind: Kind::Linear, mark: None, legend, rows };
-        Chart::new("cpu", panel.title(), "Stacked in the order of the legend.", draw(&bars))
+        Chart::new(
+            "cpu",
+            panel.title(),
+            "All programs of the machine. Stacked in the order of the legend.",
+            draw(&bars),
+        )
     };
     panels(results).iter().filter_map(chart).collect()
 }

@@ -188,6 +188,7 @@ pub fn compare(a: &Results, b: &Results, fail_on: Option<f64>) -> Result<Compari
     let same_machine = machines.is_empty();
     // The stricter of both levels holds for both files.
     let level = a.plan.confidence.level.max(b.plan.confidence.level);
+    let same_cpu = a.machine.cpu_of_load == b.machine.cpu_of_load;
     let mut figures = Vec::new();
     let mut only_in_a = Vec::new();
     let (cells_a, cells_b) = (Cells::of(a), Cells::of(b));
@@ -209,6 +210,10 @@ pub fn compare(a: &Results, b: &Results, fail_on: Option<f64>) -> Result<Compari
             continue;
         }
         for figure in [Figure::Value, Figure::ServiceDemand, Figure::LatencyP99] {
+            // The CPU time of the whole machine is no reference for that of the load.
+            if figure == Figure::ServiceDemand && !same_cpu {
+                continue;
+            }
             figures.extend(compared((&cells_a, cell), (&cells_b, other), figure, level));
         }
     }
@@ -223,7 +228,14 @@ pub fn compare(a: &Results, b: &Results, fail_on: Option<f64>) -> Result<Compari
         let exceeds = |figure: &Compared| figure.regression().is_some_and(|share| share > limit);
         figures.iter().any(|figure| figure.verdict == Verdict::Worse && exceeds(figure))
     });
-    let differences = [machines, plan_differences(a, b)].concat();
+    let mut differences = [machines, plan_differences(a, b)].concat();
+    if !same_cpu {
+        let older = if a.machine.cpu_of_load { "second" } else { "first" };
+        differences.push(format!(
+            "CPU accounting: the {older} file has the time of the whole machine, so CPU is not \
+             compared"
+        ));
+    }
     Ok(Comparison {
         schema: SCHEMA,
         level,

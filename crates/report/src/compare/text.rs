@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 use super::{Basis, Compared, Comparison, Figure, Verdict};
 use crate::style::{Style, plain, wrap};
-use crate::unit::{count, percent, ratio, three_digits};
+use crate::unit::{count, of_interval, percent, range, ratio, three_digits};
 use crate::work::round;
 
 /// Renders the comparison for a terminal: a table per kind of work, then a conclusion.
@@ -91,8 +91,8 @@ fn push_table(out: &mut String, comparison: &Comparison, rows: &[&Compared], sty
             figure.to_string(),
             shown(row.a),
             shown(row.b),
-            row.ratio.map(|r| ratio(r.median)).unwrap_or_default(),
-            row.ratio.map(|r| format!("{} – {}", ratio(r.low), ratio(r.high))).unwrap_or_default(),
+            row.ratio.as_ref().map(of_interval).unwrap_or_default(),
+            row.ratio.as_ref().map(range).unwrap_or_default(),
             row.p_corrected.map(probability).unwrap_or_default(),
             verdict(row.verdict).to_string(),
         ]);

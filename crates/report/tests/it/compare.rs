@@ -34,6 +34,9 @@ fn run(machine: &mut Machine, cells: usize, blocks: u32, slower: usize, cost: f6
     let sample = Sample {
         latency_us: None,
         service_demand: None,
+        service_demand_reason: None,
+        flow_shares: None,
+        tcp: None,
         service_demand_ratio: None,
         ..template.samples[0].clone()
     };

@@ -61,6 +61,13 @@ fn sample() -> Sample {
         bits_per_s: 93_696_000.0,
         units: 91_500,
         service_demand: Some(6.1),
+        service_demand_reason: Some(text("unknown")),
+        flow_shares: results::FlowShares::of(&[1.0, 2.0]),
+        tcp: Some(results::TcpState {
+            congestion_control: "bbr".to_owned(),
+            rtt_us: 80.0,
+            cwnd: 10.0,
+        }),
         service_demand_ratio: Some(1.22),
         cpu: cpu(),
         peer_cpu: Some(cpu()),
@@ -110,7 +117,7 @@ fn background() -> Background {
 }
 
 /// Fields that files of older versions have not, by the end of their place.
-const NEWER: [&str; 9] = [
+const NEWER: [&str; 14] = [
     "/faults",
     "/alternatives",
     "/background",
@@ -118,6 +125,11 @@ const NEWER: [&str; 9] = [
     "/guests",
     "/peer_disturbance",
     "/settled_after",
+    "/flow_shares",
+    "/tcp",
+    "/service_demand_reason",
+    "/qdiscs",
+    "/cpu_of_load",
     "/testbeds/0/setting",
     "disturbance/busiest_share",
 ];
@@ -150,6 +162,13 @@ fn cell() -> Cell {
             value: 6.1,
             unit: DemandUnit::PerDatagram,
             ratio: Some(interval()),
+        }),
+        service_demand_reason: Some(text("unknown")),
+        flow_shares: results::FlowShares::of(&[1.0, 2.0]),
+        tcp: Some(results::TcpState {
+            congestion_control: "bbr".to_owned(),
+            rtt_us: 80.0,
+            cwnd: 10.0,
         }),
         latency_us: Some(latency()),
         histogram: histogram(),
@@ -212,6 +231,7 @@ fn machine() -> Machine {
         cpu_clock_reason: Some(text("BPF needs CAP_BPF")),
         privileges: Privileges::Root,
         idle_load: 0.02,
+        cpu_of_load: true,
     }
 }
 
@@ -294,6 +314,7 @@ fn full() -> Results {
                 mtu: 1500,
                 features: BTreeMap::from([(text("tx-udp_tnl-segmentation"), true)]),
             }],
+            qdiscs: BTreeMap::from([(text("eth0"), text("fq"))]),
             setting: Some(text("vm:queues=2")),
             guests: vec![GuestRecord {
                 name: text("tenant-a"),
@@ -533,7 +554,7 @@ fn unknown_and_missing_fields_are_named() {
     let (mut objects, mut leaves) = (Vec::new(), Vec::new());
     places(String::new(), &original, &mut objects, &mut leaves);
     let is_map = |at: &str| {
-        ["features", "where", "udp_errors", "figures"].iter().any(|map| at.ends_with(map))
+        ["features", "qdiscs", "where", "udp_errors", "figures"].iter().any(|map| at.ends_with(map))
     };
     for object in objects.iter().filter(|at| !is_map(at)) {
         let mut edited = original.clone();

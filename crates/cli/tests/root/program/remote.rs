@@ -145,6 +145,23 @@ fn whole(results: &Value, workload: &Value) -> bool {
 }
 
 #[test]
+fn a_second_clients_loads_wait_for_their_turn() {
+    require!(possible());
+    let two = Two::new();
+    let _server = two.serve();
+    let more = ["--json", "--blocks", "4", "--duration", "0.2", "--disturbance", "100"];
+    let run = |workload, name| {
+        two.run(&[&["10.0.0.2", "--workloads", workload, "--name", name], &more[..]].concat())
+    };
+    let (first, second) = (run("tcp_stream", "one"), run("tcp_rr", "two"));
+    for ended in [first.wait(), second.wait()] {
+        let results = ended.expect(0).json();
+        assert_eq!(results["complete"], true);
+        assert!(cells(&results).iter().all(|cell| cell["status"] == "ok"), "{results:#}");
+    }
+}
+
+#[test]
 fn every_workload_over_a_tunnel_against_the_hosts_own_path() {
     require!(possible());
     let two = Two::new();

@@ -27,9 +27,13 @@ fn a_run_of_several_modes() {
     let more = ["--workloads", "tcp_stream,tcp_rr,udp_stream", "--offload", "full,none", "--out"];
     let mut arguments = lab_run("vxlan,nat,nat-proxy,vlan,ipvlan", &more);
     arguments.push(out.to_str().unwrap());
-    let ended = run(arguments).expect(0);
+    let ended = run(arguments);
+    let results: Value = serde_json::from_str(&std::fs::read_to_string(&out).unwrap()).unwrap();
+    // A mode that was asked for by name and cannot be had fails the run in part.
+    let modes = results["modes"].as_array().unwrap();
+    let lacks = modes.iter().any(|mode| mode["status"] == "unsupported");
+    let ended = ended.expect(i32::from(lacks));
     assert_eq!(entries(directory.path()), ["r.json"], "{ended:#?}");
-    let results = serde_json::from_str(&std::fs::read_to_string(&out).unwrap()).unwrap();
     results_are_as_their_schema_says_and_every_sample_proved_its_path(&results);
     gso_packets_cross_the_wire_under_full_only(&results);
     the_proxy_ends_the_traffic_and_translation_does_not(&results);
@@ -253,4 +257,41 @@ fn a_goal_ends_the_run_or_its_limit_does() {
     assert_eq!(narrow["plan"]["confidence"]["half_width"], 0.001);
     let looks = narrow["plan"]["confidence"]["looks"].as_array().unwrap();
     assert_eq!(looks.last().unwrap(), 12);
+}
+
+#[test]
+fn a_setting_is_recorded_and_one_that_cannot_be_had_fails_the_run() {
+    require!(need::root());
+    let more = ["--workloads", "tcp_stream", "--offload", "full", "--json"];
+    let known = lab_run(
+        "host",
+        &[&more[..], &["--vary", "sysctl:net.ipv4.tcp_congestion_control=reno,cubic"]].concat(),
+    );
+    let results = run(known).json();
+    let file = "/proc/sys/net/ipv4/tcp_congestion_control";
+    let found = std::fs::read_to_string(file).unwrap();
+    for cell in results["cells"].as_array().unwrap().iter().filter(|c| c["status"] == "ok") {
+        let setting = cell["setting"].as_str().and_then(|setting| setting.split_once('='));
+        let wanted = setting.map_or(found.trim(), |(_, value)| value);
+        assert_eq!(cell["tcp"]["congestion_control"], wanted, "{cell:#}");
+        assert!(cell["tcp"]["cwnd"].as_f64().unwrap() > 0.0, "{cell:#}");
+    }
+    assert!(results["testbeds"][0]["qdiscs"]["a/nic0"].is_string(), "{}", results["testbeds"]);
+    let unknown = lab_run(
+        "host",
+        &[&more[..], &["--vary", "sysctl:net.ipv4.tcp_congestion_control=nosuch"]].concat(),
+    );
+    let ended = run(unknown).expect(1);
+    assert_eq!(ended.json()["complete"], true, "the mode as found was measured");
+}
+
+#[test]
+fn durations_take_a_unit_and_a_mistyped_mode_names_the_nearest() {
+    require!(need::root());
+    let short = ["lab", "run", "--modes", "host", "--offload", "full", "--workloads", "tcp_rr"];
+    let taken = ["--blocks", "1", "--duration", "50ms", "--warmup", "0.01s", "--json"];
+    let results = run([&short[..], &taken].concat()).json();
+    assert_eq!(results["plan"]["duration_s"], 0.05);
+    let ended = run(["lab", "run", "--modes", "vxlam"]).expect(2);
+    assert!(ended.stderr.contains("did you mean \"vxlan\"?"), "{ended:#?}");
 }
