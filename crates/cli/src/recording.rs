@@ -81,7 +81,16 @@ impl<R: BufRead> Recording<R> {
     pub fn next(&mut self) -> anyhow::Result<Option<Snapshot>> {
         match self.next_line()? {
             line if line.is_empty() => Ok(None),
-            line => self.parse(&line).map(Some),
+            line => match self.parse(&line) {
+                // A full disk or a killed process cuts the last line. The intervals before it are
+                // whole.
+                Err(_) if self.line > 1 && is_cut(&line) => {
+                    let (path, line) = (self.path.display(), self.line);
+                    tracing::warn!("{path}: line {line}, the last one, is cut short and left out");
+                    Ok(None)
+                }
+                parsed => parsed.map(Some),
+            },
         }
     }
 
@@ -113,6 +122,13 @@ impl<R: BufRead> Recording<R> {
     fn problem(&self, error: &dyn Display) -> anyhow::Error {
         usage("FILE", format!("{}, line {}: {error}", self.path.display(), self.line))
     }
+}
+
+/// Returns whether a line is the beginning of an interval: it has no end, and is no whole JSON value.
+fn is_cut(line: &[u8]) -> bool {
+    let whole = serde_json::from_slice::<serde::de::IgnoredAny>(line);
+    let begins = line.starts_with(b"{") && !line.ends_with(b"\n");
+    begins && whole.is_err_and(|error| error.is_eof())
 }
 
 /// A recording with random access to its intervals.
@@ -184,5 +200,14 @@ mod tests {
         std::fs::write(&path, bytes).unwrap();
         let error = Indexed::open(&path).unwrap_err().to_string();
         assert!(error.contains("more than 4194304 intervals"), "{error}");
+    }
+
+    #[test]
+    fn a_cut_last_line_ends_a_recording_and_a_broken_one_is_an_error() {
+        assert!(is_cut(b"{\"format\":1,\"dev"));
+        assert!(!is_cut(b"{\"format\":1}"), "a whole line without its end");
+        assert!(!is_cut(b"{\"format\":1,\"dev\n"), "not the last line");
+        assert!(!is_cut(b"{\"format\":x"), "no beginning of a line");
+        assert!(!is_cut(b"[["), "no interval");
     }
 }

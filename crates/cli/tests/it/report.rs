@@ -222,6 +222,36 @@ fn a_recording_from_a_pipe_is_reported() {
 }
 
 #[test]
+fn a_recording_that_a_full_disk_cut_is_reported_up_to_there() {
+    let recorded = fs::read_to_string(recording()).unwrap();
+    let first = recorded.lines().next().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let [cut, whole] = ["cut.jsonl", "whole.jsonl"].map(|name| directory.path().join(name));
+    fs::write(&cut, format!("{first}\n{}", &first[..500])).unwrap();
+    fs::write(&whole, format!("{first}\n")).unwrap();
+    let reported = run(["report", cut.to_str().unwrap()]).expect(0);
+    assert!(reported.stderr.contains("line 2, the last one, is cut short"), "{reported:#?}");
+    let of_whole = run(["report", whole.to_str().unwrap()]).expect(0);
+    assert_eq!(reported.stdout, of_whole.stdout);
+}
+
+#[test]
+fn results_are_read_from_standard_input_and_behind_a_byte_order_mark() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, results) = results(directory.path(), "r.json");
+    let expected = run(["report", &file]).expect(0).stdout;
+    let marked = directory.path().join("marked.json");
+    fs::write(&marked, format!("\u{feff}{results}")).unwrap();
+    assert_eq!(run(["report", marked.to_str().unwrap()]).expect(0).stdout, expected);
+    let mut command = overlane(["report", "-"]);
+    let output = command.stdin(fs::File::open(&file).unwrap()).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+    let metrics = run(["report", &file, "--format", "openmetrics"]).expect(0).stdout;
+    assert!(metrics.contains("# TYPE overlane_result_ratio gauge\n"), "{metrics}");
+    assert!(metrics.ends_with("# EOF\n"), "{metrics}");
+}
+
+#[test]
 fn what_a_recording_has_not_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let charts = directory.path().join("charts");
@@ -249,7 +279,7 @@ fn a_damaged_recording_is_refused_by_its_line_and_no_page_is_written() {
     let mut other: Value = serde_json::from_str(lines[0]).unwrap();
     other["format"] = 7.into();
     for (text, problem) in [
-        (format!("{}\n{}", lines[0], &lines[1][..500]), "line 2: EOF while parsing"),
+        (format!("{}\n{}\n", lines[0], &lines[1][..500]), "line 2: control character"),
         (format!("{}\nnoise\n", lines[0]), "line 2: expected ident"),
         (format!("{other}\n"), "line 1: format 7, this version reads 1"),
         (format!("{}\n{}", lines[0], "[".repeat(20 << 20)), "line 2: "),
