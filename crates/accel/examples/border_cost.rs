@@ -11,7 +11,6 @@ use std::process::ExitCode;
 use nix::time::{ClockId, clock_gettime};
 use testbed::Offload;
 
-#[allow(dead_code)]
 #[path = "../tests/root/fastpath/pair.rs"]
 #[allow(dead_code)]
 mod pair;

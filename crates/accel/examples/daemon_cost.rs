@@ -12,7 +12,6 @@ use accel::{Accel, Wanted};
 use nix::time::{ClockId, clock_gettime};
 use testbed::Offload;
 
-#[allow(dead_code)]
 #[path = "../tests/root/fastpath/pair.rs"]
 #[allow(dead_code)]
 mod pair;

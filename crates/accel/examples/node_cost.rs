@@ -19,7 +19,6 @@ use testbed::{Host, Offload};
 #[path = "../tests/root/fastpath/exchange.rs"]
 #[allow(dead_code)]
 mod exchange;
-#[allow(dead_code)]
 #[path = "../tests/root/fastpath/pair.rs"]
 #[allow(dead_code)]
 mod pair;

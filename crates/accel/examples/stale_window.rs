@@ -12,7 +12,6 @@ use std::time::Duration;
 
 #[path = "../tests/root/fastpath/change.rs"]
 mod change;
-#[allow(dead_code)]
 #[path = "../tests/root/fastpath/pair.rs"]
 #[allow(dead_code)]
 mod pair;
