@@ -5,6 +5,8 @@ use std::path::Path;
 
 use anyhow::Context;
 use clap::Args;
+use netstate::Netlink;
+use netstate::namespace::discover;
 use observe::{Expression, Filter, FlowPattern};
 use sys::netns::NetNs;
 
@@ -51,6 +53,33 @@ impl PacketFilter {
             "all" => Ok(Vec::new()),
             some => some.split(',').map(|text| netns("--netns", Some(text))).collect(),
         }
+    }
+
+    /// Checks that a namespace has the device of `--device`. A device that is created later would be
+    /// a typing error more often than not.
+    ///
+    /// # Errors
+    /// A usage error that names the device.
+    pub fn check_device(&self) -> anyhow::Result<()> {
+        let Some(device) = &self.device else { return Ok(()) };
+        let mut namespaces = self.namespaces()?;
+        if namespaces.is_empty() {
+            let machine = discover()?;
+            // Without a look at all of them, nothing is certain.
+            if !machine.left_out.is_empty() {
+                return Ok(());
+            }
+            namespaces.extend(machine.namespaces.into_values().map(|found| found.netns));
+        }
+        for netns in &namespaces {
+            match netns.run(|| Netlink::open().and_then(|netlink| netlink.links())) {
+                Ok(Ok(links)) if links.iter().all(|link| link.name != *device) => {}
+                // It is there, or cannot be read.
+                _ => return Ok(()),
+            }
+        }
+        let of = if self.netns == "all" { "of this machine" } else { "of --netns" };
+        Err(usage("--device", format!("{device:?}: no namespace {of} has this device")))
     }
 
     /// Builds the filter for the BPF programs.

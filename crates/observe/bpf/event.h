@@ -39,13 +39,14 @@ struct flow {
 	u32 sequence;		/* TCP, network byte order */
 	u32 id;			/* IPv4, or IPv6's fragment header; network byte order */
 	u16 length;		/* of the IP packet, network byte order; 0: too long for the field */
-	u16 unused;
+	u16 window;		/* TCP, network byte order, not scaled */
 };
 _Static_assert(sizeof(struct flow) == 52, "ABI of flow");
 _Static_assert(__builtin_offsetof(struct flow, source_port) == 32, "ABI of flow");
 _Static_assert(__builtin_offsetof(struct flow, protocol) == 36, "ABI of flow");
 _Static_assert(__builtin_offsetof(struct flow, sequence) == 40, "ABI of flow");
 _Static_assert(__builtin_offsetof(struct flow, length) == 48, "ABI of flow");
+_Static_assert(__builtin_offsetof(struct flow, window) == 50, "ABI of flow");
 
 struct event {
 	u64 time;		/* CLOCK_MONOTONIC, ns */

@@ -89,7 +89,7 @@ struct ipv6hdr {
 };
 
 /* Ports and TCP fields are in the first bytes of the transport header. */
-#define TRANSPORT_BYTES 14
+#define TRANSPORT_BYTES 16
 
 static __always_inline void read_transport(struct flow *flow, const u8 *bytes)
 {
@@ -98,6 +98,7 @@ static __always_inline void read_transport(struct flow *flow, const u8 *bytes)
 	if (flow->protocol == IPPROTO_TCP) {
 		__builtin_memcpy(&flow->sequence, bytes + 4, 4);
 		flow->tcp_flags = bytes[13];
+		__builtin_memcpy(&flow->window, bytes + 14, 2);
 	}
 }
 

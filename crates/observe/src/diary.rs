@@ -18,7 +18,9 @@ impl Packet {
         for drops in &self.not_told {
             let _ = writeln!(text, "not reported: {drops}");
         }
-        let _ = writeln!(text, "packet {}: {flow}", self.number);
+        let tcp = self.tcp.as_ref().map_or(String::new(), |tcp| format!(", {tcp}"));
+        let at = self.begun_unix_ns.map_or(String::new(), |ns| format!(", at {} UTC", clock(ns)));
+        let _ = writeln!(text, "packet {}: {flow}{tcp}{at}", self.number);
         for group in self.groups() {
             let Some((first, leg)) = group.first().and_then(|at| Some((*at, self.legs.get(*at)?)))
             else {
@@ -74,6 +76,13 @@ impl Packet {
     fn of_leg(&self, leg: usize) -> impl Iterator<Item = &PacketStep> {
         self.steps.iter().filter(move |step| step.leg == leg)
     }
+}
+
+/// Formats the time of day, ns since 1970, with microseconds.
+fn clock(ns: u64) -> String {
+    let (seconds, micros) = (ns / 1_000_000_000, ns / 1000 % 1_000_000);
+    let (hours, minutes) = (seconds / 3600 % 24, seconds / 60 % 60);
+    format!("{hours:02}:{minutes:02}:{:02}.{micros:06}", seconds % 60)
 }
 
 /// Returns the heading for `count` equal legs; `None` for the packet that the journey began with.

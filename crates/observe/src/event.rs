@@ -71,6 +71,8 @@ pub struct Flow {
     pub tcp_flags: u8,
     /// TCP sequence number.
     pub sequence: u32,
+    /// TCP window as in the header, not scaled.
+    pub window: u16,
     /// Identification of the IPv4 header, or of IPv6's fragment header; 0 if there is none.
     pub id: u32,
     /// Offset of a fragment in bytes, and whether more follow; `None`: not a fragment. A later
@@ -102,6 +104,7 @@ impl Flow {
             ports: (word(32), word(34)),
             tcp_flags: bytes[37],
             sequence: long(40),
+            window: word(50),
             id: long(44),
             fragment: (more || offset > 0).then_some((offset, more)),
             length: word(48),

@@ -40,6 +40,7 @@ impl FlowId {
             ports: self.ports,
             tcp_flags: 0,
             sequence: 0,
+            window: 0,
             id: 0,
             fragment: None,
             length: 0,

@@ -65,7 +65,9 @@ pub use peer_seen::{ClockSeen, Direction, FlowSeen, PeerSeen};
 pub use places::{Place, Places};
 pub use snapshot::{CpuSeen, DropSeen, FORMAT, HopSeen, Latency, Rates, Side, Snapshot, WaySeen};
 pub use snapshot_text::share;
-pub use told::{Addresses, Fragment, Names, Packet, PacketEnding, PacketLeg, PacketStep};
+pub use told::{
+    Addresses, Fragment, Names, Packet, PacketEnding, PacketLeg, PacketStep, TcpHeader,
+};
 pub use totals::{MOST_DEVICES, MOST_DROPS, MOST_HOPS, MOST_REASONS, MOST_WAYS, Totals};
 pub use trace_session::{Finished, TraceOptions, TraceSession};
 pub use tracer::{MOST_AT_ONCE, TraceError, Tracer};

@@ -1,4 +1,4 @@
-//! An interval as text, 80 columns wide.
+//! An interval as text, 80 columns wide if names are short.
 
 use std::fmt::Write;
 
@@ -6,6 +6,9 @@ use crate::snapshot::{CpuSeen, DropSeen, HopSeen, Snapshot, WaySeen};
 
 /// Smallest share that is worth a note.
 const WORTH_TELLING: f64 = 0.01;
+
+/// Longest name of a namespace or device that is shown in full, characters.
+const WIDEST: usize = 40;
 
 impl Snapshot {
     /// Renders the interval as text.
@@ -97,13 +100,20 @@ impl WaySeen {
         let mut text = String::new();
         let example = self.example.as_ref().map_or("not IP".to_owned(), ToString::to_string);
         let _ = writeln!(text, "{} followed, such as {example}: {}", self.packets, self.ending);
+        // Full names: two that are cut could look alike.
+        let widest = |least: usize, name: &dyn Fn(&HopSeen) -> &str| {
+            let longest = self.hops.iter().map(|hop| name(hop).chars().count()).max();
+            1 + longest.unwrap_or(0).clamp(least, WIDEST)
+        };
+        let namespaces = widest(12, &|hop| &hop.namespace);
+        let devices = widest(10, &|hop| hop.device.as_deref().unwrap_or("-"));
         let _ = writeln!(
             text,
-            "{:<13}{:<11}{:<7}{:>9}{:>8}{:>8}{:>6}{:>9}{:>9}",
+            "{:<namespaces$}{:<devices$}{:<7}{:>9}{:>8}{:>8}{:>6}{:>9}{:>9}",
             "namespace", "device", "side", "pkt/s", "Mbit/s", "bytes", "GSO", "µs p50", "p99"
         );
         for hop in &self.hops {
-            text.push_str(&hop.text());
+            text.push_str(&hop.text((namespaces, devices)));
         }
         let took = |ns: u64| ns as f64 / 1000.0;
         let all = &self.took;
@@ -119,7 +129,7 @@ impl WaySeen {
 }
 
 impl HopSeen {
-    fn text(&self) -> String {
+    fn text(&self, (namespaces, devices): (usize, usize)) -> String {
         let mut text = String::new();
         let counted = self.counted.as_ref();
         let packets = counted.map_or("-".to_owned(), |rates| short(rates.packets_per_s));
@@ -132,9 +142,9 @@ impl HopSeen {
         };
         let _ = writeln!(
             text,
-            "{:<13}{:<11}{:<7}{:>9}{:>8}{:>8.0}{:>6}{:>9}{:>9}",
-            cut_off(&self.namespace, 12),
-            cut_off(self.device.as_deref().unwrap_or("-"), 10),
+            "{:<namespaces$}{:<devices$}{:<7}{:>9}{:>8}{:>8.0}{:>6}{:>9}{:>9}",
+            cut_off(&self.namespace, namespaces - 1),
+            cut_off(self.device.as_deref().unwrap_or("-"), devices - 1),
             self.side.name(),
             packets,
             megabits,

@@ -28,8 +28,14 @@ pub struct Packet {
     pub begun_ns: u64,
     /// Time from the first step to the last, ns.
     pub took_ns: u64,
+    /// When the packet was first seen: UTC, ns since 1970. Left out if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begun_unix_ns: Option<u64>,
     /// Addresses of the packet when it was first seen; `null`: it is not an IP packet.
     pub flow: Option<Addresses>,
+    /// TCP header of the packet when it was first seen; left out for other packets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<TcpHeader>,
     /// The packet, and the packets that were segmented, fragmented or copied from it.
     pub legs: Vec<PacketLeg>,
     /// The places where it was seen, in order of time.
@@ -39,6 +45,45 @@ pub struct Packet {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_told: Vec<NotTold>,
 }
+
+/// Fields of a TCP header (RFC 9293).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct TcpHeader {
+    /// Flags in the order of the header, lowest first: `FIN`, `SYN`, `RST`, `PSH`, `ACK`, `URG`,
+    /// `ECE`, `CWR`.
+    pub flags: Vec<String>,
+    /// Sequence number.
+    pub sequence: u32,
+    /// Window as in the header, not scaled.
+    pub window: u16,
+}
+
+/// Flags of TCP by bit.
+const TCP_FLAGS: [&str; 8] = ["FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"];
+
+impl TcpHeader {
+    fn of(flow: &Flow) -> Option<TcpHeader> {
+        // A later fragment has no header.
+        if flow.protocol != TCP || flow.fragment.is_some_and(|(offset, _)| offset > 0) {
+            return None;
+        }
+        let is_set = |(bit, _): &(usize, &&str)| flow.tcp_flags >> bit & 1 == 1;
+        let flags = TCP_FLAGS.iter().enumerate().filter(is_set).map(|(_, name)| (*name).to_owned());
+        Some(TcpHeader { flags: flags.collect(), sequence: flow.sequence, window: flow.window })
+    }
+}
+
+impl std::fmt::Display for TcpHeader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let flags = if self.flags.is_empty() { "no flag".to_owned() } else { self.flags.join(" ") };
+        write!(f, "{flags}, seq {}, win {}", self.sequence, self.window)
+    }
+}
+
+/// IP protocol number of TCP.
+const TCP: u8 = 6;
 
 /// Addresses of a packet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -279,7 +324,9 @@ impl Packet {
             number: journey.number,
             begun_ns,
             took_ns: journey.took(),
+            begun_unix_ns: None,
             flow: journey.flow().as_ref().map(Addresses::from),
+            tcp: journey.flow().as_ref().and_then(TcpHeader::of),
             legs: legs.collect(),
             steps,
             not_told: Vec::new(),

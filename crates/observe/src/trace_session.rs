@@ -157,9 +157,11 @@ impl TraceSession {
         if let Some(limit) = self.slower_than {
             ended.retain(|journey| u128::from(journey.took()) > limit.as_nanos());
         }
+        let to_unix = unix_offset()?;
         let names = Called { places: &self.places, hosts: &self.hosts, tracer: &self.tracer };
         let packets = ended.into_iter().map(|journey| {
-            let packet = Packet::of(&journey, &names);
+            let mut packet = Packet::of(&journey, &names);
+            packet.begun_unix_ns = Some(packet.begun_ns.saturating_add_signed(to_unix));
             Finished { journey, packet }
         });
         let mut packets: Vec<Finished> = packets.collect();
@@ -175,7 +177,18 @@ impl TraceSession {
 
 /// Returns `CLOCK_MONOTONIC` in ns.
 fn now() -> Result<u64, TraceError> {
-    let time = clock_gettime(ClockId::CLOCK_MONOTONIC)
-        .map_err(|errno| TraceError::Kernel(format!("clock_gettime: {errno}")))?;
+    clock(ClockId::CLOCK_MONOTONIC)
+}
+
+fn clock(id: ClockId) -> Result<u64, TraceError> {
+    let time =
+        clock_gettime(id).map_err(|errno| TraceError::Kernel(format!("clock_gettime: {errno}")))?;
     Ok(u64::try_from(Duration::from(time).as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// Returns the difference of `CLOCK_REALTIME` and `CLOCK_MONOTONIC`, ns. It changes if the time is
+/// set, so it is read for each packet's output.
+fn unix_offset() -> Result<i64, TraceError> {
+    let (unix, monotonic) = (clock(ClockId::CLOCK_REALTIME)?, now()?);
+    Ok(unix.wrapping_sub(monotonic).cast_signed())
 }

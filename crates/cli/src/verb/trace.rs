@@ -29,6 +29,8 @@ const WITHOUT_RECEIVER: [(&str, &str); 2] =
     [("NOT_SPECIFIED", "ip6_mc_input"), ("UNHANDLED_PROTO", "__netif_receive_skb_core")];
 /// Checks for the causes of a packet filter's drops: of tunnels, and of tenants.
 const OF_FILTERS: [&str; 2] = ["OV071", "OV073"];
+/// Maximum time that a packet waits for earlier ones that are still under way.
+const LONGEST_HOLD: Duration = Duration::from_secs(1);
 /// Largest N of `--sample 1/N`.
 const MOST_SAMPLED: u32 = 1 << 30;
 
@@ -48,6 +50,7 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
         let (got, most) = (arguments.payload, Filter::MOST_PAYLOAD);
         return Err(usage("--payload", format!("{got}: expected at most {most} bytes")));
     }
+    arguments.filter.check_device()?;
     // Create the file before attaching programs, so that a wrong path fails early.
     let capture = arguments.pcapng.as_deref().map(CaptureFile::new).transpose()?;
     let stop = interrupt::flag()?;
@@ -64,22 +67,24 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
     }
     complain("tracing: Ctrl-C ends it");
     let begun = Instant::now();
-    let checks = BTreeSet::new();
-    let mut output = PacketOutput { arguments, capture, shown: 0, left_out: 0, checks };
+    let (held, checks) = (Vec::new(), BTreeSet::new());
+    let mut output = PacketOutput { arguments, capture, held, shown: 0, left_out: 0, checks };
     let is_over = |shown: u64| {
         stop.load(Ordering::Relaxed)
             || arguments.duration.is_some_and(|limit| begun.elapsed() >= *limit)
             || arguments.count.is_some_and(|count| shown >= count)
     };
     while !is_over(output.shown) {
-        let finished = session.poll(TICK)?;
+        output.hold(session.poll(TICK)?);
         if let Some(change) = session.rate_change() {
             complain(&rate(change));
         }
-        output.show(finished)?;
-        output.write(session.oldest().unwrap_or(u64::MAX))?;
+        let oldest = session.oldest().unwrap_or(u64::MAX);
+        output.show(|packet, held| packet.begun_ns < oldest || held.elapsed() >= LONGEST_HOLD)?;
+        output.write(oldest)?;
     }
-    output.show(session.finish()?)?;
+    output.hold(session.finish()?);
+    output.show(|_, _| true)?;
     output.write(u64::MAX)?;
     let (shown, lost, not_told) = (output.shown, session.lost()?, session.counted()?);
     let counted: u64 = not_told.iter().map(|drops| drops.packets).sum();
@@ -117,6 +122,8 @@ fn rate(change: PaceChange) -> String {
 struct PacketOutput<'a> {
     arguments: &'a Trace,
     capture: Option<CaptureFile>,
+    /// Packets that wait for earlier ones, in order of their first steps, and since when.
+    held: Vec<(Instant, Finished)>,
     shown: u64,
     /// Drops that lose nothing.
     left_out: u64,
@@ -125,9 +132,18 @@ struct PacketOutput<'a> {
 }
 
 impl PacketOutput<'_> {
-    /// Prints packets up to `--count`.
-    fn show(&mut self, finished: Vec<Finished>) -> anyhow::Result<()> {
-        for Finished { journey, mut packet } in finished {
+    /// Takes packets that are to be printed in order of time.
+    fn hold(&mut self, finished: Vec<Finished>) {
+        let now = Instant::now();
+        self.held.extend(finished.into_iter().map(|finished| (now, finished)));
+        self.held.sort_by_key(|(_, finished)| finished.packet.begun_ns);
+    }
+
+    /// Prints packets up to the last one that is due, and up to `--count`.
+    fn show(&mut self, is_due: impl Fn(&Packet, Instant) -> bool) -> anyhow::Result<()> {
+        let due = self.held.iter().rposition(|(since, held)| is_due(&held.packet, *since));
+        let due: Vec<_> = self.held.drain(..due.map_or(0, |last| last + 1)).collect();
+        for (_, Finished { journey, mut packet }) in due {
             if !self.arguments.all_drops {
                 used(&mut packet);
                 if self.arguments.drops_only && !is_loss(&packet) {

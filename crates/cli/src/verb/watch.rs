@@ -78,6 +78,7 @@ impl Measuring {
             let problem = format!("{interval:?}: expected {least:?} to {most:?}");
             return Err(usage("--interval", problem));
         }
+        arguments.filter.check_device()?;
         let (filter, budget) = (arguments.filter.parse()?, budget(&arguments.budget)?);
         let namespaces = arguments.filter.namespaces()?;
         // A token without a connection is likely a mistake.

@@ -33,6 +33,7 @@ fn event(time: u64, netns: u32, device: &str, kind: Kind) -> Event {
         ports: (1, 2),
         tcp_flags: 0,
         sequence: 0,
+        window: 0,
         id: 7,
         fragment: None,
         length: 100,

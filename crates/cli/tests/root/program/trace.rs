@@ -27,6 +27,17 @@ fn arguments_that_are_wrong_are_refused() {
 }
 
 #[test]
+fn a_device_that_no_namespace_has_is_refused() {
+    require!(need::root());
+    for verb in ["trace", "watch"] {
+        let ended = run([verb, "--device", "nosuchdev0"]).expect(2);
+        assert!(ended.stderr.contains("--device: \"nosuchdev0\": no namespace"), "{ended:?}");
+        let ended = run([verb, "--device", "nosuchdev0", "--netns", "host"]).expect(2);
+        assert!(ended.stderr.contains("no namespace of --netns has this device"), "{ended:?}");
+    }
+}
+
+#[test]
 fn expressions_that_are_none_are_refused_in_libpcaps_words() {
     require!(observe::Expression::compile("ip").map_err(|error| error.to_string()));
     for (expression, problem) in [

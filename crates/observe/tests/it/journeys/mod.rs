@@ -23,6 +23,7 @@ fn flow(protocol: u8, sequence: u32, id: u32) -> Flow {
         ports: (4711, 5301),
         tcp_flags: if protocol == TCP { 0x10 } else { 0 },
         sequence,
+        window: 502,
         id,
         fragment: None,
         length: 100,

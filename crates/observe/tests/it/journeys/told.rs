@@ -95,6 +95,23 @@ fn a_cut_packet_is_told_with_its_segments() {
 }
 
 #[test]
+fn a_segment_is_told_with_its_header_and_the_time_of_day() {
+    let syn = Flow { tcp_flags: 0x12, ..flow(TCP, 77, 1) };
+    let ended = Journeys::default().take([event(10, 0xa, Kind::Dropped, syn)]);
+    let mut packet = Packet::of(&ended[0], &Invented);
+    let text = packet.text();
+    assert!(text.contains(" tcp, SYN ACK, seq 77, win 502\n"), "{text}");
+    // 1970-01-01, 1 h 2 min 3.004005 s.
+    packet.begun_unix_ns = Some(3_723_004_005_999);
+    assert!(packet.text().contains(", win 502, at 01:02:03.004005 UTC\n"), "{}", packet.text());
+    let json = serde_json::to_value(&packet).unwrap();
+    assert_eq!(json["tcp"]["flags"], serde_json::json!(["SYN", "ACK"]));
+    assert_eq!((&json["tcp"]["sequence"], &json["tcp"]["window"]), (&77.into(), &502.into()));
+    let datagram = Journeys::default().take([event(10, 0xa, Kind::Dropped, flow(UDP, 0, 1))]);
+    assert_eq!(Packet::of(&datagram[0], &Invented).tcp, None);
+}
+
+#[test]
 fn addresses_of_both_families_are_told_as_people_write_them() {
     let six = Flow {
         source: "2001:db8::1".parse().unwrap(),
