@@ -92,6 +92,12 @@ pub struct MeasureRun {
     /// Underlay address of the same machine; ratios compare with this path
     #[arg(long, value_name = "ADDR[:PORT]")]
     pub baseline: Option<String>,
+    /// Use the IPv4 address of a host name
+    #[arg(short = '4', conflicts_with = "ipv6")]
+    pub ipv4: bool,
+    /// Use the IPv6 address of a host name
+    #[arg(short = '6')]
+    pub ipv6: bool,
     /// Name of the path in the results
     #[arg(long, default_value = "path", value_name = "LABEL")]
     pub name: String,
@@ -265,6 +271,12 @@ pub struct Asking {
     /// the scheduled time. 0 sends one request at a time.
     #[arg(long, value_name = "PERCENT")]
     pub load: Option<String>,
+    /// Rates of udp_stream, such as 100M,1G [default: as fast as possible]
+    ///
+    /// Payload in bit/s over all flows. The receiver reports loss, jitter (RFC 3550) and reordering.
+    /// Messages need at least 16 bytes.
+    #[arg(long, value_name = "BITS")]
+    pub rate: Option<String>,
     /// Socket buffer sizes of both ends, bytes [default: kernel default]
     #[arg(long, value_name = "BYTES")]
     pub socket_buffers: Option<String>,
@@ -274,6 +286,9 @@ pub struct Asking {
     /// Use GSO packets for udp_stream (UDP_SEGMENT, UDP_GRO)
     #[arg(long)]
     pub gso: bool,
+    /// Mark all packets of both ends with this DSCP: 0 to 63, or a name such as EF, AF11, CS1
+    #[arg(long, value_name = "DSCP", value_parser = crate::quantity::dscp)]
+    pub dscp: Option<u8>,
 }
 
 /// Default of `--workloads`.
@@ -401,6 +416,8 @@ pub enum Format {
     Markdown,
     /// CSV, one line per cell
     Csv,
+    /// CSV, one line per sample
+    CsvSamples,
     /// The results file as is
     Json,
     /// OpenMetrics, for Prometheus' textfile collector
@@ -538,7 +555,7 @@ pub struct Report {
 /// `overlane report …`
 #[derive(Debug, Subcommand)]
 pub enum ReportVerb {
-    /// Show proven differences between two results files
+    /// Show proven differences between results files
     Compare(Compare),
 }
 
@@ -553,16 +570,27 @@ Exit code 10: a proven regression exceeds --fail-on.
 
 EXAMPLES
   overlane report compare before.json after.json
-  overlane report compare before.json after.json --fail-on 5%")]
+  overlane report compare before.json after.json --fail-on 5%
+  overlane report compare 6.1.json 6.6.json 6.12.json --markdown")]
 pub struct Compare {
     /// Results of the earlier run
     pub a: PathBuf,
-    /// Results of the later run
-    pub b: PathBuf,
+    /// Results of the later run; with several, each is compared with the first file
+    #[arg(required = true, num_args = 1..=MOST_COMPARED)]
+    pub b: Vec<PathBuf>,
     /// Exit with 10 if a proven regression is larger, such as 5%
     #[arg(long, value_name = "PERCENT")]
     pub fail_on: Option<String>,
-    /// Print JSON (see schema/compare.schema.json)
+    /// Print JSON (see schema/compare.schema.json); an array if there are several later runs
     #[arg(long)]
     pub json: bool,
+    /// Print Markdown, a column per file
+    #[arg(long, conflicts_with = "json")]
+    pub markdown: bool,
+    /// Print CSV, a row per figure and file
+    #[arg(long, conflicts_with_all = ["json", "markdown"])]
+    pub csv: bool,
 }
+
+/// Maximum number of files that are compared with one.
+const MOST_COMPARED: usize = 25;

@@ -5,6 +5,7 @@ use std::io::{self, BufReader, Chain, Cursor, Read};
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use measure::kept;
 use results::{LIMITS, ReadError, Results};
 
 use crate::exit::Usage;
@@ -95,6 +96,12 @@ fn results_of(reader: impl Read, path: &Path) -> anyhow::Result<Results> {
     LIMITS
         .check(&bytes)
         .map_err(|exceeded| wrong(ReadError::TooLarge { path: path.to_owned(), exceeded }))?;
+    if bytes.starts_with(kept::BEGINNING) {
+        let restored = kept::restored(&bytes);
+        return restored.map_err(|error| {
+            anyhow::Error::new(Usage(format!("samples of a run {}: {error}", path.display())))
+        });
+    }
     Results::from_json(&bytes).map_err(|error| match is_iperf3(&bytes) {
         true => anyhow::Error::new(Usage(format!(
             "{}: a result of iperf3, not of overlane; `lab run --engine overlane,iperf3` measures \

@@ -4,7 +4,9 @@ use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use load::ask::{Engine, Task};
-use load::{MAX_FLOWS, MAX_OUTSTANDING, MAX_SOCKET_BUFFER, MIN_SOCKET_BUFFER, Workload};
+use load::{
+    MAX_FLOWS, MAX_OUTSTANDING, MAX_SOCKET_BUFFER, MIN_SOCKET_BUFFER, NUMBERED_BYTES, Workload,
+};
 use measure::impact::Impact;
 use measure::plan::{PlacementPolicy, Stopping};
 use measure::sampler::{Limits, Rule};
@@ -12,7 +14,7 @@ use session::request::{Asked, Given, Manner};
 
 use crate::args::{Asking, Measuring, WORKLOADS};
 use crate::exit::usage;
-use crate::sizes;
+use crate::{quantity, sizes};
 
 /// Checks the workload options and builds every combination. Under `--impact`, the default workloads
 /// measure latency, and workloads that saturate a path are refused.
@@ -42,6 +44,12 @@ pub fn asked(arguments: &Asking, impact: Option<Impact>) -> anyhow::Result<Asked
         Some(text) => list("--load", text, percent)?,
         None => Vec::new(),
     };
+    let rates = match &arguments.rate {
+        Some(text) => list("--rate", text, |text| {
+            quantity::bits_per_s(text).map_err(|problem| usage("--rate", problem))
+        })?,
+        None => Vec::new(),
+    };
     let socket_buffers = match &arguments.socket_buffers {
         Some(text) => list("--socket-buffers", text, |text| {
             whole("--socket-buffers", text, MIN_SOCKET_BUFFER, MAX_SOCKET_BUFFER, " bytes")
@@ -58,9 +66,11 @@ pub fn asked(arguments: &Asking, impact: Option<Impact>) -> anyhow::Result<Asked
         flows,
         outstanding,
         load_percent,
+        rates,
         socket_buffers,
         engines,
         gso: arguments.gso,
+        dscp: arguments.dscp,
     };
     if impact.is_some() {
         within_impact(&asked)?;
@@ -98,6 +108,18 @@ fn contradictions(asked: &Asked) -> anyhow::Result<()> {
     if asked.gso && !asked.tasks.contains(&Task::Steady(Workload::UdpStream)) {
         let problem = "requires the workload udp_stream";
         return Err(usage("--gso", problem));
+    }
+    if !asked.rates.is_empty() {
+        if !asked.tasks.contains(&Task::Steady(Workload::UdpStream)) {
+            return Err(usage("--rate", "requires the workload udp_stream"));
+        }
+        if asked.gso {
+            return Err(usage("--rate", "not with --gso: its datagrams cannot be numbered"));
+        }
+        if let Some(size) = asked.sizes.iter().find(|size| **size < NUMBERED_BYTES) {
+            let problem = format!("{size}: with --rate, messages need {NUMBERED_BYTES} bytes");
+            return Err(usage("--sizes", problem));
+        }
     }
     let transactions = "requires the workload tcp_rr or udp_rr";
     if asked.outstanding != [1] && !asked.tasks.iter().any(rr) {

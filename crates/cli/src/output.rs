@@ -4,7 +4,8 @@ use std::io::{IsTerminal, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
 use measure::run::Ended;
@@ -12,6 +13,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::unistd::linkat;
 use results::{Results, Status};
+use session::keeping::Keeping;
 
 use crate::args::{Format, Output};
 use crate::by_name::ByName;
@@ -32,6 +34,14 @@ fn put(text: &str) -> anyhow::Result<()> {
         out.write_all(b"\n")?;
     }
     Ok(out.flush()?)
+}
+
+/// Prints text whose control characters are already escaped.
+///
+/// # Errors
+/// As [`print()`].
+pub fn print_raw(text: &str) -> anyhow::Result<()> {
+    put(text)
 }
 
 /// Prints a line to standard error, with control characters escaped. Ignores errors.
@@ -114,6 +124,7 @@ pub fn print_results(results: &Results, format: Format) -> anyhow::Result<()> {
         Format::Markdown => print(&report::markdown(results)),
         // Not escaped: lines end in \r\n, and the cells are already sanitised.
         Format::Csv => put(&report::csv(results)),
+        Format::CsvSamples => put(&report::csv_samples(results)),
         Format::Json => print_json(results),
         // Labels are already escaped.
         Format::Openmetrics => put(&report::openmetrics(results)),
@@ -261,6 +272,85 @@ impl Destination {
         file.as_file().sync_all()?;
         file.persist(&self.path).map_err(|error| error.error)?;
         Ok(())
+    }
+}
+
+/// A file beside the results for the samples of a run as they come. It is removed once the results
+/// are written, or if it has no sample.
+#[derive(Debug)]
+pub struct Kept {
+    path: PathBuf,
+    has_samples: Arc<AtomicBool>,
+}
+
+/// Writes to the file, and records that it is no longer empty.
+struct KeptFile {
+    file: std::fs::File,
+    has_samples: Arc<AtomicBool>,
+    lines: u64,
+}
+
+impl Write for KeptFile {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.lines += 1;
+        // The first line describes the run.
+        self.has_samples.store(self.lines > 1, Ordering::Relaxed);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Kept {
+    /// Creates `FILE.samples` for the results file of `--out`. `None` for a device or a pipe.
+    ///
+    /// # Errors
+    /// A usage error: the file cannot be created, or has the samples of an earlier run.
+    pub fn beside(destination: &Destination) -> anyhow::Result<Option<(Kept, Keeping)>> {
+        if destination.special {
+            return Ok(None);
+        }
+        let mut path = destination.path.clone().into_os_string();
+        path.push(".samples");
+        let path = PathBuf::from(path);
+        // A run that was killed before its first block leaves an empty file.
+        if path.symlink_metadata().is_ok_and(|meta| meta.is_file() && meta.len() == 0) {
+            let _ = std::fs::remove_file(&path);
+        }
+        let file = std::fs::OpenOptions::new().write(true).create_new(true).open(&path);
+        let file = file.map_err(|error| match error.kind() {
+            // Nobody else has these samples.
+            std::io::ErrorKind::AlreadyExists => usage(
+                "--out",
+                format!(
+                    "{0} has the samples of a run that was killed, or that still goes on; show it \
+                     with `overlane report {0}`, then move or remove it",
+                    path.display()
+                ),
+            ),
+            _ => usage("--out", format!("{} cannot be written: {error}", path.display())),
+        })?;
+        let has_samples = Arc::new(AtomicBool::new(false));
+        let written = KeptFile { file, has_samples: Arc::clone(&has_samples), lines: 0 };
+        Ok(Some((Kept { path, has_samples }, Keeping::to(written))))
+    }
+
+    /// Removes the file: the results are written.
+    pub fn done(self) {
+        self.has_samples.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if !self.has_samples.load(Ordering::Relaxed)
+            && let Err(error) = std::fs::remove_file(&self.path)
+        {
+            tracing::warn!("{} was not removed: {error}", self.path.display());
+        }
     }
 }
 

@@ -29,6 +29,52 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Parses a rate in bit/s: `100M`, `1.5G`, `64k`. Prefixes are powers of 1000.
+///
+/// # Errors
+/// A sentence that names the expected form.
+pub fn bits_per_s(text: &str) -> Result<u64, String> {
+    /// More than any sender reaches.
+    const MOST: f64 = 1e13;
+    let (number, factor) = match text.strip_suffix(['k', 'K', 'M', 'G', 'T']) {
+        Some(number) => (
+            number,
+            match text.as_bytes().last() {
+                Some(b'k' | b'K') => 1e3,
+                Some(b'M') => 1e6,
+                Some(b'G') => 1e9,
+                _ => 1e12,
+            },
+        ),
+        None => (text, 1.0),
+    };
+    let rate = number.parse::<f64>().ok().map(|number| number * factor);
+    match rate.filter(|rate| (1.0..=MOST).contains(rate)) {
+        // Within the range of a u64.
+        Some(rate) => Ok(rate.round() as u64),
+        None => Err(format!("{text:?}: expected a rate in bit/s up to 10T, such as 100M or 1G")),
+    }
+}
+
+/// Parses a DSCP: a number, `EF`, `AFxy` (RFC 2597) or `CSx` (RFC 2474).
+///
+/// # Errors
+/// A sentence that names the expected forms.
+pub fn dscp(text: &str) -> Result<u8, String> {
+    let name = text.to_ascii_uppercase();
+    let digit = |byte: u8, most: u8| (b'0'..=b'0' + most).contains(&byte).then(|| byte - b'0');
+    let named = match name.as_bytes() {
+        b"EF" => Some(46),
+        [b'C', b'S', class] => digit(*class, 7).map(|class| 8 * class),
+        [b'A', b'F', class, drop] => digit(*class, 4)
+            .zip(digit(*drop, 3))
+            .filter(|(class, drop)| *class > 0 && *drop > 0)
+            .map(|(class, drop)| 8 * class + 2 * drop),
+        _ => text.parse().ok().filter(|dscp| *dscp <= 63),
+    };
+    named.ok_or_else(|| format!("{text:?}: expected 0 to 63, EF, AF11 to AF43, or CS0 to CS7"))
+}
+
 /// Returns the word of `known` that is most similar to `word`, if it is similar at all.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     /// Below it, two words have little in common.
@@ -57,6 +103,41 @@ mod tests {
         }
         for wrong in ["", "-1", "ten", "10 parsecs", "nan", "inf", "1e300"] {
             assert!(duration(wrong).unwrap_err().contains("expected seconds"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_dscp_is_a_number_or_a_name() {
+        for (text, expected) in [
+            ("0", 0),
+            ("63", 63),
+            ("EF", 46),
+            ("ef", 46),
+            ("AF11", 10),
+            ("AF43", 38),
+            ("CS1", 8),
+            ("CS7", 56),
+        ] {
+            assert_eq!(dscp(text), Ok(expected), "{text}");
+        }
+        for wrong in ["", "64", "-1", "AF14", "AF01", "AF50", "CS8", "CS", "BE"] {
+            assert!(dscp(wrong).unwrap_err().contains("expected 0 to 63"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn rates_have_decimal_prefixes() {
+        for (text, expected) in [
+            ("100M", 100_000_000),
+            ("1.5G", 1_500_000_000),
+            ("64k", 64_000),
+            ("64K", 64_000),
+            ("9", 9),
+        ] {
+            assert_eq!(bits_per_s(text), Ok(expected), "{text}");
+        }
+        for wrong in ["", "M", "0", "-1M", "1e99", "nan", "1m", "100Mb", "11T"] {
+            assert!(bits_per_s(wrong).unwrap_err().contains("expected a rate"), "{wrong}");
         }
     }
 

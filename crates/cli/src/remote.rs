@@ -32,6 +32,13 @@ pub fn tell(event: Event) {
     });
 }
 
+/// Address family of a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    V4,
+    V6,
+}
+
 /// An address `HOST[:PORT]`. HOST is a name, an IPv4 address, or an IPv6 address, which needs
 /// brackets if a port follows.
 #[derive(Debug, PartialEq, Eq)]
@@ -94,12 +101,31 @@ impl<'a> Target<'a> {
     /// # Errors
     /// An unknown name; an unspecified or multicast address.
     pub fn resolve(&self, argument: &str) -> anyhow::Result<SocketAddr> {
+        self.resolve_in(argument, None)
+    }
+
+    /// As [`Target::resolve`]; a name only in one family. An address has its own.
+    ///
+    /// # Errors
+    /// As [`Target::resolve`]; a name without an address of the family.
+    pub fn resolve_in(&self, argument: &str, family: Option<Family>) -> anyhow::Result<SocketAddr> {
+        let is_name = self.host.parse::<std::net::IpAddr>().is_err();
+        let family = family.filter(|_| is_name);
         let mut addresses = (self.host, self.port)
             .to_socket_addrs()
             .with_context(|| format!("{argument}: {} cannot be resolved", self.host))?;
+        let is_wanted = |address: &SocketAddr| match family {
+            Some(Family::V4) => address.is_ipv4(),
+            Some(Family::V6) => address.is_ipv6(),
+            None => true,
+        };
+        let kind = family.map_or("", |family| match family {
+            Family::V4 => "IPv4 ",
+            Family::V6 => "IPv6 ",
+        });
         let address = addresses
-            .next()
-            .with_context(|| format!("{argument}: {} has no address", self.host))?;
+            .find(is_wanted)
+            .with_context(|| format!("{argument}: {} has no {kind}address", self.host))?;
         // Neither names a single machine to measure.
         if address.ip().is_unspecified() || address.ip().is_multicast() {
             return Err(usage(argument, format!("{}: expected a unicast address", address.ip())));
@@ -124,6 +150,9 @@ mod tests {
         ] {
             assert_eq!(Target::parse("ADDR", text).unwrap(), Target { host, port }, "{text}");
         }
+        let loopback = Target::parse("ADDR", "127.0.0.1").unwrap();
+        let own = loopback.resolve_in("ADDR", Some(Family::V6)).unwrap();
+        assert!(own.is_ipv4(), "an address has its own family");
         for wrong in [
             "",
             ":5",

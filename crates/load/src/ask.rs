@@ -17,11 +17,16 @@ pub struct Ask {
     pub outstanding: u32,
     /// Send with UDP GSO; `udp_stream` only.
     pub gso: bool,
+    /// Offered payload over all flows, bits/s; `udp_stream` only. The receiver then reports jitter
+    /// and reordering. `None`: as fast as possible.
+    pub rate_bits_per_s: Option<u64>,
     /// Open loop (rr): percent of the path's own maximum, 0 to 100; 0 sends one request at a time.
     /// `None`: closed loop.
     pub load_percent: Option<f64>,
     /// Socket buffers of both ends, bytes.
     pub socket_buffer_bytes: Option<u32>,
+    /// DSCP of all packets. `None`: the kernel's default.
+    pub dscp: Option<u8>,
     /// Traffic generator.
     pub engine: Engine,
 }
@@ -36,10 +41,18 @@ impl Ask {
             flows: 1,
             outstanding: 1,
             gso: false,
+            rate_bits_per_s: None,
             load_percent: None,
             socket_buffer_bytes: None,
+            dscp: None,
             engine: Engine::Overlane,
         }
+    }
+
+    /// Datagrams per second of the requested rate, at least 1.
+    pub fn datagrams_per_s(&self) -> Option<u64> {
+        let bits = 8 * u64::from(self.message_bytes);
+        self.rate_bits_per_s.map(|rate| (rate.saturating_add(bits / 2) / bits).max(1))
     }
 
     /// Unit of the cell's figures. With a given load the result is latency; otherwise the

@@ -3,6 +3,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use sys::tcp::Connecting;
@@ -28,8 +29,8 @@ impl Waiting {
         Waiting { since, progress: None }
     }
 
-    /// Fails after the load's limit. Once there is traffic, a flow may wait for as long as another
-    /// flow of this end makes progress: a starved flow is a result.
+    /// Fails after the load's limit. A flow may wait for as long as another flow of this end makes
+    /// progress: a starved flow is a result, and on a busy machine many flows take long to set up.
     pub(super) fn check(&mut self, flow: &Flow<'_>) -> Result<(), EngineError> {
         let waited = self.since.elapsed();
         let limit = flow.load.setup_limit;
@@ -41,7 +42,7 @@ impl Waiting {
         if waited < limit {
             return Ok(());
         }
-        if flow.stage() != Stage::Hello && then != flow.progress() {
+        if then != flow.progress() {
             *self = Waiting::since(Instant::now());
             return Ok(());
         }
@@ -162,7 +163,9 @@ impl Flow<'_> {
         let sent_counts = self.load.workload.is_tcp();
         self.control.tallies.iter().fold(0, |sum: u64, tally| {
             let sent = if sent_counts { tally.sent.get() } else { 0 };
-            sum.wrapping_add(tally.units.get()).wrapping_add(tally.bytes.get()).wrapping_add(sent)
+            let ready = u64::from(tally.ready.load(Ordering::Acquire));
+            let units = tally.units.get().wrapping_add(ready);
+            sum.wrapping_add(units).wrapping_add(tally.bytes.get()).wrapping_add(sent)
         })
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::arrivals::Arrivals;
 use super::control::FlowCount;
 use super::flow::FlowReport;
 
@@ -27,10 +28,18 @@ pub struct ServerReport {
     pub socket_errors: BTreeMap<String, u64>,
     /// Remarks that qualify the figures.
     pub notes: Vec<String>,
+    /// Arrivals of numbered datagrams. Only clients that ask for them know the field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arrivals: Option<Arrivals>,
 }
 
 impl From<FlowReport> for ServerReport {
     fn from(report: FlowReport) -> Self {
-        ServerReport { cpus: report.cpus, socket_errors: report.socket_errors, notes: report.notes }
+        ServerReport {
+            cpus: report.cpus,
+            socket_errors: report.socket_errors,
+            notes: report.notes,
+            arrivals: report.arrivals,
+        }
     }
 }

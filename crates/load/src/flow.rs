@@ -7,6 +7,7 @@ use std::time::Instant;
 use hdrhistogram::Histogram;
 use sys::errno::Errno;
 
+use super::arrivals::Arrivals;
 use super::control::{Control, Phase, TICK, Tally};
 use super::pace::Kept;
 use super::requests::Requests;
@@ -72,6 +73,8 @@ pub(super) struct FlowReport {
     pub kept: Option<Kept>,
     /// Units per message of the schedule.
     pub units_per_message: u64,
+    /// Arrivals of numbered datagrams in the measured interval.
+    pub arrivals: Option<Arrivals>,
     pub notes: Vec<String>,
 }
 

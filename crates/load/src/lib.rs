@@ -19,6 +19,7 @@
 
 #![forbid(unsafe_code)]
 
+mod arrivals;
 pub mod ask;
 mod connection;
 mod control;
@@ -48,12 +49,14 @@ mod udp_rr;
 mod udp_stream;
 mod window;
 
+pub use arrivals::Arrivals;
 pub use control::{FlowCount, Phase};
 pub use counted::{Counted, ServerReport};
 pub use endpoint::Endpoint;
 pub use error::{End, EngineError, Stage};
 pub use load::{
-    Ends, Load, MAX_FLOWS, MAX_OUTSTANDING, MAX_SOCKET_BUFFER, MIN_SOCKET_BUFFER, MOST_REST, Watch,
+    Ends, Load, MAX_FLOWS, MAX_OUTSTANDING, MAX_SOCKET_BUFFER, MIN_SOCKET_BUFFER, MOST_REST,
+    NUMBERED_BYTES, Watch,
 };
 pub use measured::{Datagrams, FlowMeasured, LatencyNs, Measured, bins, merge_bins};
 pub(crate) use reassembly::NOTHING_ARRIVED;

@@ -21,6 +21,9 @@ pub const MIN_SOCKET_BUFFER: u32 = 1024;
 /// Maximum requested socket buffer, bytes.
 pub const MAX_SOCKET_BUFFER: u32 = 1 << 30;
 
+/// Minimum message size of numbered datagrams, bytes.
+pub const NUMBERED_BYTES: u32 = sys::udp::HEAD_BYTES as u32;
+
 /// Maximum rest between an answer and the next request: a flow checks its phase afterwards.
 pub const MOST_REST: Duration = TICK;
 
@@ -39,6 +42,9 @@ pub struct Load {
     /// `udp_stream` only: offered load over all flows, datagrams/s. `None`: as fast as the
     /// sockets accept.
     pub datagrams_per_s: Option<u64>,
+    /// `udp_stream` without GSO only: each datagram has a number and the time of sending, and the
+    /// receiver reports [`Arrivals`](super::Arrivals). Takes [`NUMBERED_BYTES`].
+    pub numbered: bool,
     /// `tcp_rr`, `udp_rr` only: requests in flight per flow, 1 to [`MAX_OUTSTANDING`]. With a
     /// schedule this is the maximum; requests held back are still timed from their due time.
     /// One-byte datagrams allow 256 only.
@@ -59,6 +65,8 @@ pub struct Load {
     /// kernel's default for UDP, but the largest possible receive buffer for the server of
     /// `udp_stream`.
     pub socket_buffer_bytes: Option<u32>,
+    /// DSCP of all packets of both ends. `None`: the kernel's default.
+    pub dscp: Option<u8>,
     /// Discarded traffic before the measured interval.
     pub warmup: Duration,
     /// Measured interval, after the warm-up.
@@ -81,11 +89,13 @@ impl Load {
             flows: 1,
             gso: false,
             datagrams_per_s: None,
+            numbered: false,
             outstanding: 1,
             transactions_per_s: None,
             server_stall: None,
             rest: Duration::ZERO,
             socket_buffer_bytes: None,
+            dscp: None,
             warmup: Duration::from_millis(100),
             duration: Duration::from_secs(1),
             client_cpus: Vec::new(),
@@ -126,6 +136,16 @@ impl Load {
             }
             if self.datagrams_per_s.is_some() {
                 return Err(EngineError::invalid("datagrams_per_s", "udp_stream", self.workload));
+            }
+        }
+        if self.numbered {
+            if self.workload != Workload::UdpStream || self.gso {
+                let got = format!("{}{}", self.workload, if self.gso { " with GSO" } else { "" });
+                return Err(EngineError::invalid("numbered", "udp_stream without GSO", got));
+            }
+            if self.message_bytes < NUMBERED_BYTES {
+                let allowed = format!("at least {NUMBERED_BYTES} for numbered datagrams");
+                return Err(EngineError::invalid("message_bytes", allowed, self.message_bytes));
             }
         }
         // A schedule needs a rate.
@@ -175,6 +195,10 @@ impl Load {
             let allowed = format!("{MIN_SOCKET_BUFFER} to {MAX_SOCKET_BUFFER} bytes");
             return Err(EngineError::invalid("socket_buffer_bytes", allowed, bytes));
         }
+        if let Some(dscp) = self.dscp.filter(|dscp| *dscp > sys::dscp::MOST) {
+            let allowed = format!("at most {}", sys::dscp::MOST);
+            return Err(EngineError::invalid("dscp", allowed, dscp));
+        }
         // Rates are divided by it.
         if self.duration.is_zero() {
             return Err(EngineError::invalid("duration", "more than 0 s", "0 s"));
@@ -208,7 +232,8 @@ impl Load {
 
     /// Options of TCP sockets.
     pub(super) fn tcp_options(&self, nodelay: bool) -> sys::tcp::Options {
-        sys::tcp::Options { limit: TICK, nodelay, buffer_bytes: self.buffer_bytes() }
+        let (buffer_bytes, dscp) = (self.buffer_bytes(), self.dscp);
+        sys::tcp::Options { limit: TICK, nodelay, buffer_bytes, dscp }
     }
 
     /// Requested socket buffers, as system calls take them.

@@ -5,7 +5,7 @@ use std::fmt;
 
 use hdrhistogram::Histogram;
 
-use super::Workload;
+use super::{Arrivals, Workload};
 use results::{Bin, FlowShares, Pace, TcpState, Unit};
 
 /// Result of a load over the measured interval.
@@ -35,6 +35,8 @@ pub struct Measured {
     pub sent_units: u64,
     /// Datagrams sent and received, draining included (`udp_stream`, `udp_rr`).
     pub datagrams: Option<Datagrams>,
+    /// Arrivals of numbered datagrams, draining included.
+    pub arrivals: Option<Arrivals>,
     /// Time per transaction (rr, crr). For crr it runs from before `connect` until after the
     /// other end has closed.
     pub latency: Option<LatencyNs>,
@@ -69,6 +71,7 @@ impl fmt::Debug for Measured {
             .field("units", &self.units)
             .field("sent_units", &self.sent_units)
             .field("datagrams", &self.datagrams)
+            .field("arrivals", &self.arrivals)
             .field("latency", &self.latency)
             .field("histogram", &counted)
             .field("pace", &self.pace)

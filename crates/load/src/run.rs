@@ -16,8 +16,8 @@ use super::endpoint::Endpoint;
 use super::reassembly::Room;
 use super::requests::Requests;
 use super::{
-    Between, Counted, Datagrams, End, EngineError, FlowMeasured, LatencyNs, Load, Measured, Server,
-    Stage, Watch, Workload, pace, reassembly,
+    Arrivals, Between, Counted, Datagrams, End, EngineError, FlowMeasured, LatencyNs, Load,
+    Measured, Server, Stage, Watch, Workload, pace, reassembly,
 };
 
 /// Interval at which waits check their condition.
@@ -333,11 +333,15 @@ impl Run<'_> {
         stage: Stage,
         mut behind: impl FnMut(&mut Self) -> Result<Option<u32>, EngineError>,
     ) -> Result<(), EngineError> {
-        let begun = Instant::now();
+        let mut since = (Instant::now(), None);
         loop {
             self.check()?;
             let Some(flow) = behind(self)? else { return Ok(()) };
-            let waited = begun.elapsed();
+            // Flows of a busy machine take their turns, so the limit is for one of them.
+            if since.1 != Some(flow) {
+                since = (Instant::now(), Some(flow));
+            }
+            let waited = since.0.elapsed();
             if waited >= self.load.setup_limit + GRACE {
                 return Err(EngineError::Stalled { flow, end: End::Server, waited, stage });
             }
@@ -460,6 +464,7 @@ impl Run<'_> {
             units: sum(|f| f.units),
             sent_units: sum(|f| f.sent_units),
             datagrams,
+            arrivals: Arrivals::together(server.values().filter_map(|report| report.arrivals)),
             latency: latency.as_ref().and_then(LatencyNs::of),
             histogram: latency,
             pace,

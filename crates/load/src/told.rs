@@ -7,7 +7,7 @@ use results::{Pace, TcpState};
 use serde::{Deserialize, Serialize};
 
 use super::flow::latency_histogram;
-use super::{Datagrams, EngineError, FlowMeasured, LatencyNs, Load, Measured, Workload};
+use super::{Arrivals, Datagrams, EngineError, FlowMeasured, LatencyNs, Load, Measured, Workload};
 
 /// Maximum number of histogram bins accepted; histograms of the engine have fewer.
 const MOST_BINS: usize = 1 << 17;
@@ -21,10 +21,12 @@ pub struct LoadTold {
     flows: u32,
     gso: bool,
     datagrams_per_s: Option<u64>,
+    numbered: bool,
     outstanding: u32,
     transactions_per_s: Option<f64>,
     rest: Duration,
     socket_buffer_bytes: Option<u32>,
+    dscp: Option<u8>,
     warmup: Duration,
     duration: Duration,
     setup_limit: Duration,
@@ -43,11 +45,13 @@ impl LoadTold {
             flows,
             gso,
             datagrams_per_s,
+            numbered,
             outstanding,
             transactions_per_s,
             server_stall,
             rest,
             socket_buffer_bytes,
+            dscp,
             warmup,
             duration,
             client_cpus: _,
@@ -64,10 +68,12 @@ impl LoadTold {
             flows: *flows,
             gso: *gso,
             datagrams_per_s: *datagrams_per_s,
+            numbered: *numbered,
             outstanding: *outstanding,
             transactions_per_s: *transactions_per_s,
             rest: *rest,
             socket_buffer_bytes: *socket_buffer_bytes,
+            dscp: *dscp,
             warmup: *warmup,
             duration: *duration,
             setup_limit: *setup_limit,
@@ -85,10 +91,12 @@ impl LoadTold {
             flows: self.flows,
             gso: self.gso,
             datagrams_per_s: self.datagrams_per_s,
+            numbered: self.numbered,
             outstanding: self.outstanding,
             transactions_per_s: self.transactions_per_s,
             rest: self.rest,
             socket_buffer_bytes: self.socket_buffer_bytes,
+            dscp: self.dscp,
             warmup: self.warmup,
             duration: self.duration,
             setup_limit: self.setup_limit,
@@ -110,6 +118,7 @@ pub struct MeasuredTold {
     sent_units: u64,
     /// Intended, sent, received.
     datagrams: Option<(Option<u64>, u64, u64)>,
+    arrivals: Option<Arrivals>,
     /// Value in ns, and its count.
     histogram: Option<Vec<(u64, u64)>>,
     pace: Option<Pace>,
@@ -144,6 +153,7 @@ impl MeasuredTold {
             units,
             sent_units,
             datagrams,
+            arrivals,
             // Derived from the histogram.
             latency: _,
             histogram,
@@ -170,6 +180,7 @@ impl MeasuredTold {
             units: *units,
             sent_units: *sent_units,
             datagrams: datagrams.map(|d| (d.intended, d.sent, d.received)),
+            arrivals: *arrivals,
             histogram: histogram.as_ref().map(|histogram| {
                 let recorded = histogram.iter_recorded();
                 recorded.map(|bin| (bin.value_iterated_to(), bin.count_at_value())).collect()
@@ -228,6 +239,7 @@ impl MeasuredTold {
                 sent,
                 received,
             }),
+            arrivals: self.arrivals,
             latency: histogram.as_ref().and_then(LatencyNs::of),
             histogram,
             pace: self.pace,
@@ -272,6 +284,7 @@ mod tests {
             units: 10_000,
             sent_units: 10_001,
             datagrams: None,
+            arrivals: Some(Arrivals { received: 9, reordered: 1, jitter_ns: 70 }),
             latency: LatencyNs::of(&histogram),
             histogram: Some(histogram),
             pace: None,

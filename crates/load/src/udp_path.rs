@@ -34,6 +34,10 @@ impl Flow<'_> {
             sys::buffers::set(&socket, bytes)
                 .map_err(|(operation, errno)| self.error(Stage::Connect, operation, errno))?;
         }
+        if let Some(dscp) = self.load.dscp {
+            sys::dscp::set(&socket, &self.address, dscp)
+                .map_err(|(operation, errno)| self.error(Stage::Connect, operation, errno))?;
+        }
         socket.connect(self.address).map_err(|e| failed("connect", &e))?;
         socket.set_write_timeout(Some(TICK)).map_err(|e| failed("setsockopt", &e))?;
         Ok(socket)
@@ -205,6 +209,11 @@ impl Newcomers<'_> {
             let socket = sys::udp::bind_shared(self.listen)?;
             if let Some(bytes) = self.load.buffer_bytes() {
                 sys::buffers::set(&socket, bytes).map_err(|(operation, errno)| {
+                    sys::Error::new(operation, format!("UDP {}", self.listen), errno)
+                })?;
+            }
+            if let Some(dscp) = self.load.dscp {
+                sys::dscp::set(&socket, &self.listen, dscp).map_err(|(operation, errno)| {
                     sys::Error::new(operation, format!("UDP {}", self.listen), errno)
                 })?;
             }

@@ -9,16 +9,20 @@
 //!   inter-processor interrupt per datagram. It reads what is queued, then sleeps for a time in
 //!   which its buffer cannot fill up.
 //!
+//! A numbered sender writes the beginning of each datagram, and its receiver reads it
+//! ([`super::arrivals`]).
+//!
 //! With `gso` the sender sends GSO packets (`UDP_SEGMENT`) and the receiver accepts them whole
 //! (`UDP_GRO`), unless a device on the way segments them.
 
 use std::net::UdpSocket;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sys::errno::Errno;
 use sys::udp::{MAX_PAYLOAD, MAX_SEGMENTS, ReceiveBatch, SendBatch};
 
+use super::arrivals::{self, Arriving};
 use super::control::Phase;
 use super::flow::{Flow, FlowReport};
 use super::pace::Pacer;
@@ -72,6 +76,8 @@ struct Sender {
     segments: u64,
     /// Messages per second of this flow, if paced.
     per_s: Option<f64>,
+    /// Number of the next datagram, if they are numbered.
+    number: Option<u64>,
 }
 
 impl Sender {
@@ -88,12 +94,12 @@ impl Sender {
             // Reduce the timer slack: the default would wake the sender 50 µs late.
             sys::affinity::set_timer_slack(1_000)?;
         }
-        let sender = Sender {
-            socket,
-            batch: SendBatch::new(message, messages),
-            segments: segments as u64,
-            per_s,
+        let batch = match flow.load.numbered {
+            true => SendBatch::with_heads(message, messages),
+            false => SendBatch::new(message, messages),
         };
+        let number = flow.load.numbered.then_some(0);
+        let sender = Sender { socket, batch, segments: segments as u64, per_s, number };
         sender.cut(flow, flow.load.gso)?;
         Ok(sender)
     }
@@ -128,8 +134,15 @@ impl Sender {
                     count => count,
                 },
             };
+            if let Some(number) = self.number {
+                let now = now_ns();
+                for (message, number) in (0..count).zip(number..) {
+                    self.batch.set_head(message, arrivals::head(number, now));
+                }
+            }
             match self.batch.send(&self.socket, count) {
                 Ok(sent) => {
+                    self.number = self.number.map(|number| number + sent as u64);
                     tally.sent.add(sent as u64 * self.segments);
                     if let Some(pacer) = &mut pacer {
                         pacer.sent(sent);
@@ -166,6 +179,12 @@ impl Sender {
     }
 }
 
+/// Time of CLOCK_REALTIME, as of the kernel's times of arrival.
+fn now_ns() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
 /// Counts in the traffic phases, and answers hellos before and after.
 pub(super) fn server(
     flow: &Flow<'_>,
@@ -188,18 +207,28 @@ pub(super) fn server(
     if flow.load.gso {
         sys::udp::set_gro(socket)?;
     }
+    if flow.load.numbered {
+        sys::udp::set_arrival_times(socket)?;
+    }
     // The default slack would triple the shortest sleep.
     sys::affinity::set_timer_slack(1_000)?;
     let mut receiver = Receiver {
-        batch: ReceiveBatch::new(BATCH, flow.load.gso),
+        batch: match flow.load.numbered {
+            true => ReceiveBatch::with_heads(BATCH),
+            false => ReceiveBatch::new(BATCH, flow.load.gso),
+        },
         sleep: SHORTEST_SLEEP,
         room: granted as u64,
+        arriving: flow.load.numbered.then(Arriving::default),
     };
     flow.tally().ready.store(true, Ordering::Release);
     let mut head = [0; super::hello::HELLO_BYTES];
     loop {
         match flow.control.phase() {
-            Phase::Done => return Ok(()),
+            Phase::Done => {
+                report.arrivals = receiver.arriving.as_ref().map(Arriving::report);
+                return Ok(());
+            }
             Phase::Setup | Phase::Closing => match socket.peek(&mut head) {
                 Ok(n) if flow.answer_hello(socket, &head[..n]) => {
                     // Remove it from the queue; the length does not matter.
@@ -225,6 +254,8 @@ struct Receiver {
     sleep: Duration,
     /// Kernel memory that the socket may queue, bytes.
     room: u64,
+    /// Arrivals of numbered datagrams in the measured interval.
+    arriving: Option<Arriving>,
 }
 
 /// Result of reading between two sleeps.
@@ -265,6 +296,15 @@ impl Receiver {
     ) -> Result<Read, EngineError> {
         match self.batch.receive(socket) {
             Ok(received) => {
+                if let Some(arriving) = &mut self.arriving {
+                    // Nothing is under way at either end of the interval, so the phase is enough.
+                    let counts = matches!(flow.control.phase(), Phase::Measure | Phase::Drain);
+                    self.batch.heads(received.messages, |head, at| {
+                        if counts {
+                            arriving.arrived(head, at);
+                        }
+                    });
+                }
                 flow.tally().bytes.add(received.bytes);
                 flow.tally().units.add(received.datagrams);
                 Ok(Read {

@@ -43,7 +43,7 @@ const WARMUP: Duration = Duration::from_millis(50);
 pub(crate) enum Offer {
     /// Closed loop: as fast as the path allows.
     Closed,
-    /// A load in percent of the maximum, or one request at a time.
+    /// A load in percent of the maximum, or one request at a time, or a given rate of datagrams.
     Load(Offered),
     /// A load in percent of a maximum that could not be measured.
     Unknown {
@@ -66,11 +66,21 @@ impl Offer {
 
     /// Returns the offer if the run was stopped before the maximum was known.
     pub fn stopped(ask: &Ask) -> Offer {
-        ask.load_percent.map_or(Offer::Closed, |percent| Offer::Unknown {
-            percent,
-            reason: "the run was interrupted before the maximum was known".to_owned(),
-        })
+        match (ask.load_percent, offered_rate(ask)) {
+            (Some(percent), _) => Offer::Unknown {
+                percent,
+                reason: "the run was interrupted before the maximum was known".to_owned(),
+            },
+            (None, Some(rate)) => Offer::Load(rate),
+            (None, None) => Offer::Closed,
+        }
     }
+}
+
+/// Returns the schedule of a given rate of datagrams.
+pub fn offered_rate(ask: &Ask) -> Option<Offered> {
+    let per_s = ask.datagrams_per_s()?;
+    Some(Offered { percent: None, per_s: per_s as f64 })
 }
 
 /// Returns the offer of each cell of the plan; `None` if stopped.
@@ -85,7 +95,7 @@ pub(crate) fn offers(
     for (index, planned) in plan.cells.iter().enumerate() {
         let cell = CellRef { index, planned, subject: &subjects[planned.subject] };
         offers.push(match planned.ask.load_percent {
-            None => Offer::Closed,
+            None => offered_rate(&planned.ask).map_or(Offer::Closed, Offer::Load),
             // Such a cell is refused before it is measured.
             Some(percent) if planned.ask.engine != Engine::Overlane => Offer::Unknown {
                 percent,

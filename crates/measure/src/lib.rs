@@ -9,6 +9,7 @@ mod giving_way;
 pub mod guest;
 pub mod impact;
 mod in_force;
+pub mod kept;
 pub mod observed;
 pub mod observer;
 pub mod path;
@@ -23,3 +24,5 @@ mod sample;
 pub mod sampler;
 mod summary;
 mod void;
+
+pub use calibrate::offered_rate;

@@ -227,6 +227,7 @@ mod tests {
             pace: None,
             tcp_retransmits: None,
             tcp: None,
+            arrivals: None,
             socket_errors: BTreeMap::new(),
             flows: Vec::new(),
             notes: Vec::new(),

@@ -98,6 +98,7 @@ impl Plan {
             // Other workloads ignore it.
             gso: ask.gso && workload == Workload::UdpStream,
             socket_buffer_bytes: ask.socket_buffer_bytes,
+            dscp: ask.dscp,
             warmup: self.warmup,
             duration: self.duration,
             client_cpus: self.placement.client_cpus.clone(),

@@ -7,11 +7,20 @@ use results::{Role, Sample};
 
 /// Sets every sample's ratio to the baseline's sample of the same block.
 pub(crate) fn fill(plan: &Plan, samples: &mut [Vec<Sample>]) {
-    for (at, cell) in plan.cells.iter().enumerate() {
-        if cell.role == Role::Baseline {
-            continue;
-        }
-        let (mut own, baseline) = (std::mem::take(&mut samples[at]), &samples[cell.baseline]);
+    fill_by(&references(plan), samples);
+}
+
+/// Returns the index of each cell's baseline; `None` for a baseline.
+pub(crate) fn references(plan: &Plan) -> Vec<Option<usize>> {
+    let of = |cell: &PlannedCell| (cell.role != Role::Baseline).then_some(cell.baseline);
+    plan.cells.iter().map(of).collect()
+}
+
+/// As [`fill`], with the index of each cell's baseline.
+pub(crate) fn fill_by(references: &[Option<usize>], samples: &mut [Vec<Sample>]) {
+    for (at, reference) in references.iter().enumerate() {
+        let Some(reference) = *reference else { continue };
+        let (mut own, baseline) = (std::mem::take(&mut samples[at]), &samples[reference]);
         for sample in own.iter_mut().filter(|sample| sample.valid) {
             let reference =
                 baseline.iter().find(|other| other.block == sample.block && other.valid);

@@ -20,7 +20,7 @@ use crate::void::void;
 use load::ask::{Engine, Task};
 use load::driver::{self, DriverError, Moved, ToolReport};
 use load::{Between, EngineError, Load, MAX_OUTSTANDING, Measured, Watch};
-use results::{HopRecord, Loss, Offered, RecordKind, Sample};
+use results::{Arrivals, HopRecord, Loss, Offered, RecordKind, Sample};
 
 /// Share of a schedule that must be sent within the interval. Below it, the load was not the
 /// requested one.
@@ -92,6 +92,10 @@ pub(crate) struct Said {
 pub(crate) fn take(taker: &mut Taker<'_>, cell: &PlannedCell, offer: &Offer) -> Taken {
     let mut load = taker.subject.load(taker.plan, &cell.ask);
     match offer {
+        Offer::Load(_) if cell.ask.rate_bits_per_s.is_some() => {
+            load.datagrams_per_s = cell.ask.datagrams_per_s();
+            load.numbered = true;
+        }
         Offer::Load(Offered { per_s, .. }) if *per_s > 0.0 => {
             load.transactions_per_s = Some(*per_s);
             load.outstanding = MAX_OUTSTANDING;
@@ -104,7 +108,10 @@ pub(crate) fn take(taker: &mut Taker<'_>, cell: &PlannedCell, offer: &Offer) -> 
     let taken = match cell.ask.task {
         Task::Steady(_) => taker.run(&load).map(|(measured, mut sample)| {
             if let Offer::Load(_) = offer {
-                at_load(&mut sample, &measured);
+                match cell.ask.rate_bits_per_s {
+                    Some(_) => at_rate(&mut sample, &measured),
+                    None => at_load(&mut sample, &measured),
+                }
             }
             sample
         }),
@@ -151,6 +158,18 @@ fn at_load(sample: &mut Sample, measured: &Measured) {
     // Takes precedence over other reasons: if nothing was sent, there is no path to prove.
     sample.valid = false;
     sample.invalid_reason = Some(reason);
+}
+
+/// Invalidates a sample at a given rate if the generator did not reach it.
+fn at_rate(sample: &mut Sample, measured: &Measured) {
+    let Some(pace) = measured.pace else { return };
+    if pace.sent_per_s < pace.intended_per_s * SCHEDULE_KEPT {
+        sample.valid = false;
+        sample.invalid_reason = Some(format!(
+            "the rate was not reached: {:.0} of {:.0} datagrams/s were sent",
+            pace.sent_per_s, pace.intended_per_s
+        ));
+    }
 }
 
 /// Context of the loads of a sample.
@@ -279,6 +298,11 @@ fn filled(
         units: measured.units,
         flow_shares: measured.flow_shares(),
         tcp: measured.tcp.clone(),
+        arrivals: measured.arrivals.map(|arrivals| Arrivals {
+            jitter_us: arrivals.jitter_ns as f64 / 1e3,
+            reordered: arrivals.reordered,
+            received: arrivals.received,
+        }),
         service_demand,
         service_demand_reason,
         cpu: machine.cpu,

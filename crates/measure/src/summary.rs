@@ -8,23 +8,67 @@ use crate::sampler::loss;
 use load::Workload;
 use results::stats::{median, trend};
 use results::{
-    Cell, DropGoal, DropPoint, FlowShares, HopRecord, Interval, Latency, Offered, Pace, Role,
-    Sample, ServiceDemand, Status, TcpState,
+    Arrivals, Cell, DropGoal, DropPoint, FlowShares, HopRecord, Interval, Latency, Offered, Pace,
+    Role, Sample, ServiceDemand, Status, TcpState,
 };
 
-/// Returns the entry of a cell. `interval` computes a confidence interval of ratios.
-pub(crate) fn cell(
+/// Reason of a cell without samples.
+const NO_SAMPLE: &str = "no sample was taken";
+
+/// Returns a cell without samples.
+pub(crate) fn empty(
     plan: &Plan,
     subject: &PathUnderTest,
     planned: &PlannedCell,
     offered: Option<Offered>,
+) -> Cell {
+    let ask = &planned.ask;
+    Cell {
+        mode: subject.mode.clone(),
+        role: planned.role,
+        offload: subject.offload,
+        mtu: subject.mtu,
+        workload: ask.task,
+        message_bytes: ask.message_bytes,
+        flows: ask.flows,
+        outstanding: ask.outstanding,
+        offered,
+        socket_buffer_bytes: ask.socket_buffer_bytes,
+        setting: planned.setting.map(|at| plan.settings[at].clone()),
+        gso: ask.gso && ask.task.workload() == Workload::UdpStream,
+        engine: ask.engine,
+        unit: ask.unit(),
+        status: Status::Failed,
+        reason: Some(NO_SAMPLE.to_owned()),
+        median: None,
+        ratio: None,
+        flow_shares: None,
+        tcp: None,
+        arrivals: None,
+        service_demand: None,
+        service_demand_reason: None,
+        latency_us: None,
+        histogram: Vec::new(),
+        drop_point: None,
+        pace: None,
+        tool: None,
+        loss: None,
+        hops: Vec::new(),
+        trend: None,
+        settled_after: None,
+        samples: Vec::new(),
+    }
+}
+
+/// Fills an empty cell. `interval` computes a confidence interval of ratios.
+pub(crate) fn filled(
+    cell: Cell,
     samples: Vec<Sample>,
     settled_after: Option<u32>,
     interval: &dyn Fn(&[f64]) -> Option<Interval>,
 ) -> Cell {
     let (status, reason) = failure(&samples);
-    let ask = &planned.ask;
-    let workload = ask.task.workload();
+    let workload = cell.workload.workload();
     let ratios = |figure: fn(&Sample) -> Option<f64>| {
         let values: Vec<f64> = samples.iter().filter(|s| s.valid).filter_map(figure).collect();
         interval(&values)
@@ -39,27 +83,14 @@ pub(crate) fn cell(
             ratio: ratios(|sample| sample.service_demand_ratio),
         });
     Cell {
-        mode: subject.mode.clone(),
-        role: planned.role,
-        offload: subject.offload,
-        mtu: subject.mtu,
-        workload: ask.task,
-        message_bytes: ask.message_bytes,
-        flows: ask.flows,
-        outstanding: ask.outstanding,
-        offered,
-        socket_buffer_bytes: ask.socket_buffer_bytes,
-        setting: planned.setting.map(|at| plan.settings[at].clone()),
-        gso: ask.gso && workload == Workload::UdpStream,
-        engine: ask.engine,
-        unit: ask.unit(),
         status,
         reason,
         median: median_of(&samples, |sample| Some(sample.value)),
         // The baseline's ratio to itself is always 1.
-        ratio: if planned.role == Role::Baseline { None } else { ratios(|sample| sample.ratio) },
+        ratio: if cell.role == Role::Baseline { None } else { ratios(|sample| sample.ratio) },
         flow_shares: flow_shares(&samples),
         tcp: tcp(&samples),
+        arrivals: arrivals(&samples),
         service_demand,
         service_demand_reason,
         latency_us: latency(&samples),
@@ -68,14 +99,14 @@ pub(crate) fn cell(
         ),
         drop_point: drop_point(&samples),
         pace: worst_pace(&samples),
-        tool: None,
         loss: samples.iter().any(|sample| sample.valid && sample.loss.is_some()).then(|| {
             loss::total(samples.iter().filter(|s| s.valid).filter_map(|s| s.loss.as_ref()))
         }),
         hops: hops(&samples),
-        trend: drift(&samples, planned.role),
+        trend: drift(&samples, cell.role),
         settled_after,
         samples,
+        ..cell
     }
 }
 
@@ -123,6 +154,17 @@ fn tcp(samples: &[Sample]) -> Option<TcpState> {
         congestion_control: last.congestion_control.clone(),
         rtt_us: of(|tcp| tcp.rtt_us)?,
         cwnd: of(|tcp| tcp.cwnd)?,
+    })
+}
+
+fn arrivals(samples: &[Sample]) -> Option<Arrivals> {
+    let valid = samples.iter().filter(|sample| sample.valid);
+    let all = valid.filter_map(|sample| sample.arrivals);
+    let sum = |of: fn(&Arrivals) -> u64| all.clone().map(|a| of(&a)).fold(0, u64::saturating_add);
+    Some(Arrivals {
+        jitter_us: median_of(samples, |sample| Some(sample.arrivals?.jitter_us))?,
+        reordered: sum(|arrivals| arrivals.reordered),
+        received: sum(|arrivals| arrivals.received),
     })
 }
 
@@ -220,6 +262,6 @@ fn failure(samples: &[Sample]) -> (Status, Option<String>) {
         }
     }
     let most = reasons.iter().max_by_key(|(count, _)| *count);
-    let reason = most.map_or("no sample was taken", |(_, reason)| reason);
+    let reason = most.map_or(NO_SAMPLE, |(_, reason)| reason);
     (Status::Failed, Some(reason.to_owned()))
 }

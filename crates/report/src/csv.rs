@@ -11,7 +11,7 @@ use crate::skb;
 /// The columns. Ratios are to the baseline of the same block; `*_low` and
 /// `*_high` are the ends of the interval at `confidence`. Sizes are bytes,
 /// latencies microseconds, `started` RFC 3339.
-const HEADER: [&str; 73] = [
+const HEADER: [&str; 76] = [
     "mode",
     "role",
     "offload",
@@ -62,6 +62,9 @@ const HEADER: [&str; 73] = [
     "flow_median",
     "flow_most",
     "flow_jain",
+    "jitter_us",
+    "reordered",
+    "arrived",
     "intended_per_s",
     "sent_per_s",
     "late_p50_us",
@@ -199,6 +202,12 @@ fn cell_fields(cell: &Cell) -> Vec<String> {
         number(shares.map(|shares| shares.median)),
         number(shares.map(|shares| shares.most)),
         number(shares.map(|shares| shares.jain)),
+    ]);
+    let arrivals = cell.arrivals.as_ref();
+    fields.extend([
+        number(arrivals.map(|arrivals| arrivals.jitter_us)),
+        arrivals.map(|arrivals| arrivals.reordered.to_string()).unwrap_or_default(),
+        arrivals.map(|arrivals| arrivals.received.to_string()).unwrap_or_default(),
     ]);
     fields.extend(schedule(cell.pace.as_ref()));
     fields.extend(drop_point(cell.drop_point.as_ref()));

@@ -15,7 +15,9 @@ use crate::remark::{missing, notes, warnings};
 use crate::retransmits::retransmits;
 use crate::style::plain;
 use crate::summary::summary;
-use crate::unit::{bytes, cpu_ratio, of_interval, percent, range, ratio, three_digits, with_unit};
+use crate::unit::{
+    bytes, cpu_ratio, of_interval, percent, range, ratio, reordered, three_digits, with_unit,
+};
 use crate::work::Work;
 
 /// Renders results as one page with charts and every sample. The page loads and runs nothing.
@@ -87,6 +89,7 @@ fn tables(results: &Results) -> Markup {
                             th { "offload" } th { "mode" } th.n { (panel.scale().label) }
                             th.n { "ratio" } th.n { "interval" } th.n { "CPU" }
                             th.n { "p50 µs" } th.n { "p99 µs" } th.n { "retransmits" }
+                            th.n { "jitter µs" } th.n { "reordered" }
                             th.n { "loss" }
                         } }
                         tbody { @for cell in panel.cells() { (row(panel, cell)) } }
@@ -113,6 +116,8 @@ fn row(panel: &crate::panel::Panel<'_>, cell: &Cell) -> Markup {
             td.n { (cell.latency_us.map(|l| three_digits(l.p50)).unwrap_or_default()) }
             td.n { (cell.latency_us.map(|l| three_digits(l.p99)).unwrap_or_default()) }
             td.n { (retransmits(cell).map(three_digits).unwrap_or_default()) }
+            td.n { (cell.arrivals.map(|a| three_digits(a.jitter_us)).unwrap_or_default()) }
+            td.n { (cell.arrivals.map(|a| percent(reordered(&a))).unwrap_or_default()) }
             td.n { (cell.loss.as_ref().map(|l| percent(l.fraction)).unwrap_or_default()) }
         }
     }

@@ -24,6 +24,7 @@
 mod chart;
 mod compare;
 mod csv;
+mod csv_samples;
 mod detail;
 mod diagnosis;
 mod engines;
@@ -54,9 +55,11 @@ mod unit;
 mod work;
 
 pub use compare::{
-    Basis, CompareError, Compared, Comparison, Figure, Verdict, compare, compare_text,
+    Basis, CompareError, Compared, Comparison, Figure, Other, Verdict, compare, compare_many_csv,
+    compare_many_markdown, compare_many_text, compare_text,
 };
 pub use csv::csv;
+pub use csv_samples::csv_samples;
 pub use diagnosis::{check_text, checks_text, diagnosis_text};
 pub use html::html;
 pub use machine::machine_line;

@@ -1,6 +1,6 @@
 //! Markdown (GitHub's tables).
 
-use results::{Cell, Results, Role, Status};
+use results::{Arrivals, Cell, Results, Role, Status};
 
 use crate::detail::{Detail, details, steps};
 use crate::engines::engines;
@@ -12,7 +12,7 @@ use crate::retransmits::retransmits;
 use crate::skb;
 use crate::style::plain;
 use crate::summary::summary;
-use crate::unit::{bytes, cpu_ratio, of_interval, percent, range, three_digits};
+use crate::unit::{bytes, cpu_ratio, of_interval, percent, range, reordered, three_digits};
 
 /// Renders the contents of [`crate::text()`] as GitHub Markdown: a table per workload, message size
 /// and MTU, with the machine below it, then the lists.
@@ -52,6 +52,7 @@ fn push_panel(out: &mut String, results: &Results, panel: &Panel<'_>) {
     let has_demand = panel.has_cpu();
     let has_latency = panel.cells().any(|cell| cell.latency_us.is_some());
     let has_retransmits = panel.cells().any(|cell| retransmits(cell).is_some());
+    let has_arrivals = panel.cells().any(|cell| cell.arrivals.is_some());
     let has_loss = panel.cells().any(|cell| cell.loss.is_some());
     let has_skb = panel.cells().any(|cell| skb::fate(cell).is_some());
     let mut heads = vec![
@@ -66,6 +67,8 @@ fn push_panel(out: &mut String, results: &Results, panel: &Panel<'_>) {
         (has_latency, "p50 µs"),
         (has_latency, "p99 µs"),
         (has_retransmits, "retransmits"),
+        (has_arrivals, "jitter µs"),
+        (has_arrivals, "reordered"),
         (has_loss, "loss"),
         (has_skb, "smallest mean skb"),
     ] {
@@ -96,6 +99,11 @@ fn push_panel(out: &mut String, results: &Results, panel: &Panel<'_>) {
         }
         if has_retransmits {
             row.push(retransmits(cell).map_or(String::new(), three_digits));
+        }
+        if has_arrivals {
+            let jitter = |arrivals: Arrivals| three_digits(arrivals.jitter_us);
+            row.push(cell.arrivals.map(jitter).unwrap_or_default());
+            row.push(cell.arrivals.map(|a| percent(reordered(&a))).unwrap_or_default());
         }
         if has_loss {
             let loss = cell.loss.as_ref();

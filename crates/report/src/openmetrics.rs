@@ -6,6 +6,7 @@ use results::{Cell, Results, Role};
 
 use crate::retransmits::retransmits;
 use crate::style::plain;
+use crate::unit::reordered;
 
 /// A metric: name, unit in its help text, and value of a cell.
 struct Metric {
@@ -14,7 +15,7 @@ struct Metric {
     value: fn(&Cell) -> Option<f64>,
 }
 
-const METRICS: [Metric; 11] = [
+const METRICS: [Metric; 13] = [
     Metric { name: "median", help: "Median of the valid samples, in `unit`", value: |c| c.median },
     Metric {
         name: "ratio",
@@ -50,6 +51,16 @@ const METRICS: [Metric; 11] = [
         name: "loss_ratio",
         help: "Lost datagrams, as a share of the sent ones",
         value: |c| Some(c.loss.as_ref()?.fraction),
+    },
+    Metric {
+        name: "jitter_microseconds",
+        help: "Interarrival jitter of datagrams (RFC 3550)",
+        value: |c| Some(c.arrivals?.jitter_us),
+    },
+    Metric {
+        name: "reordered_ratio",
+        help: "Datagrams that arrived after one that was sent later, as a share",
+        value: |c| c.arrivals.as_ref().map(reordered),
     },
     Metric {
         name: "tcp_retransmits",
@@ -111,6 +122,13 @@ fn labels(cell: &Cell) -> String {
         ("message_bytes", cell.message_bytes.to_string()),
         ("flows", cell.flows.to_string()),
         ("outstanding", cell.outstanding.to_string()),
+        (
+            "rate_per_s",
+            cell.offered
+                .filter(|o| o.percent.is_none())
+                .map(|o| o.per_s.to_string())
+                .unwrap_or_default(),
+        ),
         ("load_percent", percent.map(|percent| percent.to_string()).unwrap_or_default()),
         (
             "socket_buffer_bytes",

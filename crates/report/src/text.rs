@@ -15,7 +15,7 @@ use crate::retransmits::retransmits;
 use crate::skb;
 use crate::style::{Style, plain, wrap};
 use crate::summary::summary;
-use crate::unit::{bytes, cpu_ratio, of_interval, percent, range, three_digits};
+use crate::unit::{bytes, cpu_ratio, of_interval, percent, range, reordered, three_digits};
 use crate::work::worth;
 
 /// Widest and narrowest bar, columns. If there is less room, the bar is left out.
@@ -175,6 +175,14 @@ fn columns(panel: &Panel<'_>) -> Vec<Column> {
         columns
             .push(column("retr", |_, cell| retransmits(cell).map_or(String::new(), three_digits)));
     }
+    if panel.cells().any(|cell| cell.arrivals.is_some()) {
+        columns.push(column("jitter", |_, cell| {
+            cell.arrivals.map_or(String::new(), |arrivals| three_digits(arrivals.jitter_us))
+        }));
+        columns.push(column("reord", |_, cell| {
+            cell.arrivals.map_or(String::new(), |arrivals| percent(reordered(&arrivals)))
+        }));
+    }
     if panel.cells().any(|cell| cell.loss.is_some()) {
         columns.push(column("loss", |_, cell| {
             cell.loss.as_ref().map_or(String::new(), |loss| percent(loss.fraction))
@@ -332,8 +340,8 @@ fn legend(results: &Results) -> [String; 2] {
         ),
         format!(
             "CPU: time of the load on all CPUs per unit of work, as ratio to {baseline}{clock}; – \
-             unknown. retr: TCP segments retransmitted in a sample, median. skb: smallest \
-             mean size on the path; at most the MTU if GSO packets are cut."
+             unknown. retr: TCP segments retransmitted in a sample, median. jitter: µs \
+             (RFC 3550). reord: datagrams that arrived late. skb: smallest mean size on the path; at most the MTU if GSO packets are cut."
         ),
     ]
 }

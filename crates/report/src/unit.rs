@@ -1,6 +1,6 @@
 //! Formats figures for people: three digits and a unit.
 
-use results::{Cell, Interval, Role, Unit};
+use results::{Arrivals, Cell, Interval, Role, Unit};
 
 /// A scale shared by the figures of one table, so that they can be compared at a glance.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -98,6 +98,11 @@ pub(crate) fn cpu_ratio(cell: &Cell) -> String {
         (Some(_), Role::Baseline) => "1".to_string(),
         (Some(demand), _) => demand.ratio.as_ref().map(of_interval).unwrap_or_default(),
     }
+}
+
+/// Share of the datagrams that arrived after one that was sent later.
+pub(crate) fn reordered(arrivals: &Arrivals) -> f64 {
+    arrivals.reordered as f64 / arrivals.received.max(1) as f64
 }
 
 /// A message's or skb's size.

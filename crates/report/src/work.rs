@@ -95,6 +95,11 @@ impl<'a> Work<'a> {
     pub(crate) fn load_words(&self) -> Option<String> {
         self.load.map(|load| match load {
             Load::Percent(bits) => format!("at {}% load", round(f64::from_bits(bits))),
+            // Datagrams have a rate that people know in bits.
+            Load::PerSecond(bits) if self.workload.workload().unit() == Unit::Datagrams => {
+                let bits_per_s = f64::from_bits(bits) * 8.0 * f64::from(self.message_bytes);
+                format!("at {}", with_unit(bits_per_s, Unit::Bits))
+            }
             Load::PerSecond(bits) => {
                 let unit = match self.workload.workload().unit() {
                     Unit::Datagrams => Unit::Datagrams,

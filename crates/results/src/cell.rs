@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::interval::Interval;
 use crate::names::{DemandUnit, Engine, Profile, Role, Status, Unit};
-use crate::sample::{Bin, DropPoint, HopRecord, Latency, Loss, Pace, Sample, TcpState};
+use crate::sample::{Arrivals, Bin, DropPoint, HopRecord, Latency, Loss, Pace, Sample, TcpState};
 use crate::shares::FlowShares;
 use crate::workload::Task;
 
@@ -77,6 +77,10 @@ pub struct Cell {
     /// the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp: Option<TcpState>,
+    /// Order and spacing of datagrams at the receiver, all valid samples (`udp_stream` at a given
+    /// rate).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arrivals: Option<Arrivals>,
     /// Medians over valid samples of the rates of the flows, if there are several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow_shares: Option<FlowShares>,

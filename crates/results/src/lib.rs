@@ -39,9 +39,9 @@ pub use names::{
 };
 pub use plan::{ConfidenceGoal, Placement, Plan};
 pub use read::{FieldError, LIMITS, MOST_SAMPLES, ReadError};
-pub use sample::TcpState;
 pub use sample::{
-    Bin, CpuSeconds, DropGoal, DropPoint, GuestSample, HopRecord, Latency, Loss, Pace, Sample,
+    Arrivals, Bin, CpuSeconds, DropGoal, DropPoint, GuestSample, HopRecord, Latency, Loss, Pace,
+    Sample, TcpState,
 };
 pub use shares::FlowShares;
 pub use timeline::{CpuTimeline, InterruptTimeline, Mark, Timeline};

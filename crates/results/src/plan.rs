@@ -41,6 +41,9 @@ pub struct Plan {
     /// full speed.
     #[cfg_attr(feature = "schema", schemars(inner(range(min = 0.0))))]
     pub load_percent: Vec<f64>,
+    /// Requested rates of `udp_stream`, payload bits/s over all flows; empty: as fast as possible.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rates_bits_per_s: Vec<u64>,
     /// Requested socket buffers, bytes; empty: the kernel's default.
     pub socket_buffers: Vec<u32>,
     /// Load engines: `overlane`, `iperf3` …
@@ -49,6 +52,10 @@ pub struct Plan {
     pub vary: Vec<String>,
     /// Whether `udp_stream` sends UDP GSO packets.
     pub gso: bool,
+    /// DSCP of all packets; absent: the kernel's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("maximum" = 63)))]
+    pub dscp: Option<u8>,
     /// CPUs of the client's and server's threads.
     pub placement: Placement,
     /// How the link's NICs spread received packets: `none` (veth's default: on the CPU that sent)

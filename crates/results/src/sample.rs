@@ -78,6 +78,9 @@ pub struct Sample {
     /// State of the client's TCP connections; null if it does not send, or by a tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp: Option<TcpState>,
+    /// Order and spacing of datagrams at the receiver (`udp_stream` at a given rate).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arrivals: Option<Arrivals>,
     /// Packets dropped at a full softnet backlog, all CPUs.
     pub softnet_dropped: u64,
     /// Times the softirq budget ran out, all CPUs.
@@ -96,6 +99,21 @@ pub struct Sample {
     /// it as QEMU's, included in `cpu`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub guests: Vec<GuestSample>,
+}
+
+/// Order and spacing of datagrams at the receiver (`udp_stream` at a given rate).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Arrivals {
+    /// Interarrival jitter (RFC 3550, section 6.4.1), microseconds, by the kernel's times of
+    /// arrival. Of a sample: at its end, the mean over flows; of a cell: the median over samples.
+    #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
+    pub jitter_us: f64,
+    /// Datagrams that arrived after one that was sent later (RFC 4737).
+    pub reordered: u64,
+    /// Datagrams that arrived.
+    pub received: u64,
 }
 
 /// State of the client's TCP connections at the end of a sample (`TCP_INFO`), medians over flows.

@@ -118,7 +118,11 @@ fn is_as_found(cell: &Cell, other: &Cell) -> bool {
     };
     let names =
         |cell: &Cell| (cell.mode.clone(), cell.offload, cell.workload, cell.engine, cell.unit);
-    let load = |cell: &Cell| cell.offered.map(|offered| offered.percent);
+    // A load in percent is another rate on each path.
+    let load = |cell: &Cell| {
+        cell.offered
+            .map(|offered| (offered.percent, offered.percent.map_or(offered.per_s, |_| 0.0)))
+    };
     other.setting.is_none()
         && (key(cell), names(cell), load(cell)) == (key(other), names(other), load(other))
 }

@@ -2,6 +2,9 @@
 
 use std::time::SystemTime;
 
+use measure::kept::Begun;
+use measure::path_under_test::PathUnderTest;
+use measure::plan::Plan;
 use measure::run::Outcome;
 use measure::sampler::{Machine, Survey};
 use results::{
@@ -9,6 +12,7 @@ use results::{
     SCHEMA, Status, TestbedRecord, Timeline,
 };
 
+use crate::keeping::Keeping;
 use crate::request::{self, Asked, Manner};
 
 /// Data about a finished run.
@@ -26,6 +30,7 @@ pub struct FinishedRun<'a> {
 }
 
 /// Data about the paths of a run.
+#[derive(Clone)]
 pub struct Paths {
     pub plan: Option<String>,
     /// The path that ratios compare with.
@@ -50,6 +55,26 @@ fn has_figures(cells: &[Cell]) -> bool {
 }
 
 impl FinishedRun<'_> {
+    /// Begins to keep the samples, if they are kept.
+    ///
+    /// # Errors
+    /// If the machine cannot be described.
+    pub fn begin(
+        &self,
+        keeping: &mut Keeping,
+        plan: &Plan,
+        subjects: &[PathUnderTest],
+        paths: &Paths,
+    ) -> anyhow::Result<()> {
+        if keeping.is_on() {
+            let outcome = measure::run::not_begun(plan, subjects);
+            let warnings = vec!["the run was killed: these are the samples kept until then".into()];
+            let results = self.results(outcome, paths.clone(), None, warnings)?;
+            keeping.begin(&Begun::new(plan, results));
+        }
+        Ok(())
+    }
+
     /// Builds the results.
     ///
     /// # Errors

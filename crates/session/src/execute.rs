@@ -14,6 +14,7 @@ use results::stats::Outlook;
 use results::{Sample, Timeline};
 use testbed::{Held, Host};
 
+use crate::keeping::Keeping;
 use crate::progress::Progress;
 use crate::variation::Varied;
 
@@ -105,6 +106,7 @@ pub fn run(
     subjects: &[PathUnderTest],
     machine: &Machine,
     vary: &mut dyn Vary,
+    keeping: &mut Keeping,
     stop: &AtomicBool,
 ) -> anyhow::Result<(Outcome, Option<Timeline>)> {
     let blocks =
@@ -115,7 +117,7 @@ pub fn run(
     let recorder = Recorder::start(plan.impact.is_some())
         .inspect_err(|error| tracing::warn!("no timeline is recorded: {error}"))
         .ok();
-    let mut watching = Watching { progress, recorder, vary };
+    let mut watching = Watching { progress, recorder, vary, keeping };
     let outcome = measure::run::run(plan, subjects, machine, &mut watching, stop);
     let Watching { recorder, vary, .. } = watching;
     let timeline = recorder.and_then(Recorder::finish);
@@ -130,6 +132,7 @@ struct Watching<'a> {
     progress: &'a mut Progress,
     recorder: Option<Recorder>,
     vary: &'a mut dyn Vary,
+    keeping: &'a mut Keeping,
 }
 
 impl Observer for Watching<'_> {
@@ -157,6 +160,7 @@ impl Observer for Watching<'_> {
         }
         self.progress.sampled(progress.done, progress.total);
         self.vary.sampled(sample);
+        self.keeping.sample(cell.index, sample);
     }
 
     fn block_done(&mut self, outlook: Option<Outlook>) {

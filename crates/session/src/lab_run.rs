@@ -17,6 +17,7 @@ use crate::assembly::{FinishedRun, Paths};
 use crate::execute::{self, InTestbeds};
 use crate::fault_runs::FaultRuns;
 use crate::finished::Finished;
+use crate::keeping::Keeping;
 use crate::missing_cells;
 use crate::progress::Progress;
 use crate::request::{Asked, Manner};
@@ -43,6 +44,7 @@ pub struct LabRun {
     pub settings: Vec<Varied>,
     pub plan: Option<String>,
     pub faults: u32,
+    pub keeping: Keeping,
 }
 
 impl LabRun {
@@ -57,6 +59,7 @@ impl LabRun {
             "user namespaces are disabled for ordinary users on this machine: run as root",
         )?;
         let started = SystemTime::now();
+        let mut keeping = std::mem::take(&mut self.keeping);
         let mut progress = Progress::new("reading the machine");
         let capabilities = Capabilities::new(privileges)?;
         let mut machine = Machine::open(true)?;
@@ -127,16 +130,6 @@ impl LabRun {
         let hosts = built.iter().map(|built| built.network.hosts()).collect();
         let faults = FaultRuns::of(&built, self.faults);
         progress.followed_by(faults.expected());
-        let mut vary = InTestbeds::new(&self.settings, hosts);
-        let (outcome, timeline) =
-            execute::run(&mut progress, &plan, &subjects, &machine, &mut vary, stop)?;
-
-        let mut warnings = warnings(privileges, &for_root, &plan);
-        warnings.extend(survey::warnings(&survey, manner));
-        warnings.extend(cannot_steer);
-        let mut missing = missing_cells::of_modes(&wanted, &self.asked.asks, &records);
-        missing.extend(missing_cells::of_settings(&self.settings, &self.asked.asks, &refused));
-        let ended = outcome.ended;
         let paths = Paths {
             plan: self.plan.clone(),
             baseline: self.baseline.name().to_owned(),
@@ -159,6 +152,17 @@ impl LabRun {
             },
             survey: &survey,
         };
+        run.begin(&mut keeping, &plan, &subjects, &paths)?;
+        let mut vary = InTestbeds::new(&self.settings, hosts);
+        let (outcome, timeline) =
+            execute::run(&mut progress, &plan, &subjects, &machine, &mut vary, &mut keeping, stop)?;
+
+        let mut warnings = warnings(privileges, &for_root, &plan);
+        warnings.extend(survey::warnings(&survey, manner));
+        warnings.extend(cannot_steer);
+        let mut missing = missing_cells::of_modes(&wanted, &self.asked.asks, &paths.modes);
+        missing.extend(missing_cells::of_settings(&self.settings, &self.asked.asks, &refused));
+        let ended = outcome.ended;
         let mut results = run.results(outcome, paths, timeline, warnings)?;
         results.cells.extend(missing);
         for built in &mut built {

@@ -4,6 +4,7 @@
 //! - [`lab_run`], [`in_guest`], [`remote_run`], [`trial`]: one file per kind of session.
 //! - [`testbeds`], [`remote_paths`]: paths to measure. [`fault_runs`]: faults after the blocks.
 //! - [`survey`], [`execute`], [`progress`]: other load on the machine, the run, its progress bar.
+//! - [`keeping`]: samples in a file as they come.
 //! - [`assembly`], [`missing_cells`], [`finished`]: the results.
 //!
 //! A session prints only its progress, on standard error.
@@ -15,6 +16,7 @@ pub mod execute;
 pub mod fault_runs;
 pub mod finished;
 pub mod in_guest;
+pub mod keeping;
 pub mod lab_run;
 pub mod missing_cells;
 pub mod progress;

@@ -40,6 +40,12 @@ pub fn of_settings(settings: &[Varied], asks: &[Ask], refused: &[Refused]) -> Ve
     cells
 }
 
+/// Returns the load of a cell, whose rate is unknown if it is given in percent.
+fn offered(ask: &Ask) -> Option<Offered> {
+    let percent = ask.load_percent.map(|percent| Offered { percent: Some(percent), per_s: 0.0 });
+    percent.or_else(|| measure::offered_rate(ask))
+}
+
 /// Builds a cell without values.
 fn unmeasured(
     mode: &str,
@@ -58,7 +64,7 @@ fn unmeasured(
         message_bytes: ask.message_bytes,
         flows: ask.flows,
         outstanding: ask.outstanding,
-        offered: ask.load_percent.map(|percent| Offered { percent: Some(percent), per_s: 0.0 }),
+        offered: offered(ask),
         socket_buffer_bytes: ask.socket_buffer_bytes,
         setting,
         gso: ask.gso,
@@ -73,6 +79,7 @@ fn unmeasured(
         service_demand_reason: None,
         flow_shares: None,
         tcp: None,
+        arrivals: None,
         latency_us: None,
         histogram: Vec::new(),
         drop_point: None,

@@ -149,7 +149,8 @@ fn mode_record(path: &Path) -> ModeRecord {
     let [client, server] = path.remote.devices();
     let version = path.remote.overlane();
     let mut notes = vec![format!(
-        "control connection: round trip {:.0} us",
+        "measured to {}; control connection: round trip {:.0} us",
+        path.remote.address().ip(),
         path.remote.round_trip().as_secs_f64() * 1e6
     )];
     // A different version may measure differently, so note it.

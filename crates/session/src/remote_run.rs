@@ -14,6 +14,7 @@ use sys::netns::NetNs;
 
 use crate::assembly::FinishedRun;
 use crate::finished::Finished;
+use crate::keeping::Keeping;
 use crate::progress::Progress;
 use crate::remote_paths::{self, Path};
 use crate::request::{Asked, Manner};
@@ -26,6 +27,7 @@ pub struct RemoteRun {
     /// Name of each path and address of its server, the baseline first.
     pub paths: Vec<(String, SocketAddr)>,
     pub token: Option<Token>,
+    pub keeping: Keeping,
 }
 
 impl RemoteRun {
@@ -49,7 +51,7 @@ impl RemoteRun {
             paths.push(Path { name: name.clone(), remote });
         }
         remote_paths::check_limits(&self.asked, &self.manner, &paths)?;
-        let mut manner = self.manner;
+        let (mut manner, mut keeping) = (self.manner, self.keeping);
         let mut machine = Machine::open(true)?;
         for pid in paths.iter().filter_map(|path| path.remote.process_here()) {
             machine.add_own_process(pid);
@@ -69,18 +71,6 @@ impl RemoteRun {
         let unset = vec![Vec::new(); subjects.len()];
         let cells = plan::cells(&keys, &paths[0].name, &self.asked.asks, &unset);
         let plan = manner.plan(cells, Vec::new(), &survey);
-        let (outcome, timeline) =
-            execute::run(&mut progress, &plan, &subjects, &machine, &mut execute::Nothing, stop)?;
-
-        let ended = outcome.ended;
-        let mut warnings = remote_paths::warnings(&paths);
-        warnings.extend(survey::warnings(&survey, &manner));
-        // Partial results are still useful, but must be recognisable.
-        if ended == Ended::Failed {
-            warnings.push(
-                "the server disappeared before the last block: these are partial results".into(),
-            );
-        }
         let record = remote_paths::record(&paths, Vec::new());
         let run = FinishedRun {
             asked: &self.asked,
@@ -90,8 +80,58 @@ impl RemoteRun {
             privileges: remote_paths::privileges(),
             survey: &survey,
         };
+        run.begin(&mut keeping, &plan, &subjects, &record)?;
+        let (outcome, timeline) = execute::run(
+            &mut progress,
+            &plan,
+            &subjects,
+            &machine,
+            &mut execute::Nothing,
+            &mut keeping,
+            stop,
+        )?;
+
+        let ended = outcome.ended;
+        let mut warnings = remote_paths::warnings(&paths);
+        warnings.extend(survey::warnings(&survey, &manner));
+        warnings.extend(families(&self.paths));
+        // Partial results are still useful, but must be recognisable.
+        if ended == Ended::Failed {
+            warnings.push(
+                "the server disappeared before the last block: these are partial results".into(),
+            );
+        }
         let results = run.results(outcome, record, timeline, warnings)?;
         // The sessions close here, before printing: a stalled reader must not keep them open.
         Ok(Some(Finished { results, ended }))
+    }
+}
+
+/// Returns a warning if the addresses of two paths have different families.
+fn families(paths: &[(String, SocketAddr)]) -> Option<String> {
+    let [(_, baseline), (_, path)] = paths else { return None };
+    (baseline.is_ipv4() != path.is_ipv4()).then(|| {
+        format!(
+            "{} and {} are of different address families: headers of IPv6 are 20 bytes longer",
+            baseline.ip(),
+            path.ip()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_two_families_are_compared_with_a_warning() {
+        let warning = |addresses: &[&str]| {
+            let path = |address: &&str| ("path".to_owned(), address.parse().unwrap());
+            families(&addresses.iter().map(path).collect::<Vec<_>>())
+        };
+        let mixed = warning(&["10.0.0.2:1", "[fd00::2]:1"]).unwrap();
+        assert!(mixed.starts_with("10.0.0.2 and fd00::2 are of different"), "{mixed}");
+        assert_eq!(warning(&["10.0.0.2:1", "10.1.0.2:1"]), None);
+        assert_eq!(warning(&["[fd00::2]:1"]), None);
     }
 }

@@ -25,9 +25,13 @@ pub struct Asked {
     pub flows: Vec<u32>,
     pub outstanding: Vec<u32>,
     pub load_percent: Vec<f64>,
+    /// Rates of `udp_stream`, bits/s.
+    pub rates: Vec<u64>,
     pub socket_buffers: Vec<u32>,
     pub engines: Vec<Engine>,
     pub gso: bool,
+    /// DSCP of all packets.
+    pub dscp: Option<u8>,
 }
 
 impl Asked {
@@ -47,22 +51,24 @@ impl Asked {
             // Streams have no requests.
             let outstanding = if rr { &self.outstanding[..] } else { &[1] };
             let loads = options(if rr { &self.load_percent } else { &[] });
+            let is_udp_stream = task == Task::Steady(Workload::UdpStream);
+            let rates = options(if is_udp_stream { &self.rates } else { &[] });
             for &engine in &self.engines {
                 for &socket_buffer_bytes in &options(&self.socket_buffers) {
                     for &flows in &self.flows {
+                        let ask = Ask { flows, socket_buffer_bytes, engine, ..Ask::new(task) };
+                        let (gso, dscp) = (self.gso && is_udp_stream, self.dscp);
+                        let ask = Ask { gso, dscp, ..ask };
                         for &load_percent in &loads {
-                            for &outstanding in outstanding {
-                                for &message_bytes in sizes {
-                                    asks.push(Ask {
-                                        task,
+                            for &rate_bits_per_s in &rates {
+                                for &outstanding in outstanding {
+                                    asks.extend(sizes.iter().map(|&message_bytes| Ask {
                                         message_bytes,
-                                        flows,
                                         outstanding,
-                                        gso: self.gso && task == Task::Steady(Workload::UdpStream),
                                         load_percent,
-                                        socket_buffer_bytes,
-                                        engine,
-                                    });
+                                        rate_bits_per_s,
+                                        ..ask
+                                    }));
                                 }
                             }
                         }
@@ -88,9 +94,11 @@ impl Asked {
         union(&mut self.flows, other.flows);
         union(&mut self.outstanding, other.outstanding);
         union(&mut self.load_percent, other.load_percent);
+        union(&mut self.rates, other.rates);
         union(&mut self.socket_buffers, other.socket_buffers);
         union(&mut self.engines, other.engines);
         self.gso |= other.gso;
+        self.dscp = self.dscp.or(other.dscp);
     }
 }
 
@@ -184,10 +192,12 @@ pub fn record(asked: &Asked, manner: &Manner, outcome: &Outcome) -> PlanRecord {
         flows: asked.flows.clone(),
         outstanding: asked.outstanding.clone(),
         load_percent: asked.load_percent.clone(),
+        rates_bits_per_s: asked.rates.clone(),
         socket_buffers: asked.socket_buffers.clone(),
         engines: asked.engines.clone(),
         vary: Vec::new(),
         gso: asked.gso,
+        dscp: asked.dscp,
         placement: manner.placement.clone(),
         steering: results::Steering::None,
         blocks: manner.stopping.blocks,

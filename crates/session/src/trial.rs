@@ -19,6 +19,7 @@ use sys::netns::NetNs;
 
 use crate::assembly::FinishedRun;
 use crate::execute::{self, Vary};
+use crate::keeping::Keeping;
 use crate::progress::Progress;
 use crate::remote_paths::{self, Path};
 use crate::request::{Asked, Manner};
@@ -181,7 +182,9 @@ impl Session {
             stop: &self.stop,
             failed: None,
         };
-        let run = execute::run(progress, &plan, &subjects, &machine, &mut vary, &self.stop);
+        let mut keeping = Keeping::default();
+        let run =
+            execute::run(progress, &plan, &subjects, &machine, &mut vary, &mut keeping, &self.stop);
         let failed = vary.failed.take();
         let (outcome, timeline) = run?;
         let ended = outcome.ended;

@@ -14,6 +14,7 @@ pub mod capability;
 mod cgroup;
 pub mod datagram;
 pub mod descriptors;
+pub mod dscp;
 pub mod emulation;
 mod error;
 pub mod ethtool;

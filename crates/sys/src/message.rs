@@ -117,10 +117,27 @@ impl Value<'_> {
         self.bytes::<1>().map(|[octet]| octet)
     }
 
+    /// Returns the `timespec` at the start of the payload in nanoseconds.
+    pub(crate) fn time_ns(&self) -> Option<i64> {
+        // put_cmsg_scm_timestampns (net/core/scm.c) writes two longs, of 64 bits here.
+        let longs = self.bytes::<16>()?;
+        let (longs, _) = longs.as_chunks::<8>();
+        let (seconds, ns) = (i64::from_ne_bytes(longs[0]), i64::from_ne_bytes(longs[1]));
+        Some(seconds.wrapping_mul(1_000_000_000).wrapping_add(ns))
+    }
+
     /// Returns the C `int` at the start of the payload, if it is long enough.
     pub(crate) fn int(&self) -> Option<libc::c_int> {
         self.bytes().map(libc::c_int::from_ne_bytes)
     }
+}
+
+/// Returns the kernel's time of arrival from a `SO_TIMESTAMPNS` control message, ns of
+/// CLOCK_REALTIME.
+pub(crate) fn arrival_ns(header: &libc::msghdr) -> Option<i64> {
+    control(header, |kind, value| {
+        (kind == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS)).then(|| value.time_ns()).flatten()
+    })
 }
 
 /// Returns the size of the merged datagrams in a message from its `UDP_GRO` control message; `None`

@@ -17,7 +17,7 @@ use nix::sys::socket::{
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 
-use crate::{Error, Result, buffers};
+use crate::{Error, Result, buffers, dscp};
 
 /// Maximum queue of connections waiting for `accept`; the kernel limits it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -31,6 +31,8 @@ pub struct Options {
     pub nodelay: bool,
     /// Size of both buffers in bytes ([`buffers::set`]); `None`: the kernel's default.
     pub buffer_bytes: Option<usize>,
+    /// Mark of the packets ([`dscp::set`]); `None`: the kernel's default.
+    pub dscp: Option<u8>,
 }
 
 /// Opens a stream socket for the family of the address, close-on-exec.
@@ -48,6 +50,9 @@ fn bounded_socket(
     setsockopt(&fd, TcpNoDelay, &options.nodelay).map_err(|e| ("setsockopt(TCP_NODELAY)", e))?;
     if let Some(bytes) = options.buffer_bytes {
         buffers::set(&fd, bytes)?;
+    }
+    if let Some(value) = options.dscp {
+        dscp::set(&fd, address, value)?;
     }
     Ok(fd)
 }
@@ -192,7 +197,7 @@ mod tests {
     use std::io::{ErrorKind, Read, Write};
 
     const LIMIT: Duration = Duration::from_millis(20);
-    const NAGLE: Options = Options { limit: LIMIT, nodelay: false, buffer_bytes: None };
+    const NAGLE: Options = Options { limit: LIMIT, nodelay: false, buffer_bytes: None, dscp: None };
     const NODELAY: Options = Options { nodelay: true, ..NAGLE };
 
     fn loopback() -> SocketAddr {

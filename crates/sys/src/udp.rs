@@ -14,7 +14,7 @@ use nix::sys::socket::{
 };
 
 use crate::message::{
-    self, CONTROL_BYTES, Control, NO_CONTROL, empty_header, merged_segment_bytes,
+    self, CONTROL_BYTES, Control, NO_CONTROL, arrival_ns, empty_header, merged_segment_bytes,
 };
 use crate::{Error, Result};
 
@@ -84,6 +84,15 @@ pub fn set_gro(socket: &UdpSocket) -> Result<()> {
         .map_err(|e| Error::new("setsockopt(UDP_GRO)", format!("{socket:?}"), e))
 }
 
+/// Makes the kernel return the time of arrival of each datagram (`SO_TIMESTAMPNS`).
+///
+/// # Errors
+/// Only if the descriptor is not a socket.
+pub fn set_arrival_times(socket: &UdpSocket) -> Result<()> {
+    set_int(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
+        .map_err(|e| Error::new("setsockopt(SO_TIMESTAMPNS)", format!("{socket:?}"), e))
+}
+
 /// Sets whether non-fatal ICMP errors (host or network unreachable) are also reported on a
 /// connected socket (`IP_RECVERR`, `IPV6_RECVERR`). If it is on, a send to a full queueing
 /// discipline also returns `ENOBUFS`.
@@ -119,31 +128,68 @@ pub(crate) fn set_int(
     Errno::result(answer).map(drop)
 }
 
+/// Number of bytes at the beginning of a datagram that may differ within a batch.
+pub const HEAD_BYTES: usize = 16;
+
+/// Beginning of a datagram.
+pub type Head = [u8; HEAD_BYTES];
+
 /// One payload that is sent many times in one system call.
 pub struct SendBatch {
     headers: Box<[libc::mmsghdr]>,
-    // All headers point to it; on the heap, so that moving the batch does not move it.
-    _vector: Box<libc::iovec>,
+    // The headers point to them; on the heap, so that moving the batch does not move them. One for
+    // all messages, or two per message: its head, and the rest of the payload.
+    vectors: Box<[libc::iovec]>,
+    // Empty if all messages are equal.
+    heads: Box<[Head]>,
     _payload: Box<[u8]>,
+}
+
+fn vector(bytes: &[u8]) -> libc::iovec {
+    // sendmmsg only reads it.
+    libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
 }
 
 impl SendBatch {
     /// Creates `count` messages with the same payload, for a connected socket.
     pub fn new(payload: Box<[u8]>, count: usize) -> SendBatch {
-        let vector = Box::new(libc::iovec {
-            // sendmmsg only reads it.
-            iov_base: payload.as_ptr().cast_mut().cast(),
-            iov_len: payload.len(),
-        });
+        let vectors = vec![vector(&payload)].into_boxed_slice();
         let headers = (0..count)
             .map(|_| {
                 let mut header = empty_header();
-                header.msg_hdr.msg_iov = (&raw const *vector).cast_mut();
+                header.msg_hdr.msg_iov = vectors.as_ptr().cast_mut();
                 header.msg_hdr.msg_iovlen = 1;
                 header
             })
             .collect();
-        SendBatch { headers, _vector: vector, _payload: payload }
+        SendBatch { headers, vectors, heads: Box::default(), _payload: payload }
+    }
+
+    /// Creates `count` messages whose heads may differ. A payload shorter than a head is filled up
+    /// to its length.
+    pub fn with_heads(payload: Box<[u8]>, count: usize) -> SendBatch {
+        let heads = vec![[0; HEAD_BYTES]; count].into_boxed_slice();
+        let rest = payload.get(HEAD_BYTES..).unwrap_or_default();
+        let mut vectors: Box<[libc::iovec]> =
+            heads.iter().flat_map(|head| [vector(head), vector(rest)]).collect();
+        let headers = vectors
+            .chunks_mut(2)
+            .map(|pair| {
+                let mut header = empty_header();
+                header.msg_hdr.msg_iov = pair.as_mut_ptr();
+                header.msg_hdr.msg_iovlen = 2;
+                header
+            })
+            .collect();
+        SendBatch { headers, vectors, heads, _payload: payload }
+    }
+
+    /// Sets the head of a message. No effect on a batch of equal messages, or past its end.
+    pub fn set_head(&mut self, message: usize, head: Head) {
+        let Some(place) = self.heads.get_mut(message) else { return };
+        *place = head;
+        // The pointer is derived anew from the head that was just written.
+        self.vectors[2 * message] = vector(place);
     }
 
     /// Returns the number of messages in a full batch.
@@ -157,7 +203,8 @@ impl SendBatch {
     /// # Errors
     /// The kernel's error for the first message.
     pub fn send(&mut self, socket: &UdpSocket, count: usize) -> std::result::Result<usize, Errno> {
-        // SAFETY: `self` owns the headers, the vector to which they point, and its payload.
+        // SAFETY: `self` owns the headers, the vectors to which they point, and their heads and
+        // payload.
         unsafe { message::send(socket, &mut self.headers, count) }
     }
 }
@@ -177,9 +224,12 @@ pub struct Received {
 /// into the same buffer.
 pub struct ReceiveBatch {
     headers: Box<[libc::mmsghdr]>,
-    // Empty if merged datagrams are not requested.
+    // Empty if neither merged datagrams nor times of arrival are requested.
     _controls: Box<[Control]>,
-    _vector: Box<libc::iovec>,
+    // One for all messages, or two per message: its head, and the landing.
+    _vectors: Box<[libc::iovec]>,
+    // Empty if heads are not kept.
+    heads: Box<[Head]>,
     _landing: Box<[u8]>,
     gro: bool,
 }
@@ -188,22 +238,42 @@ impl ReceiveBatch {
     /// Creates a batch of up to `count` messages; `gro` is for a socket with [`set_gro`].
     pub fn new(count: usize, gro: bool) -> ReceiveBatch {
         let mut landing = vec![0; usize::from(u16::MAX)].into_boxed_slice();
-        let mut vector =
-            Box::new(libc::iovec { iov_base: landing.as_mut_ptr().cast(), iov_len: landing.len() });
+        let mut vectors = vec![writable(&mut landing)].into_boxed_slice();
         let mut controls = vec![NO_CONTROL; if gro { count } else { 0 }].into_boxed_slice();
-        let headers = (0..count)
-            .map(|i| {
-                let mut header = empty_header();
-                header.msg_hdr.msg_iov = &raw mut *vector;
-                header.msg_hdr.msg_iovlen = 1;
-                if let Some(control) = controls.get_mut(i) {
-                    header.msg_hdr.msg_control = control.0.as_mut_ptr().cast();
-                    header.msg_hdr.msg_controllen = CONTROL_BYTES as _;
-                }
-                header
-            })
+        let headers = (0..count).map(|i| filled_by(&mut vectors, controls.get_mut(i))).collect();
+        let heads = Box::default();
+        ReceiveBatch {
+            headers,
+            _controls: controls,
+            _vectors: vectors,
+            heads,
+            _landing: landing,
+            gro,
+        }
+    }
+
+    /// Creates a batch of up to `count` messages that keeps their heads, for a socket with
+    /// [`set_arrival_times`].
+    pub fn with_heads(count: usize) -> ReceiveBatch {
+        let mut landing = vec![0; usize::from(u16::MAX)].into_boxed_slice();
+        let mut heads = vec![[0; HEAD_BYTES]; count].into_boxed_slice();
+        let mut vectors: Box<[libc::iovec]> =
+            heads.iter_mut().flat_map(|head| [writable(head), writable(&mut landing)]).collect();
+        let mut controls = vec![NO_CONTROL; count].into_boxed_slice();
+        let headers = vectors
+            .chunks_mut(2)
+            .zip(&mut controls)
+            .map(|(pair, control)| filled_by(pair, Some(control)))
             .collect();
-        ReceiveBatch { headers, _controls: controls, _vector: vector, _landing: landing, gro }
+        let gro = false;
+        ReceiveBatch {
+            headers,
+            _controls: controls,
+            _vectors: vectors,
+            heads,
+            _landing: landing,
+            gro,
+        }
     }
 
     /// Returns the number of messages in a full batch.
@@ -211,14 +281,31 @@ impl ReceiveBatch {
         self.headers.len()
     }
 
+    /// Calls `each` with the head and the time of arrival (ns of CLOCK_REALTIME) of each of the
+    /// first `messages` messages of the last [`receive`](ReceiveBatch::receive). Messages that are
+    /// shorter than a head are left out.
+    pub fn heads(&mut self, messages: usize, mut each: impl FnMut(&Head, i64)) {
+        for (header, head) in self.headers.iter_mut().zip(&self.heads).take(messages) {
+            // Without the kernel's time, there is nothing to compare.
+            if let Some(at) = arrival_ns(&header.msg_hdr)
+                && header.msg_len as usize >= HEAD_BYTES
+            {
+                each(head, at);
+            }
+            // The kernel has replaced it by the length it used.
+            header.msg_hdr.msg_controllen = CONTROL_BYTES as _;
+        }
+    }
+
     /// Reads the available datagrams without waiting.
     ///
     /// # Errors
     /// `EAGAIN` if there are none; a pending error of the socket (`ECONNREFUSED`).
     pub fn receive(&mut self, socket: &UdpSocket) -> std::result::Result<Received, Errno> {
-        // SAFETY: `self` owns the headers, the vector, the landing buffer and the control buffers,
-        // with their true lengths. All messages may use one buffer, because the kernel fills them
-        // one after the other and no reference to the bytes exists during the call.
+        // SAFETY: `self` owns the headers, the vectors, the heads, the landing buffer and the control
+        // buffers, with their true lengths. All messages may use one landing buffer, because the
+        // kernel fills them one after the other and no reference to the bytes exists during the
+        // call.
         let messages = unsafe { message::receive(socket, &mut self.headers) }?;
         let mut received = Received { messages, ..Received::default() };
         for header in &mut self.headers[..messages] {
@@ -235,6 +322,21 @@ impl ReceiveBatch {
         }
         Ok(received)
     }
+}
+
+fn writable(bytes: &mut [u8]) -> libc::iovec {
+    libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }
+}
+
+fn filled_by(vectors: &mut [libc::iovec], control: Option<&mut Control>) -> libc::mmsghdr {
+    let mut header = empty_header();
+    header.msg_hdr.msg_iov = vectors.as_mut_ptr();
+    header.msg_hdr.msg_iovlen = vectors.len() as _;
+    if let Some(control) = control {
+        header.msg_hdr.msg_control = control.0.as_mut_ptr().cast();
+        header.msg_hdr.msg_controllen = CONTROL_BYTES as _;
+    }
+    header
 }
 
 impl std::fmt::Debug for SendBatch {
@@ -307,6 +409,34 @@ mod tests {
         // The length of the control buffer is restored, so a second round reads the same.
         assert_eq!(send.send(&client, 1), Ok(1));
         assert_eq!(read_all(&mut receive, &server).datagrams, 5);
+    }
+
+    #[test]
+    fn heads_arrive_with_times() {
+        let (client, server) = pair();
+        set_arrival_times(&server).unwrap();
+        for (size, rest) in [(100, 84), (HEAD_BYTES, 0)] {
+            let mut send = SendBatch::with_heads(vec![7; size].into(), 3);
+            let mut receive = ReceiveBatch::with_heads(4);
+            // Twice, because the kernel overwrites the length of the control buffers.
+            for round in 0..2_u8 {
+                for message in 0..3_u8 {
+                    send.set_head(message.into(), [message + 10 * round; HEAD_BYTES]);
+                }
+                assert_eq!(send.send(&client, 3), Ok(3));
+                client.send(b"short").unwrap();
+                let bytes = 3 * (HEAD_BYTES as u64 + rest) + 5;
+                let expected = Received { messages: 4, datagrams: 4, bytes };
+                assert_eq!(receive.receive(&server), Ok(expected));
+                let (mut firsts, mut times) = (Vec::new(), Vec::new());
+                receive.heads(4, |head, at| {
+                    firsts.push(head[0]);
+                    times.push(at);
+                });
+                assert_eq!(firsts, [0, 1, 2].map(|message| message + 10 * round));
+                assert!(times.is_sorted() && times[0] > 0, "{times:?}");
+            }
+        }
     }
 
     #[test]

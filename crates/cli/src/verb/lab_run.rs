@@ -7,6 +7,7 @@ use anyhow::Context;
 use lab::{Mode, at_guest, groups, modes};
 use session::fault_runs;
 use session::finished::Finished;
+use session::keeping::Keeping;
 use session::lab_run::LabRun;
 use session::request::Asked;
 use session::variation::{tried, varied};
@@ -17,7 +18,7 @@ use crate::by_name::ByName;
 use crate::exit::{Exit, usage};
 use crate::interrupt;
 use crate::measure_options::{self, list};
-use crate::output::{Destination, deliver};
+use crate::output::{Destination, Kept, deliver};
 use crate::plan::{self, Plan};
 use crate::quantity::nearest;
 
@@ -29,6 +30,7 @@ const LARGEST_MTU: u32 = 65535;
 pub(super) struct CheckedRun {
     pub(super) request: LabRun,
     destination: Option<Destination>,
+    kept: Option<Kept>,
     by_name: ByName,
 }
 
@@ -82,7 +84,11 @@ impl CheckedRun {
     fn run(self, output: &Output) -> anyhow::Result<Exit> {
         let stop = interrupt::flag()?;
         let Finished { results, ended } = self.request.run(&stop)?;
-        deliver(&results, ended, output, self.destination.as_ref(), &self.by_name)
+        let exit = deliver(&results, ended, output, self.destination.as_ref(), &self.by_name)?;
+        if let Some(kept) = self.kept {
+            kept.done();
+        }
+        Ok(exit)
     }
 
     /// Checks command-line words that did not come from this process's command line, merged with
@@ -176,7 +182,7 @@ impl CheckedRun {
             (None, Placement::None) => Steering::None,
             (None, _) => Steering::Rss,
         };
-        let request = LabRun {
+        let mut request = LabRun {
             modes: chosen,
             baseline,
             asked,
@@ -189,10 +195,17 @@ impl CheckedRun {
             mtus,
             steering: steering.into(),
             steering_given: arguments.steering.is_some(),
+            keeping: Keeping::default(),
         };
         let destination = arguments.output.out.as_deref().map(Destination::check).transpose()?;
+        let mut kept = None;
+        if let Some(destination) = &destination
+            && let Some((file, keeping)) = Kept::beside(destination)?
+        {
+            (kept, request.keeping) = (Some(file), keeping);
+        }
         let by_name = ByName::of(&arguments.modes, false);
-        Ok(CheckedRun { request, destination, by_name })
+        Ok(CheckedRun { request, destination, kept, by_name })
     }
 }
 

@@ -7,8 +7,8 @@ use session::remote_run::RemoteRun;
 use crate::args::MeasureRun;
 use crate::by_name::ByName;
 use crate::exit::{Exit, usage};
-use crate::output::{Destination, deliver};
-use crate::remote::{Target, token};
+use crate::output::{Destination, Kept, deliver};
+use crate::remote::{Family, Target, token};
 use crate::{interrupt, measure_options};
 
 /// Maximum length of a path's name, in bytes.
@@ -36,30 +36,33 @@ pub fn run(arguments: &MeasureRun) -> anyhow::Result<Exit> {
         }
         targets.insert(0, (&arguments.baseline_name, "--baseline", baseline));
     }
+    let family = match (arguments.ipv4, arguments.ipv6) {
+        (true, _) => Some(Family::V4),
+        (_, true) => Some(Family::V6),
+        _ => None,
+    };
     let mut addresses = Vec::new();
     for (name, argument, text) in &targets {
         check_name(name)?;
-        addresses.push(Target::parse(argument, text)?.resolve(argument)?);
-    }
-    if let [baseline, path] = addresses[..]
-        && baseline.is_ipv4() != path.is_ipv4()
-    {
-        let problem = format!(
-            "{} and {} are of different address families, whose headers differ by 20 bytes: use \
-             one family",
-            baseline.ip(),
-            path.ip()
-        );
-        return Err(usage("--baseline", problem));
+        addresses.push(Target::parse(argument, text)?.resolve_in(argument, family)?);
     }
 
     let names = targets.iter().map(|(name, ..)| (*name).clone());
-    let request = RemoteRun { asked, manner, paths: names.zip(addresses).collect(), token };
+    let kept = destination.as_ref().map(Kept::beside).transpose()?.flatten();
+    let (kept, keeping) = kept.unzip();
+    let keeping = keeping.unwrap_or_default();
+    let paths = names.zip(addresses).collect();
+    let request = RemoteRun { asked, manner, paths, token, keeping };
     let stop = interrupt::flag()?;
     let Some(Finished { results, ended }) = request.run(&stop)? else {
         return Ok(Exit::Interrupted);
     };
-    deliver(&results, ended, &arguments.output, destination.as_ref(), &ByName::default())
+    let exit =
+        deliver(&results, ended, &arguments.output, destination.as_ref(), &ByName::default())?;
+    if let Some(kept) = kept {
+        kept.done();
+    }
+    Ok(exit)
 }
 
 fn check_name(name: &str) -> anyhow::Result<()> {

@@ -1,28 +1,47 @@
 //! `overlane report compare`: shows proven differences between two runs, and can fail on them.
 
+use report::Other;
+
 use crate::args::Compare;
 use crate::exit::{Exit, Usage, usage};
 use crate::input::results_in_one;
-use crate::output::{print, print_json, style};
+use crate::output::{print, print_json, print_raw, style};
 
 /// Exit code where a proven regression exceeds the limit.
 const REGRESSION: u8 = 10;
 
-/// Reads both files and prints the comparison.
+/// Reads the files and prints the comparison.
 ///
 /// # Errors
-/// A usage error for a file that is not a results file, or two files without common cells.
+/// A usage error for a file that is not a results file, or files without common cells.
 pub fn run(arguments: &Compare) -> anyhow::Result<Exit> {
     let fail_on = arguments.fail_on.as_deref().map(limit).transpose()?;
-    let (a, b) = (results_in_one(&arguments.a)?, results_in_one(&arguments.b)?);
-    let comparison = report::compare(&a, &b, fail_on)
-        .map_err(|error| anyhow::Error::new(Usage(error.to_string())))?;
-    if arguments.json {
-        print_json(&comparison)?;
-    } else {
-        print(&report::compare_text(&comparison, style()))?;
+    let a = results_in_one(&arguments.a)?;
+    let mut others = Vec::new();
+    for path in &arguments.b {
+        // One file at a time: each may be large.
+        let b = results_in_one(path)?;
+        let comparison = report::compare(&a, &b, fail_on);
+        let name = path.display().to_string();
+        let comparison = comparison.map_err(|error| {
+            let which = if arguments.b.len() > 1 { format!("{name}: ") } else { String::new() };
+            anyhow::Error::new(Usage(format!("{which}{error}")))
+        })?;
+        others.push(Other { name, comparison });
     }
-    Ok(if comparison.failed { Exit::Code(REGRESSION) } else { Exit::Done })
+    let failed = others.iter().any(|other| other.comparison.failed);
+    let first = arguments.a.display().to_string();
+    match others.as_slice() {
+        _ if arguments.markdown => print(&report::compare_many_markdown(&first, &others))?,
+        _ if arguments.csv => print_raw(&report::compare_many_csv(&others))?,
+        [Other { comparison, .. }] if arguments.json => print_json(comparison)?,
+        _ if arguments.json => {
+            print_json(&others.iter().map(|other| &other.comparison).collect::<Vec<_>>())?;
+        }
+        [Other { comparison, .. }] => print(&report::compare_text(comparison, style()))?,
+        _ => print(&report::compare_many_text(&first, &others, style()))?,
+    }
+    Ok(if failed { Exit::Code(REGRESSION) } else { Exit::Done })
 }
 
 /// Parses `5%` or `5` as a fraction.

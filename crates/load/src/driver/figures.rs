@@ -127,6 +127,7 @@ pub(super) fn outcome(job: &Job<'_>, counted: Counted, figures: Figures) -> Outc
             pace: None,
             tcp_retransmits: counted.tcp_retransmits,
             tcp: None,
+            arrivals: None,
             socket_errors: BTreeMap::new(),
             flows: Vec::new(),
             notes: Vec::new(),

@@ -181,6 +181,12 @@ pub fn can(tool: Tool, ask: &Ask, target: SocketAddr, listen: SocketAddr) -> Res
     if ask.task == Task::DropPoint {
         return Err("only the built-in engine searches for NDR and PDR".to_owned());
     }
+    if ask.dscp.is_some() {
+        return Err("only the built-in engine marks packets (--dscp)".to_owned());
+    }
+    if ask.rate_bits_per_s.is_some() {
+        return Err("only the built-in engine sends at a given rate (--rate)".to_owned());
+    }
     let wanted = Wanted {
         workload: ask.task.workload(),
         message_bytes: ask.message_bytes,

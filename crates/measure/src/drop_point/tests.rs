@@ -33,6 +33,7 @@ fn trial(load: &Load, capacity: f64, unpaced: f64) -> Trialled {
         pace,
         tcp_retransmits: None,
         tcp: None,
+        arrivals: None,
         socket_errors: BTreeMap::new(),
         flows: Vec::new(),
         notes: Vec::new(),

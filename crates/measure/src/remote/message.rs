@@ -163,12 +163,18 @@ pub struct LoadAsked {
     pub flows: u32,
     /// [`Load::gso`].
     pub gso: bool,
+    /// [`Load::numbered`]. Servers of older versions refuse it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub numbered: bool,
     /// [`Load::outstanding`].
     pub outstanding: u32,
     /// [`Load::rest`], nanoseconds.
     pub rest_ns: u64,
     /// [`Load::socket_buffer_bytes`].
     pub socket_buffer_bytes: Option<u32>,
+    /// [`Load::dscp`]. Servers of older versions refuse it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dscp: Option<u8>,
     /// [`Load::warmup`], nanoseconds.
     pub warmup_ns: u64,
     /// [`Load::duration`], nanoseconds.
@@ -190,12 +196,14 @@ impl LoadAsked {
             gso,
             // Only the client needs schedules.
             datagrams_per_s: _,
+            numbered,
             outstanding,
             transactions_per_s: _,
             // For tests only, refused before this.
             server_stall: _,
             rest,
             socket_buffer_bytes,
+            dscp,
             warmup,
             duration,
             client_cpus: _,
@@ -207,9 +215,11 @@ impl LoadAsked {
             message_bytes: *message_bytes,
             flows: *flows,
             gso: *gso,
+            numbered: *numbered,
             outstanding: *outstanding,
             rest_ns: nanos(*rest),
             socket_buffer_bytes: *socket_buffer_bytes,
+            dscp: *dscp,
             warmup_ns: nanos(*warmup),
             duration_ns: nanos(*duration),
             cpus: server_cpus.clone(),
@@ -227,9 +237,11 @@ impl LoadAsked {
             message_bytes: self.message_bytes,
             flows: self.flows,
             gso: self.gso,
+            numbered: self.numbered,
             outstanding: self.outstanding,
             rest: Duration::from_nanos(self.rest_ns),
             socket_buffer_bytes: self.socket_buffer_bytes,
+            dscp: self.dscp,
             warmup: Duration::from_nanos(self.warmup_ns),
             duration: Duration::from_nanos(self.duration_ns),
             server_cpus: self.cpus,

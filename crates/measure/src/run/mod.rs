@@ -151,6 +151,23 @@ pub fn run(
     Ok(summarised(plan, subjects, &offers, log, &rule, blocked, background))
 }
 
+/// Returns the outcome before the first block, which has no samples yet.
+pub fn not_begun(plan: &Plan, subjects: &[PathUnderTest]) -> Outcome {
+    let empty = |planned: &PlannedCell| {
+        let offered = Offer::stopped(&planned.ask).offered();
+        summary::empty(plan, &subjects[planned.subject], planned, offered)
+    };
+    Outcome {
+        cells: plan.cells.iter().map(empty).collect(),
+        blocks_done: 0,
+        ended: Ended::Interrupted,
+        looks: Vec::new(),
+        notes: Vec::new(),
+        background: Judge::new(plan.rule, &plan.before, peer_load(subjects)).record(),
+        block_time: Duration::ZERO,
+    }
+}
+
 /// Returns the busy share of the server's machine before the run, if it is another one.
 fn peer_load(subjects: &[PathUnderTest]) -> Option<f64> {
     let mut remotes = subjects.iter().filter_map(PathUnderTest::remote);
@@ -225,7 +242,8 @@ fn summarised(
         let offered = offers[at].offered();
         let settled = log.settled[at];
         let interval = |ratios: &[f64]| interval(settled, ratios);
-        let mut cell = summary::cell(plan, subject, planned, offered, samples, settled, &interval);
+        let empty = summary::empty(plan, subject, planned, offered);
+        let mut cell = summary::filled(empty, samples, settled, &interval);
         cell.tool = said.tool.map(|(version, command)| Tool {
             version,
             command,

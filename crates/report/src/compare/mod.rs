@@ -21,6 +21,7 @@
 //! placement and hash seeds, remain in the figures. `tests/compare.rs` simulates runs with common
 //! and with separate drift.
 
+mod many;
 mod text;
 
 use std::collections::HashMap;
@@ -31,6 +32,7 @@ use serde::Serialize;
 
 use crate::work::Work;
 
+pub use many::{Other, compare_many_csv, compare_many_markdown, compare_many_text};
 pub use text::compare_text;
 
 /// The value of [`Comparison::schema`].

@@ -80,15 +80,9 @@ fn push_table(out: &mut String, comparison: &Comparison, rows: &[&Compared], sty
             (Some(value), Basis::Absolute) => three_digits(value),
             (None, _) => String::new(),
         };
-        let figure = match row.figure {
-            Figure::Value if row.higher_is_better => "rate",
-            Figure::Value => "latency",
-            Figure::ServiceDemand => "CPU",
-            Figure::LatencyP99 => "p99",
-        };
         table.add_row([
             name,
-            figure.to_string(),
+            figure_name(row).to_string(),
             shown(row.a),
             shown(row.b),
             row.ratio.as_ref().map(of_interval).unwrap_or_default(),
@@ -115,7 +109,17 @@ fn probability(p: f64) -> String {
     if p < 0.001 { "<0.001".to_string() } else { format!("{p:.3}") }
 }
 
-fn verdict(verdict: Verdict) -> &'static str {
+/// Names the figure in a table.
+pub(super) fn figure_name(row: &Compared) -> &'static str {
+    match row.figure {
+        Figure::Value if row.higher_is_better => "rate",
+        Figure::Value => "latency",
+        Figure::ServiceDemand => "CPU",
+        Figure::LatencyP99 => "p99",
+    }
+}
+
+pub(super) fn verdict(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Better => "better",
         Verdict::Worse => "worse",

@@ -5,7 +5,10 @@ use crate::example;
 
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
-use report::{Basis, CompareError, Style, Verdict, compare, compare_text};
+use report::{
+    Basis, CompareError, Other, Style, Verdict, compare, compare_many_csv, compare_many_markdown,
+    compare_many_text, compare_text,
+};
 use results::*;
 
 /// Noise of a busy virtual machine.
@@ -37,6 +40,7 @@ fn run(machine: &mut Machine, cells: usize, blocks: u32, slower: usize, cost: f6
         service_demand_reason: None,
         flow_shares: None,
         tcp: None,
+        arrivals: None,
         service_demand_ratio: None,
         ..template.samples[0].clone()
     };
@@ -143,6 +147,33 @@ fn a_cell_with_few_samples_does_not_silence_the_others() {
 }
 
 /// Of floods, whole datagrams may arrive in no block, or in some only.
+#[test]
+fn several_files_have_a_column_each() {
+    let mut machine = Machine(Pcg64::seed_from_u64(4));
+    let a = run(&mut machine, 2, 20, 1, 0.0);
+    let others: Vec<Other> = [("same.json", 0.0), ("slower|.json", 0.4)]
+        .into_iter()
+        .map(|(name, cost)| {
+            let b = run(&mut machine, 2, 20, 1, cost);
+            Other { name: name.to_owned(), comparison: compare(&a, &b, None).unwrap() }
+        })
+        .collect();
+    let text = compare_many_text("a.json", &others, Style { colour: false, width: 80 });
+    let head = text.lines().find(|line| line.starts_with("mode")).unwrap();
+    assert!(head.contains("B ÷ A") && head.contains("C ÷ A"), "{text}");
+    let worse: Vec<&str> = text.lines().filter(|line| line.ends_with(" worse")).collect();
+    assert_eq!(worse.len(), 1, "{text}");
+    assert!(worse[0].contains("≈ "), "the second file is the same: {text}");
+    assert!(text.contains("C: slower|.json"), "{text}");
+    let markdown = compare_many_markdown("a.json", &others);
+    assert!(markdown.contains("- C: slower\\|.json\n"), "{markdown}");
+    assert!(markdown.lines().any(|line| line.ends_with(" worse |")), "{markdown}");
+    let csv = compare_many_csv(&others);
+    let figures: usize = others.iter().map(|other| other.comparison.figures.len()).sum();
+    assert_eq!(csv.lines().count(), 1 + figures);
+    assert_eq!(csv.lines().filter(|line| line.ends_with(",worse")).count(), 1, "{csv}");
+}
+
 #[test]
 fn what_carries_nothing_any_more_is_a_regression() {
     let mut machine = Machine(Pcg64::seed_from_u64(3));

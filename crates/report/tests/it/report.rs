@@ -3,7 +3,7 @@
 use crate::example;
 
 use proptest::prelude::*;
-use report::{Style, csv, markdown, summary, text};
+use report::{Style, csv, csv_samples, markdown, summary, text};
 use results::*;
 
 const PLAIN: Style = Style { colour: false, width: 80 };
@@ -340,6 +340,24 @@ fn parse(csv: &str) -> Vec<Vec<String>> {
     }
     assert!(!quoted && row.is_empty() && field.is_empty(), "cut short");
     rows
+}
+
+#[test]
+fn csv_of_samples_has_a_row_per_sample() {
+    let results = example::results();
+    let rows = parse(&csv_samples(&results));
+    let samples: usize = results.cells.iter().map(|cell| cell.samples.len()).sum();
+    assert_eq!(rows.len(), 1 + samples);
+    let column = |name: &str| rows[0].iter().position(|head| head == name).unwrap();
+    let void = rows.iter().filter(|row| row[column("valid")] == "false").count();
+    let expected = results.cells.iter().flat_map(|cell| &cell.samples).filter(|s| !s.valid).count();
+    assert!(expected > 0);
+    assert_eq!(void, expected);
+    let (first, cell) = (&rows[1], &results.cells[0]);
+    assert_eq!(first[column("mode")], cell.mode);
+    assert_eq!(first[column("value")], cell.samples[0].value.to_string());
+    assert_eq!(first[column("cpu_idle_s")], cell.samples[0].cpu.idle.to_string());
+    assert_eq!(first[column("complete")], results.complete.to_string());
 }
 
 #[test]

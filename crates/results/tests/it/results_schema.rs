@@ -62,6 +62,7 @@ fn sample() -> Sample {
         units: 91_500,
         service_demand: Some(6.1),
         service_demand_reason: Some(text("unknown")),
+        arrivals: Some(results::Arrivals { jitter_us: 7.5, reordered: 2, received: 90_000 }),
         flow_shares: results::FlowShares::of(&[1.0, 2.0]),
         tcp: Some(results::TcpState {
             congestion_control: "bbr".to_owned(),
@@ -117,7 +118,7 @@ fn background() -> Background {
 }
 
 /// Fields that files of older versions have not, by the end of their place.
-const NEWER: [&str; 14] = [
+const NEWER: [&str; 17] = [
     "/faults",
     "/alternatives",
     "/background",
@@ -130,6 +131,9 @@ const NEWER: [&str; 14] = [
     "/service_demand_reason",
     "/qdiscs",
     "/cpu_of_load",
+    "/arrivals",
+    "/rates_bits_per_s",
+    "/dscp",
     "/testbeds/0/setting",
     "disturbance/busiest_share",
 ];
@@ -164,6 +168,7 @@ fn cell() -> Cell {
             ratio: Some(interval()),
         }),
         service_demand_reason: Some(text("unknown")),
+        arrivals: Some(results::Arrivals { jitter_us: 7.5, reordered: 2, received: 90_000 }),
         flow_shares: results::FlowShares::of(&[1.0, 2.0]),
         tcp: Some(results::TcpState {
             congestion_control: "bbr".to_owned(),
@@ -274,6 +279,8 @@ fn full() -> Results {
             flows: vec![1],
             outstanding: vec![1],
             load_percent: vec![50.0],
+            rates_bits_per_s: vec![100_000_000],
+            dscp: Some(46),
             socket_buffers: vec![4096],
             engines: vec![Engine::Overlane],
             vary: vec![text("sysctl:net.core.netdev_budget=300,1000")],

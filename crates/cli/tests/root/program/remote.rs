@@ -252,11 +252,6 @@ fn who_may_not_or_cannot_is_told_why() {
     says(at_a(&["measure", "run", "10.0.0.2"]), 1, "requires a token");
     says(at_a(&["measure", "run", "10.0.0.2:5999", "--token", &token]), 1, "refused");
     says(at_a(&["measure", "run", "192.0.2.1", "--token", &token]), 1, "unreachable");
-    says(
-        at_a(&["measure", "run", "10.0.0.2", "--baseline", "fd00::2"]),
-        2,
-        "different address families",
-    );
     says(at_a(&["measure", "run", "10.0.0.2", "--engine", "iperf3"]), 2, "--engine");
     says(at_a(&["measure", "run", "10.0.0.2:x"]), 2, "port");
     let many = ["measure", "run", "10.0.0.2", "--token", &token, "--flows", "65"];

@@ -295,3 +295,33 @@ fn durations_take_a_unit_and_a_mistyped_mode_names_the_nearest() {
     let ended = run(["lab", "run", "--modes", "vxlam"]).expect(2);
     assert!(ended.stderr.contains("did you mean \"vxlan\"?"), "{ended:#?}");
 }
+
+#[test]
+fn datagrams_at_a_rate_have_loss_jitter_and_order() {
+    require!(need::root());
+    let more = ["--workloads", "udp_stream", "--sizes", "1400", "--rate", "2M,8M", "--offload"];
+    let results = run(lab_run("vxlan", &[&more[..], &["full", "--json"]].concat())).json();
+    schema::validate("results", &results);
+    assert_eq!(results["plan"]["rates_bits_per_s"], serde_json::json!([2_000_000, 8_000_000]));
+    let cells = results["cells"].as_array().unwrap();
+    // Baseline, A/A and vxlan, at two rates.
+    assert_eq!(cells.len(), 6);
+    for cell in cells.iter().filter(|cell| cell["status"] == "ok") {
+        let per_s = cell["offered"]["per_s"].as_f64().unwrap();
+        assert!([179.0, 714.0].contains(&per_s), "{cell:#}");
+        assert!(cell["arrivals"]["received"].as_u64().unwrap() > 0, "{cell:#}");
+        assert!(cell["arrivals"]["jitter_us"].as_f64().unwrap() >= 0.0, "{cell:#}");
+        assert_eq!(cell["unit"], "datagram/s");
+    }
+    let refused = [
+        (vec!["--workloads", "tcp_rr", "--rate", "1M"], "requires the workload udp_stream"),
+        (vec!["--rate", "fast"], "expected a rate in bit/s"),
+        (vec!["--rate", "1M", "--gso"], "not with --gso"),
+        (vec!["--rate", "1M", "--sizes", "8"], "messages need 16 bytes"),
+        (vec!["--dscp", "64"], "expected 0 to 63"),
+    ];
+    for (more, problem) in refused {
+        let ended = run([&["lab", "run", "--modes", "host"], &more[..]].concat()).expect(2);
+        assert!(ended.stderr.contains(problem), "{ended:#?}");
+    }
+}

@@ -4,7 +4,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use test_support::{need, require};
 
-use super::launch::{Running, entries, overlane};
+use super::launch::{Running, entries, overlane, run};
 use super::machine::nothing_left;
 use super::schema;
 
@@ -74,6 +74,39 @@ fn a_hangup_ends_a_run_as_ctrl_c_does() {
     running.signal(Signal::SIGHUP);
     running.wait().expect(130);
     interrupted(&out);
+    nothing_left(&mark);
+}
+
+#[test]
+fn a_killed_run_leaves_its_samples() {
+    require!(need::root());
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("r.json");
+    let mut running = long("vxlan", &out);
+    let mark = running.mark().to_owned();
+    // A sample of each cell is kept when this comes again.
+    for _ in 0..2 {
+        running.await_next_stderr("sampling vxlan");
+    }
+    running.signal(Signal::SIGKILL);
+    running.wait();
+    assert_eq!(entries(directory.path()), ["r.json.samples"]);
+    let kept = directory.path().join("r.json.samples");
+    let kept = kept.to_str().unwrap();
+    let results = run(["report", kept, "--format", "json"]).expect(0).json();
+    schema::validate("results", &results);
+    assert_eq!(
+        (&results["complete"], &results["ended_by"]),
+        (&false.into(), &"interrupted".into())
+    );
+    let vxlan = results["cells"].as_array().unwrap().iter().find(|cell| cell["mode"] == "vxlan");
+    let samples = vxlan.unwrap()["samples"].as_array().unwrap();
+    assert!(!samples.is_empty(), "{results:#}");
+    let text = run(["report", kept]).expect(0).stdout;
+    assert!(text.contains("the run was killed"), "{text}");
+    // The next run does not overwrite them.
+    let again = long("vxlan", &out).wait().expect(2);
+    assert!(again.stderr.contains("r.json.samples has the samples of a run"), "{again:#?}");
     nothing_left(&mark);
 }
 

@@ -191,3 +191,56 @@ fn a_smaller_path_mtu_is_no_obstacle() {
         check_counts(&load, &carried(&wire, &load, Wire::server_at(PORT)));
     }
 }
+
+/// The receiver reports what its kernel saw of each datagram.
+#[test]
+fn numbered_datagrams_are_followed_at_the_receiver() {
+    let wire = require!(wire_or_skip());
+    lose_one_of(&wire, 100);
+    for (flows, message_bytes) in [(1, 16), (4, 1400)] {
+        let load = Load {
+            numbered: true,
+            datagrams_per_s: Some(20_000),
+            flows,
+            message_bytes,
+            ..short(Workload::UdpStream)
+        };
+        let measured = tried(&wire, &load, Wire::server_at(PORT), |measured| measured.units > 500);
+        let (arrivals, datagrams) = (measured.arrivals.unwrap(), measured.datagrams.unwrap());
+        assert_eq!(arrivals.received, datagrams.received, "{measured:?}");
+        assert!(datagrams.lost() > 0, "{measured:?}");
+        // One queue keeps the order, and no two datagrams take the same time.
+        assert_eq!(arrivals.reordered, 0, "{measured:?}");
+        assert!(arrivals.jitter_ns > 0, "{measured:?}");
+    }
+    let plain = over(&wire, &short(Workload::UdpStream)).unwrap();
+    assert_eq!(plain.arrivals, None);
+    for wrong in [
+        Load { numbered: true, message_bytes: 15, ..short(Workload::UdpStream) },
+        Load { numbered: true, gso: true, ..short(Workload::UdpStream) },
+        Load { numbered: true, ..short(Workload::UdpRr) },
+    ] {
+        let refused = over(&wire, &wrong);
+        assert!(matches!(refused, Err(EngineError::Invalid { .. })), "{refused:?}");
+    }
+}
+
+/// Both ends lose every packet without the mark.
+#[test]
+fn every_packet_of_both_ends_has_the_dscp() {
+    let wire = require!(wire_or_skip());
+    let only_marked = |port: &str| {
+        let of = |protocol: &str| format!("{protocol} {port} 7000 ip dscp != ef drop;");
+        let rules = [of("tcp"), of("udp")].join(" ");
+        format!("table ip t {{ chain c {{ type filter hook input priority 0; {rules} }}; }}")
+    };
+    nft(&wire.server, &only_marked("dport"));
+    nft(&wire.client, &only_marked("sport"));
+    for workload in Workload::ALL {
+        let load = Load { dscp: Some(46), ..short(workload) };
+        assert!(carried(&wire, &load, Wire::server_at(PORT)).units > 0);
+    }
+    let setup_limit = std::time::Duration::from_millis(200);
+    let unmarked = Load { setup_limit, ..short(Workload::TcpRr) };
+    assert!(over(&wire, &unmarked).is_err());
+}
