@@ -133,7 +133,7 @@ pub struct PortStatus {
 /// Why something takes the slow path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-#[serde(from = "Told")]
+#[serde(from = "ReasonRecord")]
 pub struct Refused {
     /// Stable code, `AX001` …: `overlane accel explain CODE` describes it.
     #[cfg_attr(feature = "schema", schemars(extend("pattern" = CODE)))]
@@ -180,16 +180,20 @@ impl std::fmt::Display for Refused {
 #[derive(Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
-enum Told {
+enum ReasonRecord {
     Refused { code: String, object: String, evidence: String, remedy: String },
     Sentence(String),
 }
 
-impl From<Told> for Refused {
-    fn from(told: Told) -> Refused {
+impl From<ReasonRecord> for Refused {
+    fn from(told: ReasonRecord) -> Refused {
         let (code, object, evidence, remedy) = match told {
-            Told::Refused { code, object, evidence, remedy } => (code, object, evidence, remedy),
-            Told::Sentence(evidence) => (String::new(), String::new(), evidence, String::new()),
+            ReasonRecord::Refused { code, object, evidence, remedy } => {
+                (code, object, evidence, remedy)
+            }
+            ReasonRecord::Sentence(evidence) => {
+                (String::new(), String::new(), evidence, String::new())
+            }
         };
         Refused { code, object, evidence, remedy }
     }

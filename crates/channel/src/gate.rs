@@ -78,7 +78,7 @@ pub(crate) struct Admitted {
     pub keys: Keys,
 }
 
-pub(crate) enum Outcome {
+pub(crate) enum Admission {
     Admitted(Box<Admitted>),
     TurnedAway(SocketAddr, String),
 }
@@ -98,12 +98,12 @@ impl Gate {
         from: SocketAddr,
         hello: (Service, bool),
         now: Instant,
-    ) -> Option<Outcome> {
+    ) -> Option<Admission> {
         let address = from.ip().to_canonical();
         let origin = Origin::of(address);
         let pushed_out = self.crowd(address, origin).map(|at| {
             let gone = self.newcomers.remove(at);
-            Outcome::TurnedAway(gone.from, "idle, closed to make room for another".to_owned())
+            Admission::TurnedAway(gone.from, "idle, closed to make room for another".to_owned())
         });
         let server = Hello::fresh(hello.0, hello.1);
         // Does not block: the socket buffer is empty, and a hello fits.
@@ -122,7 +122,7 @@ impl Gate {
             }),
             // The client has already gone.
             _ if pushed_out.is_none() => {
-                return Some(Outcome::TurnedAway(from, "it closed the connection".to_owned()));
+                return Some(Admission::TurnedAway(from, "it closed the connection".to_owned()));
             }
             // Both connections have gone: report one of them.
             _ => {}
@@ -166,10 +166,10 @@ impl Gate {
     }
 
     /// Closes the oldest connection because descriptors have run out.
-    pub fn make_room(&mut self) -> Option<Outcome> {
+    pub fn make_room(&mut self) -> Option<Admission> {
         let at = self.most(|other| self.count(|one| one.origin == other.origin))?.origin;
         let gone = self.newcomers.remove(self.oldest(|other| other.origin == at)?);
-        Some(Outcome::TurnedAway(gone.from, "idle, closed to make room for another".to_owned()))
+        Some(Admission::TurnedAway(gone.from, "idle, closed to make room for another".to_owned()))
     }
 
     /// Returns whether no connection is waiting, neither in a handshake nor to be closed.
@@ -185,7 +185,7 @@ impl Gate {
     }
 
     /// Reads from each connection, and closes those past the time limit.
-    pub fn listen(&mut self, token: Option<&Token>, now: Instant) -> Vec<Outcome> {
+    pub fn listen(&mut self, token: Option<&Token>, now: Instant) -> Vec<Admission> {
         let mut outcomes = Vec::new();
         let mut at = 0;
         while at < self.newcomers.len() {
@@ -193,7 +193,7 @@ impl Gate {
                 Heard::More => at += 1,
                 Heard::Proof(keys) => {
                     let Newcomer { stream, from, .. } = self.newcomers.remove(at);
-                    outcomes.push(Outcome::Admitted(Box::new(Admitted {
+                    outcomes.push(Admission::Admitted(Box::new(Admitted {
                         stream,
                         from,
                         keys: *keys,
@@ -201,7 +201,7 @@ impl Gate {
                 }
                 Heard::Wrong(reason) => {
                     let from = self.newcomers.remove(at).from;
-                    outcomes.push(Outcome::TurnedAway(from, reason));
+                    outcomes.push(Admission::TurnedAway(from, reason));
                 }
             }
         }
@@ -297,8 +297,8 @@ mod tests {
             }
             let from = SocketAddr::new(from.parse().unwrap(), 1);
             match self.gate.greet(stream, from, (Service::Watch, true), Instant::now())? {
-                Outcome::TurnedAway(gone, _) => Some(gone.ip()),
-                Outcome::Admitted(_) => None,
+                Admission::TurnedAway(gone, _) => Some(gone.ip()),
+                Admission::Admitted(_) => None,
             }
         }
 

@@ -11,7 +11,7 @@ use nix::poll::{PollFd, PollFlags, poll};
 
 use crate::connection::{self, Channel, QUIET_TICK, Side, TICK};
 use crate::event::Event;
-use crate::gate::{Admitted, Gate, Outcome};
+use crate::gate::{Admission, Admitted, Gate};
 use crate::refusals::Refusals;
 use crate::service::Service;
 use crate::token::Token;
@@ -145,8 +145,8 @@ impl Server {
             threads.retain(|thread| !thread.is_finished());
             for outcome in outcomes.drain(..) {
                 match outcome {
-                    Outcome::TurnedAway(from, why) => shared.turn_away(from, why, &**tell),
-                    Outcome::Admitted(admitted) => {
+                    Admission::TurnedAway(from, why) => shared.turn_away(from, why, &**tell),
+                    Admission::Admitted(admitted) => {
                         let from = admitted.from;
                         let (shared, say) = (Arc::clone(shared), Arc::clone(tell));
                         let serves = Arc::clone(serves);
@@ -177,7 +177,7 @@ impl Server {
     }
 
     /// Accepts some of the waiting connections.
-    fn accept(&self, gate: &mut Gate, outcomes: &mut Vec<Outcome>) -> std::io::Result<()> {
+    fn accept(&self, gate: &mut Gate, outcomes: &mut Vec<Admission>) -> std::io::Result<()> {
         for _ in 0..ACCEPTED_AT_ONCE {
             match self.listener.accept() {
                 Ok((stream, from)) => {

@@ -10,7 +10,7 @@ use load::{
 use measure::impact::Impact;
 use measure::plan::{PlacementPolicy, Stopping};
 use measure::sampler::{Limits, Rule};
-use session::request::{Asked, Given, Manner};
+use session::request::{Asked, Given, RunOptions};
 
 use crate::args::{Asking, Measuring, WORKLOADS};
 use crate::exit::usage;
@@ -141,7 +141,7 @@ fn contradictions(asked: &Asked) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// A usage error that names the argument and the allowed values.
-pub fn manner(arguments: &Measuring) -> anyhow::Result<Manner> {
+pub fn run_options(arguments: &Measuring) -> anyhow::Result<RunOptions> {
     let (blocks, duration, warmup) = if arguments.quick { (9, 0.15, 0.05) } else { (20, 0.5, 0.1) };
     let impact = arguments.impact.as_deref().map(impact).transpose()?;
     let (duration, warmup) = match impact {
@@ -149,7 +149,7 @@ pub fn manner(arguments: &Measuring) -> anyhow::Result<Manner> {
         Some(_) => (Impact::PULSE.as_secs_f64(), Impact::WARMUP.as_secs_f64()),
         None => (duration, warmup),
     };
-    Ok(Manner {
+    Ok(RunOptions {
         stopping: stopping(arguments, blocks)?,
         duration: seconds("--duration", arguments.duration.unwrap_or(duration), 0.01)?,
         warmup: seconds("--warmup", arguments.warmup.unwrap_or(warmup), 0.0)?,
@@ -335,19 +335,19 @@ mod tests {
             (&["--impact", "5%", "--duration", "0.1"], &steady, 100),
         ] {
             let words = Words::parse_from([&["x"], words].concat());
-            let mut manner = manner(&words.measuring).unwrap();
-            manner.shorten_pairs(survey);
-            assert_eq!(manner.duration.as_millis(), expected, "{:?}", words.measuring);
+            let mut run_options = run_options(&words.measuring).unwrap();
+            run_options.shorten_pairs(survey);
+            assert_eq!(run_options.duration.as_millis(), expected, "{:?}", words.measuring);
         }
     }
 
     /// Milliseconds of a pulse, and of its warm-up.
     fn pulse(words: &[&str]) -> [u128; 2] {
         let words = Words::parse_from([&["x"], words].concat());
-        let mut manner = manner(&words.measuring).unwrap();
-        let asked = asked(&words.asking, manner.impact).unwrap();
-        manner.shorten_bursts(&asked);
-        [manner.duration.as_millis(), manner.warmup.as_millis()]
+        let mut run_options = run_options(&words.measuring).unwrap();
+        let asked = asked(&words.asking, run_options.impact).unwrap();
+        run_options.shorten_bursts(&asked);
+        [run_options.duration.as_millis(), run_options.warmup.as_millis()]
     }
 
     #[test]

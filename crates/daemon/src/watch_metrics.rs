@@ -14,7 +14,7 @@ use crate::serving::Serving;
 const FRESH: Duration = Duration::from_secs(5);
 
 /// The serving thread and its state. Dropping it ends the thread.
-pub struct Told {
+pub struct WatchService {
     state: Arc<State>,
     _serving: Serving,
 }
@@ -27,16 +27,16 @@ struct State {
     totals: OnceLock<Arc<Mutex<Totals>>>,
 }
 
-impl Told {
+impl WatchService {
     /// Starts to serve at an address.
     ///
     /// # Errors
     /// If the address is in use or cannot be bound.
-    pub fn at(place: &ListenAddress) -> anyhow::Result<Told> {
+    pub fn at(place: &ListenAddress) -> anyhow::Result<WatchService> {
         let (start, beat) = (Instant::now(), AtomicU64::new(0));
         let state = Arc::new(State { start, beat, totals: OnceLock::new() });
         let serving = metrics::look_after(metrics::listen(place)?, Watched(state.clone()))?;
-        Ok(Told { state, _serving: serving })
+        Ok(WatchService { state, _serving: serving })
     }
 
     /// Serves the totals of the observation from now on.

@@ -5,14 +5,14 @@
 use netstate::interface::Vxlan;
 
 use crate::finding::Severity;
-use crate::view::Spot;
+use crate::view::DeviceRef;
 
 /// A tunnel over one underlay device, with driver, kernel and hypervisor.
 pub struct Case<'a> {
     /// Attributes of the tunnel's device.
     pub vxlan: &'a Vxlan,
     /// Underlay device of the tunnel's outer packets.
-    pub nic: Spot<'a>,
+    pub nic: DeviceRef<'a>,
     /// Name of the underlay device's driver, as in `ethtool -i`.
     pub driver: Option<&'a str>,
     /// Kernel version, major and minor; `None` if the release has another form.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::check::{CHECKS, Outcome};
+use crate::check::{CHECKS, CheckOutcome};
 use crate::finding::{Finding, Severity, Skipped};
 use crate::host::{Host, LeftOut};
 use crate::path::{MOST_PATHS, Path, Paths, paths};
@@ -53,7 +53,7 @@ impl Diagnosis {
 /// Runs every check, and keeps at most [`MOST_OF_A_CHECK`] findings of each.
 pub fn diagnose(host: &Host) -> Diagnosis {
     let view = View::new(host);
-    let mut outcome = Outcome::default();
+    let mut outcome = CheckOutcome::default();
     let mut left_out = host.left_out.clone();
     for check in CHECKS {
         let (found, notes) = (outcome.findings.len(), outcome.skipped.len());
@@ -73,7 +73,7 @@ pub fn diagnose(host: &Host) -> Diagnosis {
         outcome.findings.truncate(found + MOST_OF_A_CHECK);
         outcome.skipped.truncate(notes + MOST_SKIPPED);
     }
-    let Outcome { mut findings, mut skipped, .. } = outcome;
+    let CheckOutcome { mut findings, mut skipped, .. } = outcome;
     findings.sort_by(rank);
     skipped.sort();
     // Several places of a check may need the same reading.

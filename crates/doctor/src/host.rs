@@ -19,7 +19,7 @@ use netstate::netfilter::Clamp;
 use netstate::openvswitch::Datapaths;
 use netstate::qdisc::Qdisc;
 use netstate::reassembly::Reassembly;
-use netstate::route::Way;
+use netstate::route::NextHop;
 use netstate::route_table::RouteEntry;
 use netstate::snmp;
 use netstate::softnet::SoftnetStat;
@@ -433,5 +433,5 @@ pub struct Tunnel {
     /// Inode of the underlay's namespace, in which the device was created.
     pub underlay: u64,
     /// Route to each remote, as the kernel routes now.
-    pub ways: Vec<(IpAddr, Reading<Way>)>,
+    pub ways: Vec<(IpAddr, Reading<NextHop>)>,
 }

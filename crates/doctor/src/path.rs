@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::host::{Namespace, Reading};
-use crate::view::{Place, Spot, View};
+use crate::view::{DeviceKey, DeviceRef, View};
 
 /// A path, tenant first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -136,7 +136,7 @@ pub fn paths(view: &View) -> Paths {
 }
 
 /// Returns the process that has a TAP open.
-fn holder<'a>(tap: Spot<'a>) -> Option<&'a netstate::namespace::Holder> {
+fn holder<'a>(tap: DeviceRef<'a>) -> Option<&'a netstate::namespace::Holder> {
     tap.namespace.holders.iter().find(|holder| holder.device == tap.name())
 }
 
@@ -163,7 +163,8 @@ struct Walker<'v, 'a> {
 
 impl<'v, 'a> Walker<'v, 'a> {
     fn new(view: &'v View<'a>) -> Walker<'v, 'a> {
-        let mut by_namespace: Vec<Vec<Spot<'a>>> = vec![Vec::new(); view.host().namespaces.len()];
+        let mut by_namespace: Vec<Vec<DeviceRef<'a>>> =
+            vec![Vec::new(); view.host().namespaces.len()];
         for spot in view.devices().filter(|spot| spot.interface.up) {
             by_namespace[spot.place.namespace].push(spot);
         }
@@ -206,7 +207,7 @@ impl<'v, 'a> Walker<'v, 'a> {
         self.view.namespace(namespace.inode).is_some_and(|at| self.tenants.contains(&at))
     }
 
-    fn from(&self, start: Spot<'a>, paths: &mut Vec<Path>) {
+    fn from(&self, start: DeviceRef<'a>, paths: &mut Vec<Path>) {
         let mut trail = Vec::new();
         if let Some(holder) = holder(start).filter(|_| start.kind() == "tun") {
             trail.push(program(start.namespace, holder, "guest or program"));
@@ -216,9 +217,9 @@ impl<'v, 'a> Walker<'v, 'a> {
 
     fn walk(
         &self,
-        spot: Spot<'a>,
+        spot: DeviceRef<'a>,
         trail: &mut Vec<Hop>,
-        seen: &mut BTreeSet<Place>,
+        seen: &mut BTreeSet<DeviceKey>,
         paths: &mut Vec<Path>,
     ) {
         self.looks_at(1);
@@ -251,7 +252,7 @@ impl<'v, 'a> Walker<'v, 'a> {
     }
 
     /// Returns the next devices of packets, away from the tenant.
-    fn next(&self, spot: Spot<'a>, seen: &BTreeSet<Place>) -> Vec<Spot<'a>> {
+    fn next(&self, spot: DeviceRef<'a>, seen: &BTreeSet<DeviceKey>) -> Vec<DeviceRef<'a>> {
         let view = self.view;
         match spot.kind() {
             "veth" => {
@@ -266,7 +267,7 @@ impl<'v, 'a> Walker<'v, 'a> {
             "macvlan" | "ipvlan" | "vlan" => view.link(spot).into_iter().collect(),
             "vxlan" => {
                 self.looks_at(view.ways(spot).map_or(0, |found| found.ways.len()));
-                let mut nics: Vec<Spot<'a>> =
+                let mut nics: Vec<DeviceRef<'a>> =
                     view.underlays(spot).into_iter().map(|underlay| underlay.nic).collect();
                 nics.sort_by_key(|nic| nic.place);
                 nics.dedup_by_key(|nic| nic.place);
@@ -279,7 +280,7 @@ impl<'v, 'a> Walker<'v, 'a> {
 
     /// Crosses a veth pair from the tenant's end to the host's. A path ends at the end of a link
     /// that leads to no tenant.
-    fn far(&self, spot: Spot<'a>, peer: Spot<'a>) -> Vec<Spot<'a>> {
+    fn far(&self, spot: DeviceRef<'a>, peer: DeviceRef<'a>) -> Vec<DeviceRef<'a>> {
         let from_tenant = self.is_tenant(spot.namespace);
         (from_tenant || self.view.bridge(spot).is_none() && self.leads_to_tenant(spot))
             .then_some(peer)
@@ -287,12 +288,12 @@ impl<'v, 'a> Walker<'v, 'a> {
             .collect()
     }
 
-    fn leads_to_tenant(&self, spot: Spot<'a>) -> bool {
+    fn leads_to_tenant(&self, spot: DeviceRef<'a>) -> bool {
         self.view.peer(spot).is_some_and(|peer| self.is_tenant(peer.namespace))
     }
 
     /// Continues from a host's device through its bridge, or by routing.
-    fn onward(&self, spot: Spot<'a>, seen: &BTreeSet<Place>) -> Vec<Spot<'a>> {
+    fn onward(&self, spot: DeviceRef<'a>, seen: &BTreeSet<DeviceKey>) -> Vec<DeviceRef<'a>> {
         if let Some(bridge) = self.view.bridge(spot) {
             return if seen.contains(&bridge.place) { Vec::new() } else { vec![bridge] };
         }
@@ -304,17 +305,17 @@ impl<'v, 'a> Walker<'v, 'a> {
     }
 
     /// Returns the bridge ports that lead away from tenants. Without any, the namespace routes.
-    fn uplinks(&self, bridge: Spot<'a>, seen: &BTreeSet<Place>) -> Vec<Spot<'a>> {
+    fn uplinks(&self, bridge: DeviceRef<'a>, seen: &BTreeSet<DeviceKey>) -> Vec<DeviceRef<'a>> {
         self.looks_at(self.view.ports(bridge).count());
         let ports = self.view.ports(bridge).filter(|port| !seen.contains(&port.place));
-        let uplinks: Vec<Spot<'a>> =
+        let uplinks: Vec<DeviceRef<'a>> =
             ports.filter(|port| port.kind() != "tun" && !self.leads_to_tenant(*port)).collect();
         if uplinks.is_empty() { self.routed(bridge, seen) } else { uplinks }
     }
 
     /// Returns the devices with an address to which a namespace that forwards sends packets: its
     /// tunnels, or without tunnels its NICs.
-    fn routed(&self, from: Spot<'a>, seen: &BTreeSet<Place>) -> Vec<Spot<'a>> {
+    fn routed(&self, from: DeviceRef<'a>, seen: &BTreeSet<DeviceKey>) -> Vec<DeviceRef<'a>> {
         let forwards = |key: &str| from.namespace.sysctls.get(key).is_some_and(|on| on != "0");
         if !forwards("net/ipv4/ip_forward") && !forwards("net/ipv6/conf/all/forwarding") {
             return Vec::new();
@@ -323,14 +324,14 @@ impl<'v, 'a> Walker<'v, 'a> {
         let addressed: BTreeSet<u32> =
             from.namespace.addresses.get().into_iter().flatten().map(|known| known.link).collect();
         let at = from.place.namespace;
-        let candidates: Vec<Spot<'a>> = addressed
+        let candidates: Vec<DeviceRef<'a>> = addressed
             .into_iter()
-            .filter_map(|index| self.view.spot(Place { namespace: at, index }))
+            .filter_map(|index| self.view.spot(DeviceKey { namespace: at, index }))
             .filter(|spot| !spot.interface.loopback && spot.interface.up)
             .filter(|spot| !seen.contains(&spot.place))
             .filter(|spot| spot.interface.master.is_none() && !self.leads_to_tenant(*spot))
             .collect();
-        let tunnels: Vec<Spot<'a>> =
+        let tunnels: Vec<DeviceRef<'a>> =
             candidates.iter().copied().filter(|spot| spot.kind() == "vxlan").collect();
         if !tunnels.is_empty() {
             return tunnels;
@@ -339,7 +340,7 @@ impl<'v, 'a> Walker<'v, 'a> {
     }
 }
 
-fn hop(spot: Spot<'_>) -> Hop {
+fn hop(spot: DeviceRef<'_>) -> Hop {
     let features = match spot.device.and_then(|device| device.features.as_ref()) {
         Some(Reading::Read(features)) => Some(features),
         // Without features the hop is reported without offloads.

@@ -21,7 +21,7 @@ use netstate::namespace::{Holder, Member};
 use netstate::netfilter::{Clamp, Match};
 use netstate::openvswitch::{Datapath, Datapaths};
 use netstate::qdisc::Qdisc;
-use netstate::route::Way;
+use netstate::route::NextHop;
 use netstate::route_table::RouteEntry;
 use netstate::udp_socket::UdpSocket;
 
@@ -319,7 +319,7 @@ impl Scrubber {
             *underlay = self.inode(*underlay);
             for (remote, way) in ways {
                 *remote = self.addresses.ip(*remote);
-                read(way, |Way { link: _, via, mtu: _, expires_s: _ }| {
+                read(way, |NextHop { link: _, via, mtu: _, expires_s: _ }| {
                     *via = via.map(|via| self.addresses.ip(via));
                 });
             }

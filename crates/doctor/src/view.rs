@@ -8,13 +8,13 @@ use std::net::IpAddr;
 
 use netstate::cpu::parse_list;
 use netstate::interface::{Interface, Vxlan};
-use netstate::route::Way;
+use netstate::route::NextHop;
 
 use crate::host::{Device, Feature, Host, Interrupt, Namespace, Reading, Tunnel};
 
 /// Position of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct DeviceKey {
     /// Index into [`Host::namespaces`].
     pub namespace: usize,
     /// Interface index within that namespace.
@@ -23,9 +23,9 @@ pub struct Place {
 
 /// A device with its namespace.
 #[derive(Debug, Clone, Copy)]
-pub struct Spot<'a> {
+pub struct DeviceRef<'a> {
     /// Namespace and index of the device.
-    pub place: Place,
+    pub place: DeviceKey,
     /// Namespace of the device.
     pub namespace: &'a Namespace,
     /// Link as the kernel reports it.
@@ -40,9 +40,9 @@ pub struct Underlay<'a> {
     /// Underlay address of the remote VTEP.
     pub remote: IpAddr,
     /// Route of the outer packets.
-    pub way: &'a Way,
+    pub way: &'a NextHop,
     /// Output device of the route.
-    pub nic: Spot<'a>,
+    pub nic: DeviceRef<'a>,
 }
 
 /// The interrupt of a receive queue.
@@ -61,22 +61,22 @@ pub struct QueueInterrupt<'a> {
 pub struct View<'a> {
     host: &'a Host,
     namespaces: HashMap<u64, usize>,
-    links: HashMap<Place, usize>,
-    ports: BTreeMap<Place, Vec<Place>>,
+    links: HashMap<DeviceKey, usize>,
+    ports: BTreeMap<DeviceKey, Vec<DeviceKey>>,
     /// Positions in [`Namespace::tunnels`].
-    tunnels: HashMap<Place, usize>,
+    tunnels: HashMap<DeviceKey, usize>,
     /// Devices that have an address.
-    addressed: HashMap<IpAddr, Vec<Place>>,
-    segments: HashMap<Place, Place>,
+    addressed: HashMap<IpAddr, Vec<DeviceKey>>,
+    segments: HashMap<DeviceKey, DeviceKey>,
 }
 
-impl<'a> From<Spot<'a>> for settings::Target<'a> {
-    fn from(spot: Spot<'a>) -> settings::Target<'a> {
+impl<'a> From<DeviceRef<'a>> for settings::Target<'a> {
+    fn from(spot: DeviceRef<'a>) -> settings::Target<'a> {
         settings::Target { namespace: spot.namespace.into(), interface: spot.interface }
     }
 }
 
-impl<'a> Spot<'a> {
+impl<'a> DeviceRef<'a> {
     /// Kind of the link (`IFLA_INFO_KIND`), `""` if the driver has none.
     pub fn kind(&self) -> &'a str {
         self.interface.kind.as_deref().unwrap_or_default()
@@ -137,21 +137,21 @@ impl<'a> View<'a> {
             // A saved host may contain a number twice. The first one counts, here and below.
             view.namespaces.entry(namespace.inode).or_insert(at);
             for (position, link) in namespace.interfaces.get().into_iter().flatten().enumerate() {
-                let place = Place { namespace: at, index: link.index };
+                let place = DeviceKey { namespace: at, index: link.index };
                 view.links.entry(place).or_insert(position);
                 if let Some(master) = link.master {
-                    let bridge = Place { namespace: at, index: master };
+                    let bridge = DeviceKey { namespace: at, index: master };
                     view.ports.entry(bridge).or_default().push(place);
                 }
             }
         }
         for (at, namespace) in host.namespaces.iter().enumerate() {
             for (position, tunnel) in namespace.tunnels.iter().enumerate() {
-                let place = Place { namespace: at, index: tunnel.link };
+                let place = DeviceKey { namespace: at, index: tunnel.link };
                 view.tunnels.entry(place).or_insert(position);
             }
             for known in namespace.addresses.get().into_iter().flatten() {
-                let place = Place { namespace: at, index: known.link };
+                let place = DeviceKey { namespace: at, index: known.link };
                 view.addressed.entry(known.address).or_default().push(place);
             }
         }
@@ -165,23 +165,23 @@ impl<'a> View<'a> {
     }
 
     /// Every device but loopback.
-    pub fn devices(&self) -> impl Iterator<Item = Spot<'a>> + '_ {
+    pub fn devices(&self) -> impl Iterator<Item = DeviceRef<'a>> + '_ {
         (0..self.host.namespaces.len()).flat_map(|namespace| self.devices_of(namespace))
     }
 
     /// Every device of one namespace but loopback.
-    pub fn devices_of(&self, namespace: usize) -> impl Iterator<Item = Spot<'a>> + '_ {
+    pub fn devices_of(&self, namespace: usize) -> impl Iterator<Item = DeviceRef<'a>> + '_ {
         let links = self.host.namespaces.get(namespace).and_then(|one| one.interfaces.get());
         let places =
-            links.into_iter().flatten().map(move |link| Place { namespace, index: link.index });
+            links.into_iter().flatten().map(move |link| DeviceKey { namespace, index: link.index });
         places.filter_map(|place| self.spot(place)).filter(|spot| !spot.interface.loopback)
     }
 
     /// The device at a place.
-    pub fn spot(&self, place: Place) -> Option<Spot<'a>> {
+    pub fn spot(&self, place: DeviceKey) -> Option<DeviceRef<'a>> {
         let namespace = self.host.namespaces.get(place.namespace)?;
         let interface = namespace.interfaces.get()?.get(*self.links.get(&place)?)?;
-        Some(Spot { place, namespace, interface, device: namespace.devices.get(&place.index) })
+        Some(DeviceRef { place, namespace, interface, device: namespace.devices.get(&place.index) })
     }
 
     /// The namespace's position by inode number.
@@ -190,58 +190,58 @@ impl<'a> View<'a> {
     }
 
     /// Returns the device that `IFLA_LINK` names: a veth's peer, or the device below a VLAN.
-    pub fn link(&self, spot: Spot<'a>) -> Option<Spot<'a>> {
+    pub fn link(&self, spot: DeviceRef<'a>) -> Option<DeviceRef<'a>> {
         let index = spot.interface.link?;
         let namespace = match spot.interface.link_netns {
             None => spot.place.namespace,
             // Without the namespace, the index would name an unrelated device here.
             Some(_) => self.namespace(spot.device?.link_namespace?)?,
         };
-        self.spot(Place { namespace, index })
+        self.spot(DeviceKey { namespace, index })
     }
 
     /// A veth's other end.
-    pub fn peer(&self, spot: Spot<'a>) -> Option<Spot<'a>> {
+    pub fn peer(&self, spot: DeviceRef<'a>) -> Option<DeviceRef<'a>> {
         self.link(spot).filter(|peer| spot.kind() == "veth" && peer.kind() == "veth")
     }
 
     /// The bridge that a device is a port of.
-    pub fn bridge(&self, spot: Spot<'a>) -> Option<Spot<'a>> {
+    pub fn bridge(&self, spot: DeviceRef<'a>) -> Option<DeviceRef<'a>> {
         let index = spot.interface.master?;
-        let bridge = self.spot(Place { namespace: spot.place.namespace, index })?;
+        let bridge = self.spot(DeviceKey { namespace: spot.place.namespace, index })?;
         (bridge.kind() == "bridge").then_some(bridge)
     }
 
     /// Ports of a bridge.
-    pub fn ports(&self, bridge: Spot<'a>) -> impl Iterator<Item = Spot<'a>> + '_ {
+    pub fn ports(&self, bridge: DeviceRef<'a>) -> impl Iterator<Item = DeviceRef<'a>> + '_ {
         let ports = self.ports.get(&bridge.place).into_iter().flatten();
         ports.filter_map(|place| self.spot(*place))
     }
 
     /// Every VXLAN device with its attributes.
-    pub fn tunnels(&self) -> impl Iterator<Item = (Spot<'a>, &'a Vxlan)> + '_ {
+    pub fn tunnels(&self) -> impl Iterator<Item = (DeviceRef<'a>, &'a Vxlan)> + '_ {
         self.devices().filter_map(|spot| Some((spot, spot.vxlan()?)))
     }
 
     /// Routes of a VXLAN device, if they were read.
-    pub fn ways(&self, tunnel: Spot<'a>) -> Option<&'a Tunnel> {
+    pub fn ways(&self, tunnel: DeviceRef<'a>) -> Option<&'a Tunnel> {
         tunnel.namespace.tunnels.get(*self.tunnels.get(&tunnel.place)?)
     }
 
     /// Returns a VXLAN device's routes to its remotes. Remotes without a route are left out.
-    pub fn underlays(&self, tunnel: Spot<'a>) -> Vec<Underlay<'a>> {
+    pub fn underlays(&self, tunnel: DeviceRef<'a>) -> Vec<Underlay<'a>> {
         let Some(found) = self.ways(tunnel) else { return Vec::new() };
         let Some(namespace) = self.namespace(found.underlay) else { return Vec::new() };
         let ways = found.ways.iter().filter_map(|(remote, way)| {
             let way = way.get()?;
-            let nic = self.spot(Place { namespace, index: way.link })?;
+            let nic = self.spot(DeviceKey { namespace, index: way.link })?;
             Some(Underlay { remote: *remote, way, nic })
         });
         ways.collect()
     }
 
     /// Returns the output devices of VXLAN packets, each once.
-    pub fn underlay_nics(&self) -> Vec<Spot<'a>> {
+    pub fn underlay_nics(&self) -> Vec<DeviceRef<'a>> {
         let mut seen = BTreeSet::new();
         let mut nics = Vec::new();
         for (tunnel, _) in self.tunnels() {
@@ -256,7 +256,7 @@ impl<'a> View<'a> {
 
     /// Returns the NICs that carry overlays: NICs under tunnels, and hardware that is a bridge
     /// port.
-    pub fn carrying_nics(&self) -> Vec<Spot<'a>> {
+    pub fn carrying_nics(&self) -> Vec<DeviceRef<'a>> {
         let mut nics = self.underlay_nics();
         nics.extend(
             self.devices().filter(|spot| spot.is_physical() && self.bridge(*spot).is_some()),
@@ -268,7 +268,7 @@ impl<'a> View<'a> {
 
     /// Returns the interrupts of a device's receive queues, with their counts between the two
     /// readings. Empty for drivers with other interrupt names.
-    pub fn receive_interrupts(&self, spot: Spot<'a>) -> Vec<QueueInterrupt<'a>> {
+    pub fn receive_interrupts(&self, spot: DeviceRef<'a>) -> Vec<QueueInterrupt<'a>> {
         let Some(pair) = self.host.machine.interrupts.get() else { return Vec::new() };
         let own = spot.device.and_then(|device| device.interrupts.as_deref()).unwrap_or_default();
         let of_a_queue = |name: &str| {
@@ -291,12 +291,12 @@ impl<'a> View<'a> {
 
     /// Returns a place that all devices of one layer-2 segment have in common. Veth pairs and
     /// bridges join segments, as far as they were read.
-    pub fn segment(&self, spot: Spot<'a>) -> Place {
+    pub fn segment(&self, spot: DeviceRef<'a>) -> DeviceKey {
         self.segments.get(&spot.place).copied().unwrap_or(spot.place)
     }
 
     /// Returns the devices with an address on the segment of `near`.
-    pub fn neighbour_with(&self, near: Spot<'a>, address: IpAddr) -> Vec<Spot<'a>> {
+    pub fn neighbour_with(&self, near: DeviceRef<'a>, address: IpAddr) -> Vec<DeviceRef<'a>> {
         let segment = self.segment(near);
         let places = self.addressed.get(&address).into_iter().flatten();
         let spots = places.filter_map(|place| self.spot(*place));
@@ -304,14 +304,14 @@ impl<'a> View<'a> {
     }
 
     /// Returns the devices with an address, on any segment.
-    pub fn with_address(&self, address: IpAddr) -> impl Iterator<Item = Spot<'a>> + '_ {
+    pub fn with_address(&self, address: IpAddr) -> impl Iterator<Item = DeviceRef<'a>> + '_ {
         let places = self.addressed.get(&address).into_iter().flatten();
         places.filter_map(|place| self.spot(*place))
     }
 
-    fn find_segments(&self) -> HashMap<Place, Place> {
-        let mut joined: HashMap<Place, Vec<Place>> = HashMap::new();
-        let mut join = |a: Place, b: Place| {
+    fn find_segments(&self) -> HashMap<DeviceKey, DeviceKey> {
+        let mut joined: HashMap<DeviceKey, Vec<DeviceKey>> = HashMap::new();
+        let mut join = |a: DeviceKey, b: DeviceKey| {
             joined.entry(a).or_default().push(b);
             joined.entry(b).or_default().push(a);
         };

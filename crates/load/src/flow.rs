@@ -66,7 +66,7 @@ pub(super) struct FlowReport {
     pub index: u32,
     pub cpus: Vec<usize>,
     pub latency: Option<Histogram<u64>>,
-    /// Outcome of pipelined requests; `None` without pipelining.
+    /// ToolOutcome of pipelined requests; `None` without pipelining.
     pub requests: Option<Requests>,
     pub socket_errors: BTreeMap<String, u64>,
     /// Adherence to the schedule in the measured interval, if there is a schedule.

@@ -6,7 +6,7 @@ use std::fmt;
 use hdrhistogram::Histogram;
 
 use super::{Arrivals, Workload};
-use results::{Bin, FlowShares, Pace, TcpState, Unit};
+use results::{Bin, FlowShares, Pacing, TcpState, Unit};
 
 /// Result of a load over the measured interval.
 #[derive(Clone)]
@@ -43,7 +43,7 @@ pub struct Measured {
     /// Distribution behind [`latency`](Measured::latency), ns.
     pub histogram: Option<Histogram<u64>>,
     /// Adherence to the schedule, if there was one.
-    pub pace: Option<Pace>,
+    pub pace: Option<Pacing>,
     /// Segments retransmitted by the client's kernel within the interval, over all flows
     /// (`TCP_INFO`). Not for `tcp_crr`, whose connections no longer exist.
     pub tcp_retransmits: Option<u64>,

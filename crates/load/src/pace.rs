@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 
 use super::control::TICK;
-use results::Pace;
+use results::Pacing;
 
 /// Part of the schedule that may be handed over at once.
 pub(super) const BURST: Duration = Duration::from_micros(20);
@@ -211,7 +211,7 @@ impl Pacer {
 
 /// Combines the adherence of several flows. `units` is the number of units per message (datagrams
 /// of a GSO packet, requests).
-pub(super) fn together<'a>(flows: impl Iterator<Item = &'a Kept>, units: f64) -> Option<Pace> {
+pub(super) fn together<'a>(flows: impl Iterator<Item = &'a Kept>, units: f64) -> Option<Pacing> {
     let mut late = late_histogram();
     let (mut per_s, mut sent_per_s, mut any) = (0.0, 0.0, false);
     for kept in flows {
@@ -223,7 +223,7 @@ pub(super) fn together<'a>(flows: impl Iterator<Item = &'a Kept>, units: f64) ->
         late.add(&kept.late).expect("histograms of one shape");
     }
     let us = |ns: u64| ns as f64 / 1e3;
-    any.then(|| Pace {
+    any.then(|| Pacing {
         intended_per_s: per_s,
         sent_per_s,
         late_p50_us: us(late.value_at_quantile(0.5)),

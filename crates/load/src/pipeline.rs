@@ -5,7 +5,7 @@
 //! ones. Latency counts from the *due* time, not from the send. If a path or server stalls for 20
 //! ms, the latency of every request due meanwhile shows it. Timing from the send, or sending only
 //! after the answer, would show the stall in one request (coordinated omission). The lateness of
-//! sends is reported separately, as [`Pace`](results::Pace).
+//! sends is reported separately, as [`Pacing`](results::Pacing).
 //!
 //! **Counting.** Requests due (closed loop: sent) in the measured interval count, whenever their
 //! answers arrive. After the interval, traffic goes on until they have arrived. A request that is

@@ -1,4 +1,4 @@
-//! Outcome of requests that do not wait for each other.
+//! ToolOutcome of requests that do not wait for each other.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use hdrhistogram::Histogram;
 
 use super::Load;
 use super::pace::late_histogram;
-use results::Pace;
+use results::Pacing;
 
 /// Time after the interval during which its unanswered requests are awaited.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 
-/// Outcome of the requests of the measured interval.
+/// ToolOutcome of the requests of the measured interval.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Requests {
     /// Answered; their latency is in the report.
@@ -44,10 +44,10 @@ impl Requests {
     }
 
     /// Returns the adherence to the schedule, with `sent_per_s` sent in the interval.
-    pub fn pace(&self, load: &Load, sent_per_s: f64) -> Option<Pace> {
+    pub fn pace(&self, load: &Load, sent_per_s: f64) -> Option<Pacing> {
         let us = |ns: u64| ns as f64 / 1e3;
         let late = self.late.as_ref()?;
-        Some(Pace {
+        Some(Pacing {
             intended_per_s: load.transactions_per_s?,
             sent_per_s,
             late_p50_us: us(late.value_at_quantile(0.5)),

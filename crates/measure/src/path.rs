@@ -1,7 +1,7 @@
 //! Proof of the path: every hop must have carried the received traffic, except bypassed hops,
 //! which must not.
 
-use netstate::{Connections, Counters, Hop, HopKind, Side, Way};
+use netstate::{Connections, Counters, Hop, HopKind, Side, TrafficDirection};
 
 use crate::observed::Observed;
 use load::{Measured, Workload};
@@ -46,9 +46,9 @@ fn hop_records(hop: &Hop, observed: &Observed) -> Vec<HopRecord> {
     let layer3 = |bytes: u64, packets: u64| bytes.saturating_sub(packets * ETHERNET);
     let record = |direction: Direction, packets: u64, bytes: u64, drops: u64| {
         let bypassed = hop.bypass.as_ref().is_some_and(|bypass| match bypass.way {
-            Way::Both => true,
-            Way::Forward => direction == Direction::Forward,
-            Way::Reverse => direction == Direction::Reverse,
+            TrafficDirection::Both => true,
+            TrafficDirection::Forward => direction == Direction::Forward,
+            TrafficDirection::Reverse => direction == Direction::Reverse,
         });
         let excused = metered.filter(|_| bypassed).map(|metered| metered.carried);
         let excused = excused.map_or(0, |by| match (hop.forward, direction) {
@@ -321,7 +321,7 @@ mod tests {
         let carried =
             |tx_packets| Counters { tx_packets, tx_bytes: tx_packets * 114, ..Default::default() };
         let meter = || netstate::Meter::new(netstate::Metered::default);
-        let hop = || Hop::tx("a", "nic0").bypassed_but_for(Way::Forward, meter());
+        let hop = || Hop::tx("a", "nic0").bypassed_but_for(TrafficDirection::Forward, meter());
         let sent = measured(Workload::UdpStream, 1_000, 64_000);
         let prove_of = |sent: &Measured, seen, excused| {
             let mut observed = observed(carried(seen));
@@ -371,7 +371,7 @@ mod tests {
     fn short_connections_are_proved_by_hops_of_their_own() {
         let meter = || netstate::Meter::new(netstate::Metered::default);
         let path = [
-            Hop::tx("a", "nic0").bypassed(Way::Both).for_lasting_connections(),
+            Hop::tx("a", "nic0").bypassed(TrafficDirection::Both).for_lasting_connections(),
             Hop::stage("a", "accel", Side::Tx, meter()).for_lasting_connections(),
             Hop::stage("a", "partial bypass", Side::Tx, meter()).for_short_connections(),
         ];

@@ -217,7 +217,7 @@ mod tests {
         });
         let hop = Hop::tx("a", "nic0")
             .before("copy loop", move || other.fetch_add(1, Ordering::Relaxed))
-            .bypassed_but_for(netstate::Way::Forward, meter);
+            .bypassed_but_for(netstate::TrafficDirection::Forward, meter);
         let probes = Probes::open(&[]).unwrap().with_programs(&[hop]);
         let (before, after) = (probes.begin().unwrap(), probes.end().unwrap());
         let observed = probes.difference(&before, &after);

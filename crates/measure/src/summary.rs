@@ -8,7 +8,7 @@ use crate::sampler::loss;
 use load::Workload;
 use results::stats::{median, trend};
 use results::{
-    Arrivals, Cell, DropGoal, DropPoint, FlowShares, HopRecord, Interval, Latency, Offered, Pace,
+    Arrivals, Cell, DropGoal, DropPoint, FlowShares, HopRecord, Interval, Latency, Offered, Pacing,
     Role, Sample, ServiceDemand, Status, TcpState,
 };
 
@@ -120,7 +120,7 @@ pub(crate) fn tool_figures(samples: &[Sample]) -> BTreeMap<String, f64> {
 }
 
 /// Returns the schedule of the sample that kept it worst.
-fn worst_pace(samples: &[Sample]) -> Option<Pace> {
+fn worst_pace(samples: &[Sample]) -> Option<Pacing> {
     let paces = samples.iter().filter(|s| s.valid).filter_map(|s| s.pace);
     paces.max_by(|a, b| a.late_p99_us.total_cmp(&b.late_p99_us))
 }

@@ -29,7 +29,7 @@ pub enum HopKind {
 
 /// Directions of the traffic over a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum TrafficDirection {
     /// Traffic from client to server.
     Forward,
     /// Traffic from server to client.
@@ -53,7 +53,7 @@ pub enum Connections {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bypass {
     /// Directions in which traffic must bypass the hop.
-    pub way: Way,
+    pub way: TrafficDirection,
     /// Expected traffic on the hop: packets that the bypassing stage sent there.
     pub excused: Option<Meter>,
 }
@@ -184,14 +184,14 @@ impl Hop {
 
     /// Marks the device as one that traffic must bypass.
     #[must_use]
-    pub fn bypassed(self, way: Way) -> Hop {
+    pub fn bypassed(self, way: TrafficDirection) -> Hop {
         Hop { bypass: Some(Bypass { way, excused: None }), ..self }
     }
 
     /// Marks the device as one that traffic must bypass, except for packets that `excused` has
     /// counted.
     #[must_use]
-    pub fn bypassed_but_for(self, way: Way, excused: Meter) -> Hop {
+    pub fn bypassed_but_for(self, way: TrafficDirection, excused: Meter) -> Hop {
         Hop { bypass: Some(Bypass { way, excused: Some(excused) }), ..self }
     }
 

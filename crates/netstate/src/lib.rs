@@ -15,7 +15,7 @@ mod procfs;
 mod rtnetlink;
 
 pub use diag::{openvswitch, packet_diag};
-pub use hop::{Bypass, Connections, Hop, HopKind, Meter, Metered, Program, Side, Way};
+pub use hop::{Bypass, Connections, Hop, HopKind, Meter, Metered, Program, Side, TrafficDirection};
 pub use netfilter::{connection, conntrack};
 pub use packet::ethernet::MacAddr;
 pub use procfs::{

@@ -10,9 +10,9 @@
 #include "headers.h"
 #include "fragments.h"
 #include "followed.h"
-#include "begins.h"
+#include "sampling_start.h"
 #include "expression.h"
-#include "not_told.h"
+#include "suppressed.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -344,7 +344,7 @@ static __attribute__((noinline)) int see(struct seen *seen)
 	 * The outer header's route leads to this device, so the packet began inside the tunnel
 	 * and was already seen.
 	 */
-	if (filter->by_chance && !was && seen->begins == AT_SOCKETS && event->tunnel &&
+	if (filter->by_chance && !was && seen->sampling_start == AT_SOCKETS && event->tunnel &&
 	    !read_back(&draft->headers.is_followed))
 		return 0;
 	/*
@@ -464,10 +464,10 @@ static __always_inline void look(struct seen *seen)
 	}
 }
 
-static __always_inline int at_device(u64 *ctx, u8 kind, u8 begins)
+static __always_inline int at_device(u64 *ctx, u8 kind, u8 sampling_start)
 {
 	struct sk_buff *skb = (struct sk_buff *)ctx[0];
-	struct seen seen = { .skb = skb, .dev = skb->dev, .kind = kind, .begins = begins };
+	struct seen seen = { .skb = skb, .dev = skb->dev, .kind = kind, .sampling_start = sampling_start };
 
 	look(&seen);
 	return 0;
@@ -602,7 +602,7 @@ static __always_inline int drop(u64 *ctx, u32 reason, struct sock *receiver)
 		.location = ctx[1],
 		.reason = reason,
 		.kind = DROPPED,
-		.begins = ALWAYS,
+		.sampling_start = ALWAYS,
 	};
 
 	look(&seen);

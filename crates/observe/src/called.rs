@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::places::Places;
-use crate::told::Names;
+use crate::record::Names;
 use crate::tracer::Tracer;
 
 /// Looks up names on this machine.

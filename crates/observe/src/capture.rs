@@ -10,11 +10,11 @@ use std::fmt::Write;
 
 use foreign::plain;
 
-use crate::diary::{ending_words, fragments, within, words};
 use crate::event::{Event, Kind, Link};
 use crate::journey::Journey;
+use crate::journey_text::{ending_words, fragments, within, words};
 use crate::pcapng::{Direction, EnhancedPacket, LinkType, interface, section};
-use crate::told::{Packet, PacketStep};
+use crate::record::{Packet, PacketStep};
 
 /// Maximum number of waiting steps; beyond it, the oldest is written, even if out of order.
 const MOST_WAITING: usize = 1 << 16;

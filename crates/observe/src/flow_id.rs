@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::{Encapsulation, Flow};
 use crate::filter::FlowPattern;
-use crate::told::Addresses;
+use crate::record::Addresses;
 
 /// A flow in one direction, by its packets' headers on the wire.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! A packet's journey: all its events, in order of time.
 
 use crate::event::{Event, Flow, Kind};
-use crate::pieces::{Datagram, Pieces};
+use crate::fragments::{Datagram, Pieces};
 
 /// A packet at one place on its journey.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use crate::event::{Event, Flow, Kind};
+use crate::fragments::{Change, Datagram, Pieces, change};
 use crate::journey::{Ending, Journey, Leg, Origin, Step};
-use crate::pieces::{Change, Datagram, Pieces, change};
 
 /// How long to wait for the reader after a socket received a packet.
 const READER: Duration = Duration::from_millis(50);

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 
 use crate::event::Encapsulation;
-use crate::told::Addresses;
+use crate::record::Addresses;
 
 /// The other host and the flows between the two.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

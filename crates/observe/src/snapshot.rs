@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::Encapsulation;
 use crate::peer_seen::PeerSeen;
-use crate::told::Addresses;
+use crate::record::Addresses;
 
 /// Version of these types. Recordings of other versions are refused.
 pub const FORMAT: u32 = 1;
@@ -39,7 +39,7 @@ pub struct Snapshot {
     /// Limit for `own_cpu`. Above it, fewer packets are followed, for less of the time.
     pub budget: f64,
     /// Paths of followed packets, the one with most packets first.
-    pub ways: Vec<WaySeen>,
+    pub ways: Vec<PathSeen>,
     /// Followed packets of further paths, for which there was no room.
     pub other_ways: u64,
     /// All packets that the kernel dropped, by place and reason.
@@ -80,7 +80,7 @@ pub struct CpuSeen {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-pub struct WaySeen {
+pub struct PathSeen {
     /// Followed packets that took it.
     pub packets: u64,
     /// Flow of one of them.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::snapshot::{CpuSeen, DropSeen, HopSeen, Snapshot, WaySeen};
+use crate::snapshot::{CpuSeen, DropSeen, HopSeen, PathSeen, Snapshot};
 
 /// Smallest share that is worth a note.
 const WORTH_TELLING: f64 = 0.01;
@@ -94,7 +94,7 @@ fn clock(time_s: f64) -> String {
     format!("{hours:02}:{minutes:02}:{seconds:02}")
 }
 
-impl WaySeen {
+impl PathSeen {
     /// Renders a table of the hops.
     pub fn text(&self) -> String {
         let mut text = String::new();

@@ -11,9 +11,9 @@ use foreign::metrics::{Bounded, Histogram, Page};
 use netstate::Counters;
 
 use crate::drops::Dropped;
+use crate::paths::Paths;
+use crate::record::Names;
 use crate::snapshot::{Side, Snapshot};
-use crate::told::Names;
-use crate::ways::Ways;
 
 /// Maximum number of devices with their own series.
 pub const MOST_DEVICES: usize = 256;
@@ -64,7 +64,7 @@ pub struct Totals {
     squeezed: u64,
     devices: Bounded<DeviceLabels, Device>,
     hops: Bounded<HopLabels, Hop>,
-    ways: Bounded<String, Way>,
+    ways: Bounded<String, PathTotals>,
     reasons: Bounded<String, u64>,
     drops: Bounded<HopLabels, u64>,
 }
@@ -97,7 +97,7 @@ struct Hop {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Way {
+struct PathTotals {
     packets: u64,
     took: Histogram,
 }
@@ -146,7 +146,7 @@ impl Totals {
     }
 
     /// Adds the paths of followed packets.
-    pub(crate) fn add_ways(&mut self, ways: &Ways, names: &dyn Names) {
+    pub(crate) fn add_ways(&mut self, ways: &Paths, names: &dyn Names) {
         for way in ways.iter() {
             let mut stations = Vec::new();
             for (place, seen) in way.hops() {

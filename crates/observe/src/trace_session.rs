@@ -12,10 +12,10 @@ use crate::called::Called;
 use crate::filter::Filter;
 use crate::journey::Journey;
 use crate::journeys::Journeys;
-use crate::not_told::NotTold;
-use crate::pace::{Pace, PaceChange};
 use crate::places::Places;
-use crate::told::Packet;
+use crate::record::Packet;
+use crate::sample_rate::{SampleRate, SampleRateChange};
+use crate::suppressed::Suppressed;
 use crate::tracer::{TraceError, Tracer};
 
 /// Time between two readings of namespaces, devices and connections.
@@ -49,13 +49,13 @@ pub struct TraceSession {
     /// `None` before the first reading.
     refreshed: Option<Instant>,
     journeys: Journeys,
-    pace: Option<Pace>,
+    pace: Option<SampleRate>,
     looked: Instant,
-    rate: Option<PaceChange>,
+    rate: Option<SampleRateChange>,
     slower_than: Option<Duration>,
     drops_only: bool,
     /// Drops that were only counted, as of the last returned packet.
-    counted: Vec<NotTold>,
+    counted: Vec<Suppressed>,
 }
 
 impl TraceSession {
@@ -67,7 +67,7 @@ impl TraceSession {
         let TraceOptions { filter, hosts, adapts, slower_than } = options;
         let places = Places::of_machine()?;
         // Drops have their own rate limit: excess ones are counted.
-        let pace = (adapts && !filter.drops_only).then(Pace::default);
+        let pace = (adapts && !filter.drops_only).then(SampleRate::default);
         let drops_only = filter.drops_only;
         Ok(TraceSession {
             tracer: Tracer::start(filter, &places)?,
@@ -119,7 +119,7 @@ impl TraceSession {
     }
 
     /// Returns the last change of the sample rate, once.
-    pub fn rate_change(&mut self) -> Option<PaceChange> {
+    pub fn rate_change(&mut self) -> Option<SampleRateChange> {
         self.rate.take()
     }
 
@@ -149,8 +149,8 @@ impl TraceSession {
     ///
     /// # Errors
     /// If a map cannot be read.
-    pub fn counted(&self) -> Result<Vec<NotTold>, TraceError> {
-        self.tracer.not_told()
+    pub fn counted(&self) -> Result<Vec<Suppressed>, TraceError> {
+        self.tracer.suppressed()
     }
 
     fn finished(&mut self, mut ended: Vec<Journey>) -> Result<Vec<Finished>, TraceError> {
@@ -167,8 +167,8 @@ impl TraceSession {
         let mut packets: Vec<Finished> = packets.collect();
         // Attach the counts to the first packet only, so that none is counted twice.
         if let Some(first) = packets.first_mut().filter(|_| self.drops_only) {
-            let all = self.tracer.not_told()?;
-            first.packet.not_told = NotTold::since(&self.counted, &all);
+            let all = self.tracer.suppressed()?;
+            first.packet.not_told = Suppressed::since(&self.counted, &all);
             self.counted = all;
         }
         Ok(packets)

@@ -16,8 +16,8 @@ use crate::call_cost::call_cost;
 use crate::event::{EVENT_BYTES, Event};
 use crate::expression::put_into;
 use crate::filter::{Emitted, FILTER_BYTES, Filter, FlowPattern};
-use crate::not_told::{Allowance, KEY_BYTES, NotTold};
 use crate::places::Places;
+use crate::suppressed::{Allowance, KEY_BYTES, Suppressed};
 use crate::translated::add_translated;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trace.bpf.o"));
@@ -485,15 +485,15 @@ impl Tracer {
     ///
     /// # Errors
     /// If the map cannot be read.
-    pub fn not_told(&self) -> Result<Vec<NotTold>, TraceError> {
+    pub fn suppressed(&self) -> Result<Vec<Suppressed>, TraceError> {
         let Some(allowance) = &self.allowance else { return Ok(Vec::new()) };
-        let counts = allowance.not_told().map_err(failed("reading the counts of drops"))?;
+        let counts = allowance.suppressed().map_err(failed("reading the counts of drops"))?;
         let locations: Vec<u64> = counts.keys().map(|(location, _)| *location).collect();
         self.look_up(&locations);
         let named = counts.into_iter().map(|((location, reason), packets)| {
             ((self.reason(reason), self.function(location)), packets)
         });
-        Ok(NotTold::summed(named))
+        Ok(Suppressed::summed(named))
     }
 
     /// Returns the kernel's name of a drop reason.

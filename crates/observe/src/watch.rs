@@ -23,13 +23,13 @@ use crate::flow_id::FlowId;
 use crate::flows::{self, FlowCounter, Flows};
 use crate::journey::Journey;
 use crate::journeys::Journeys;
+use crate::paths::{self, Paths};
 use crate::places::Places;
+use crate::record::Names;
 use crate::snapshot::{DropSeen, FORMAT, Rates, Side, Snapshot};
 use crate::softirqs::Softirqs;
-use crate::told::Names;
 use crate::totals::Totals;
 use crate::tracer::{TraceError, Tracer};
-use crate::ways::{self, Ways};
 use crate::windows::{Change, Spent, Windows};
 
 /// Interval at which events are read while a window is open.
@@ -342,7 +342,7 @@ impl Watch {
             peer: None,
         };
         let names = Called { places: &self.places, hosts, tracer: &self.tracer };
-        let mut ways = Ways::default();
+        let mut ways = Paths::default();
         ended.iter().for_each(|journey| ways.add(journey, &names));
         // Publish the flows' hops only when the interval is complete.
         if let Some(flows) = &self.flows {
@@ -470,7 +470,7 @@ fn hops(ended: &[Journey], names: &dyn Names) -> BTreeMap<FlowId, Vec<String>> {
         // Packets that are not IP belong to no flow.
         let Some(flow) = journey.flow().map(|flow| FlowId::inner(&flow)) else { continue };
         known.entry(flow).or_insert_with(|| {
-            flows::hops(ways::places(journey).map(|place| {
+            flows::hops(paths::places(journey).map(|place| {
                 let device = place.device.map_or("-".to_owned(), |(_, name)| name);
                 format!("{} {device} {}", names.namespace(place.netns), place.side.name())
             }))

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use bed::Bed;
 use cases::{CASES, Wanted};
-use probe::report::Way;
+use probe::report::Direction;
 
 fn main() -> ExitCode {
     let tries = match std::env::args().nth(1).map(|text| text.parse::<u32>()) {
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
             Wanted::Path(verdict) => (verdict, "none: the path"),
             Wanted::BlackHole => ("black hole", "none: the path"),
         };
-        let way = if case.way == Way::Out { "out" } else { "back" };
+        let way = if case.way == Direction::Out { "out" } else { "back" };
         println!("| {} | {way} | {verdict} | {setting} | {right}/{tries} |", case.name);
         all &= right == tries;
     }

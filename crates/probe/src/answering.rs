@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::message::{Answer, Ask, Open, Opened, RATE, VERSION};
-use crate::wire::{Place, Sockets, Wire};
+use crate::wire::{LocalPath, Sockets, Wire};
 
 /// Time to wait for ICMP errors about packets that were sent.
 const ICMP_WAIT: Duration = Duration::from_millis(20);
@@ -111,7 +111,7 @@ impl<'a> Answering<'a> {
             std::thread::sleep(Duration::from_millis(5));
         }
         let seat = Seat(&self.answerer.busy);
-        let place = Place::find(self.local, self.client, None)?;
+        let place = LocalPath::find(self.local, self.client, None)?;
         let opened = Opened {
             overlane: env!("CARGO_PKG_VERSION").to_owned(),
             end: place.facts(),

@@ -15,9 +15,9 @@ const FIRST: u8 = 0xc0;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Session(pub u64);
 
-/// Place of a piece of payload.
+/// Location of a piece of payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     /// Number of the class in the session.
     pub class: u16,
     /// Number of the repetition of the class.
@@ -60,7 +60,7 @@ impl Session {
     }
 
     /// Finds the first whole block in received bytes; returns the place of the bytes' start.
-    pub fn locate(self, bytes: &[u8]) -> Option<Place> {
+    pub fn locate(self, bytes: &[u8]) -> Option<Location> {
         let magic = self.magic();
         for at in 0..bytes.len().saturating_sub(BLOCK - 1) {
             let Some(block) = bytes[at..].first_chunk::<BLOCK>() else { break };
@@ -72,7 +72,7 @@ impl Session {
             // The noise distinguishes a block from bytes that only look like one.
             if self.block(class, repetition, number) == *block {
                 let offset = i64::from(number) * BLOCK as i64 - at as i64;
-                return Some(Place { class, repetition, offset });
+                return Some(Location { class, repetition, offset });
             }
         }
         None
@@ -93,7 +93,7 @@ mod tests {
             let payload = session.payload(class, repetition, length);
             prop_assert_eq!(payload[0], FIRST);
             let at = cut.index(length - 2 * BLOCK + 1);
-            let place = Place { class, repetition, offset: at as i64 };
+            let place = Location { class, repetition, offset: at as i64 };
             prop_assert_eq!(session.locate(&payload[at..]), Some(place));
             // Another session's bytes are not taken for this one's.
             prop_assert_eq!(Session(!secret).locate(&payload), None);

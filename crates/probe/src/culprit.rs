@@ -12,7 +12,7 @@ use crate::class::{Checksum, Class, Extra, Family, Transport};
 use crate::exchange::{Exchange, Trouble};
 use crate::judge::Verdict;
 use crate::message::EndFacts;
-use crate::report::{BadPath, Candidate, ClassResult, End, Report, Search, Way};
+use crate::report::{BadPath, Candidate, ClassResult, Direction, End, Report, Search};
 
 /// Code of journal entries that a search makes.
 const CODE: &str = "probe";
@@ -79,15 +79,15 @@ const RECEIVING: &[&str] =
 
 /// Ranks the settings that can cause bad classes in one direction.
 fn candidates(
-    way: Way,
+    way: Direction,
     bad: &[&ClassResult],
     all: &[&ClassResult],
     report: &Report,
 ) -> Vec<Candidate> {
     let ends = [(End::Here, &report.here), (End::Peer, &report.there)];
     let [(sender, sending), (receiver, receiving)] = match way {
-        Way::Out => ends,
-        Way::Back => [ends[1], ends[0]],
+        Direction::Out => ends,
+        Direction::Back => [ends[1], ends[0]],
     };
     let is_on = |end: &EndFacts, feature: &str| end.features_on.iter().any(|on| on == feature);
     let tested = |result: &&&ClassResult| !matches!(result.verdict, Verdict::Untestable { .. });
@@ -119,7 +119,7 @@ fn candidates(
 /// Groups the bad classes of a report by direction, verdict and most likely cause.
 pub fn group(report: &Report) -> Vec<BadPath> {
     let mut groups: Vec<BadPath> = Vec::new();
-    for way in Way::BOTH {
+    for way in Direction::BOTH {
         let all: Vec<&ClassResult> = report.classes.iter().filter(|one| one.way == way).collect();
         let mut bad: Vec<&ClassResult> =
             all.iter().copied().filter(|one| one.verdict.is_bad()).collect();

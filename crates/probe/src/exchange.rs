@@ -13,8 +13,8 @@ use crate::message::{
     Answer, Ask, Batch, Collected, EndFacts, MOST_BYTES, MOST_CLASSES, MOST_NUMBER, MOST_SECONDS,
     Open, Opened, RATE, Sent, VERSION,
 };
-use crate::report::{ClassResult, Way};
-use crate::wire::{Place, Sockets, Wire};
+use crate::report::{ClassResult, Direction};
+use crate::wire::{LocalPath, Sockets, Wire};
 
 /// Shortest time for packets in flight.
 const SETTLE: Duration = Duration::from_millis(30);
@@ -113,7 +113,7 @@ impl Exchange<'_> {
     /// If an end fails.
     pub fn go(
         &mut self,
-        way: Way,
+        way: Direction,
         classes: Vec<Class>,
         repetitions: u16,
         ttl: u8,
@@ -127,7 +127,7 @@ impl Exchange<'_> {
         let batch = Batch::new(first, classes, repetitions, self.rate).with_ttl(ttl);
         let odd = || Trouble::Peer("unexpected answer".to_owned());
         let (sent, collected) = match way {
-            Way::Out => {
+            Direction::Out => {
                 match self.ask(&Ask::Listen(batch.clone()))? {
                     Answer::Listening => {}
                     _ => return Err(odd()),
@@ -140,7 +140,7 @@ impl Exchange<'_> {
                     _ => return Err(odd()),
                 }
             }
-            Way::Back => {
+            Direction::Back => {
                 self.wire.listen(batch.clone()).map_err(Trouble::Here)?;
                 let Answer::Sent(sent) = self.ask(&Ask::Send(batch))? else { return Err(odd()) };
                 std::thread::sleep(self.settle);
@@ -166,7 +166,7 @@ impl Exchange<'_> {
     /// If an end fails.
     pub fn classes(
         &mut self,
-        way: Way,
+        way: Direction,
         classes: &[Class],
         repetitions: u16,
     ) -> Result<Vec<ClassResult>, Trouble> {
@@ -212,7 +212,7 @@ impl Exchange<'_> {
     /// # Errors
     /// If an end fails.
     pub fn look_again(&mut self, results: &mut [ClassResult]) -> Result<(), Trouble> {
-        for way in Way::BOTH {
+        for way in Direction::BOTH {
             let bad: Vec<usize> = (0..results.len())
                 .filter(|at| results[*at].way == way && results[*at].verdict.is_bad())
                 .collect();
@@ -243,7 +243,7 @@ pub(crate) fn open<'a>(
     rate: u32,
     stop: &'a AtomicBool,
 ) -> Result<(Exchange<'a>, Opened), Trouble> {
-    let place = Place::find(own, there, via).map_err(Trouble::Here)?;
+    let place = LocalPath::find(own, there, via).map_err(Trouble::Here)?;
     let mut rng = rand::rng();
     let open = Open {
         version: VERSION,

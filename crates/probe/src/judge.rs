@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::class::{Checksum, Class};
-use crate::message::Outcome;
+use crate::message::SendOutcome;
 use crate::seen::Fault;
 use crate::tally::Tally;
 
@@ -95,15 +95,15 @@ impl Verdict {
 }
 
 /// Judges a class. `late` is the number of its packets that arrived during a later batch.
-pub fn judge(class: &Class, outcome: &Outcome, tally: &Tally, late: u32) -> Verdict {
+pub fn judge(class: &Class, outcome: &SendOutcome, tally: &Tally, late: u32) -> Verdict {
     let sent = match outcome {
-        Outcome::Skipped(reason) => return Verdict::Untestable { reason: reason.clone() },
-        Outcome::Refused { errno: EMSGSIZE, sent: 0 } => return Verdict::RefusedHere,
-        Outcome::Refused { errno, sent: 0 } => {
+        SendOutcome::Skipped(reason) => return Verdict::Untestable { reason: reason.clone() },
+        SendOutcome::Refused { errno: EMSGSIZE, sent: 0 } => return Verdict::RefusedHere,
+        SendOutcome::Refused { errno, sent: 0 } => {
             let errno = nix::errno::Errno::from_raw(*errno);
             return Verdict::Untestable { reason: format!("sendmsg: {}", errno.desc()) };
         }
-        Outcome::Refused { sent, .. } | Outcome::Sent(sent) => u32::from(*sent),
+        SendOutcome::Refused { sent, .. } | SendOutcome::Sent(sent) => u32::from(*sent),
     };
     if !tally.faults.is_empty() {
         let damaged = tally.faults.values().copied().max().unwrap_or(0);
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn each_outcome_has_its_verdict() {
-        let sent = Outcome::Sent(2);
+        let sent = SendOutcome::Sent(2);
         let damaged = Tally { faults: [(Fault::Tail, 1)].into(), ..tally(4, 1) };
         let recut = Tally { recut: 3, ..tally(6, 2) };
         let wrong = Class { checksum: Checksum::Wrong, ..Class::PLAIN };
@@ -170,12 +170,12 @@ mod tests {
             (wrong, &sent, tally(0, 0), 0, "not testable here"),
             (
                 plain,
-                &Outcome::Refused { errno: EMSGSIZE, sent: 0 },
+                &SendOutcome::Refused { errno: EMSGSIZE, sent: 0 },
                 tally(0, 0),
                 0,
                 "refused by this kernel (EMSGSIZE)",
             ),
-            (plain, &Outcome::Skipped("no".into()), tally(0, 0), 0, "not testable here"),
+            (plain, &SendOutcome::Skipped("no".into()), tally(0, 0), 0, "not testable here"),
         ] {
             assert_eq!(judge(&class, outcome, &tally, late).word(), word);
         }

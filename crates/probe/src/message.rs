@@ -191,10 +191,10 @@ pub struct Collected {
     pub missed: u32,
 }
 
-/// Outcome of sending one class.
+/// SendOutcome of sending one class.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
-pub enum Outcome {
+pub enum SendOutcome {
     /// The kernel accepted this number of packets.
     Sent(u16),
     /// The kernel refused a packet, with this errno.
@@ -213,7 +213,7 @@ pub enum Outcome {
 #[serde(deny_unknown_fields)]
 pub struct Sent {
     /// By class, in the order of the batch.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<SendOutcome>,
     /// Packets as the device got them, by class.
     pub handed: Vec<Tally>,
     /// ICMP errors about these packets.

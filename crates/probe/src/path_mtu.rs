@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use crate::catalogue::overhead;
 use crate::class::{Class, Family};
 use crate::exchange::{Exchange, Trouble};
-use crate::message::{Batch, IcmpKind, Outcome};
-use crate::report::{PathMtu, Way};
+use crate::message::{Batch, IcmpKind, SendOutcome};
+use crate::report::{Direction, PathMtu};
 
 /// MTUs that are frequent: Ethernet, tunnels in it, PPPoE, clouds, jumbo frames.
 const FREQUENT: [u32; 18] = [
@@ -32,7 +32,7 @@ fn of_size(family: Family, bytes: u32) -> Class {
 /// If an end fails.
 pub fn find(
     exchange: &mut Exchange<'_>,
-    way: Way,
+    way: Direction,
     family: Family,
     device: u32,
 ) -> Result<PathMtu, Trouble> {
@@ -62,7 +62,7 @@ pub fn find(
         }
         for (at, size) in list.iter().enumerate() {
             // The sender's own kernel may refuse: that is no property of the path.
-            let sent = matches!(done.sent.outcomes[at], Outcome::Sent(_));
+            let sent = matches!(done.sent.outcomes[at], SendOutcome::Sent(_));
             if !arrived(at) && *size > good && sent {
                 bad = bad.min(*size);
             }
@@ -88,7 +88,7 @@ pub fn find(
 /// Finds the last router that packets above the path MTU reach.
 fn narrows_after(
     exchange: &mut Exchange<'_>,
-    way: Way,
+    way: Direction,
     family: Family,
     good: u32,
     bad: u32,

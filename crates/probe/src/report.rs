@@ -16,22 +16,22 @@ pub const FORMAT: u32 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Way {
+pub enum Direction {
     /// From this machine to the peer.
     Out,
     /// From the peer to this machine.
     Back,
 }
 
-impl Way {
+impl Direction {
     /// Both directions.
-    pub const BOTH: [Way; 2] = [Way::Out, Way::Back];
+    pub const BOTH: [Direction; 2] = [Direction::Out, Direction::Back];
 
     /// Returns a phrase for people.
     pub fn text(self) -> &'static str {
         match self {
-            Way::Out => "to the peer",
-            Way::Back => "from the peer",
+            Direction::Out => "to the peer",
+            Direction::Back => "from the peer",
         }
     }
 }
@@ -42,7 +42,7 @@ impl Way {
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
 pub struct ClassResult {
     /// Direction.
-    pub way: Way,
+    pub way: Direction,
     /// Name of the class.
     pub name: String,
     /// The class.
@@ -61,7 +61,7 @@ pub struct ClassResult {
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
 pub struct PathMtu {
     /// Direction.
-    pub way: Way,
+    pub way: Direction,
     /// MTU of the sender's device, bytes.
     pub device: u32,
     /// Largest packet that arrives, bytes; `None` if no probe arrived.
@@ -126,7 +126,7 @@ pub enum Search {
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
 pub struct BadPath {
     /// Direction.
-    pub way: Way,
+    pub way: Direction,
     /// Word of the verdict.
     pub verdict: String,
     /// Damage, for people.
@@ -145,7 +145,7 @@ pub struct BadPath {
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
 pub struct InUse {
     /// Direction.
-    pub way: Way,
+    pub way: Direction,
     /// Kind of traffic.
     pub traffic: String,
     /// Whether the sender's device gets GSO packets whole; otherwise its kernel cuts them.
@@ -160,7 +160,7 @@ pub struct InUse {
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
 pub struct Rare {
     /// Direction.
-    pub way: Way,
+    pub way: Direction,
     /// Name of the class.
     pub name: String,
     /// Packets sent.

@@ -11,7 +11,7 @@ use crate::exchange::{Exchange, Peer, Trouble, open};
 use crate::judge::Verdict;
 use crate::message::{MOST_SECONDS, RATE};
 use crate::path_mtu;
-use crate::report::{ClassResult, FORMAT, InUse, Rare, Report, Way};
+use crate::report::{ClassResult, Direction, FORMAT, InUse, Rare, Report};
 use crate::wire::Sockets;
 
 /// Packets of a kind that show a fault of 1 in 1,000 with 95% confidence.
@@ -83,7 +83,7 @@ pub fn run(
         bytes: 0,
         seconds: 0.0,
     };
-    let ways: &[Way] = match report.translated {
+    let ways: &[Direction] = match report.translated {
         // Nobody could send to a port that was not translated before.
         true => {
             report.notes.push(
@@ -91,14 +91,14 @@ pub fn run(
                  overlane probe there"
                     .to_owned(),
             );
-            &[Way::Out]
+            &[Direction::Out]
         }
-        false => &Way::BOTH,
+        false => &Direction::BOTH,
     };
     for way in ways {
         let device = match way {
-            Way::Out => report.here.mtu,
-            Way::Back => report.there.mtu,
+            Direction::Out => report.here.mtu,
+            Direction::Back => report.there.mtu,
         };
         let mtu = path_mtu::find(&mut exchange, *way, family, device)?;
         if mtu.path.is_none() {
@@ -141,7 +141,7 @@ pub fn run(
 /// Sends some kinds of packets often, to find rare faults.
 fn often(
     exchange: &mut Exchange<'_>,
-    way: Way,
+    way: Direction,
     mtu: u32,
     report: &mut Report,
 ) -> Result<(), Trouble> {

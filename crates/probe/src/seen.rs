@@ -8,7 +8,7 @@ use packet::vnet_hdr::VnetHdr;
 use serde::{Deserialize, Serialize};
 
 use crate::class::{Checksum, Class, Extra, Family, Port, Transport};
-use crate::content::{Place, Session};
+use crate::content::{Location, Session};
 
 /// Length of an Ethernet frame that may be padded, bytes.
 const PADDED: usize = 60;
@@ -233,9 +233,9 @@ impl Family {
 }
 
 /// A payload without a whole block is the only piece of its class.
-fn small(expected: &Expected<'_>, class: &Class, index: u16) -> Option<Place> {
+fn small(expected: &Expected<'_>, class: &Class, index: u16) -> Option<Location> {
     let class_number = expected.first + index;
-    (class.payload < 32).then_some(Place { class: class_number, repetition: 0, offset: 0 })
+    (class.payload < 32).then_some(Location { class: class_number, repetition: 0, offset: 0 })
 }
 
 impl<'a> Reader<'a> {
@@ -398,7 +398,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Compares payload and flags with those that were sent.
-    fn compare(&self, body: &Body<'_>, place: Option<Place>, faults: &mut Vec<Fault>) {
+    fn compare(&self, body: &Body<'_>, place: Option<Location>, faults: &mut Vec<Fault>) {
         let Some(place) = place else {
             faults.push(Fault::Payload);
             return;

@@ -17,7 +17,7 @@ use sys::packet_socket::{Instruction, PacketSocket, VNET_HEADER};
 use crate::class::{Class, Family, Port};
 use crate::content::Session;
 use crate::frame::{Ends, Flow, Frame, build};
-use crate::message::{Batch, Collected, EndFacts, IcmpError, IcmpKind, Open, Outcome, Sent};
+use crate::message::{Batch, Collected, EndFacts, IcmpError, IcmpKind, Open, SendOutcome, Sent};
 use crate::seen::{Expected, Meta, vni_of};
 use crate::tally::Counting;
 use crate::tunnel::{TunnelDevice, Underlay};
@@ -31,7 +31,7 @@ const BURST: u64 = 32 << 10;
 
 /// One end's device, and the addresses of its packets.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct LocalPath {
     /// The device.
     pub interface: Interface,
     /// Addresses of the control connection: own and the peer's.
@@ -48,12 +48,12 @@ pub struct Place {
     pub features_on: Vec<String>,
 }
 
-impl Place {
+impl LocalPath {
     /// Finds the device to the peer in the namespace of the calling thread. `via` names it instead.
     ///
     /// # Errors
     /// The reason why packets cannot be built, as text.
-    pub fn find(own: IpAddr, peer: IpAddr, via: Option<&str>) -> Result<Place, String> {
+    pub fn find(own: IpAddr, peer: IpAddr, via: Option<&str>) -> Result<LocalPath, String> {
         let netlink = Netlink::open().map_err(|e| e.to_string())?;
         let way = netlink.way_to(peer, None).map_err(|e| e.to_string())?;
         let links = netlink.links().map_err(|e| e.to_string())?;
@@ -96,7 +96,7 @@ impl Place {
         let ethtool = Ethtool::open().ok();
         let features = ethtool.as_ref().and_then(|tool| tool.features(&interface.name).ok());
         let features = features.unwrap_or_default().into_iter();
-        Ok(Place {
+        Ok(LocalPath {
             driver: ethtool.and_then(|tool| tool.driver(&interface.name).ok()),
             features_on: features.filter(|(_, f)| f.active).map(|(name, _)| name).collect(),
             addresses: (own, peer),
@@ -172,7 +172,7 @@ impl Sockets {
 #[derive(Debug)]
 pub struct Wire<'a> {
     sockets: &'a Sockets,
-    place: Place,
+    place: LocalPath,
     open: Open,
     /// The peer's address of the other IP version.
     peers_other: Option<IpAddr>,
@@ -196,7 +196,7 @@ impl<'a> Wire<'a> {
     /// If the socket cannot be bound to the device, as text.
     pub fn open(
         sockets: &'a Sockets,
-        place: Place,
+        place: LocalPath,
         open: Open,
         peers_other: Option<IpAddr>,
         may_make_tunnels: Result<(), String>,
@@ -210,7 +210,7 @@ impl<'a> Wire<'a> {
     }
 
     /// Returns the end's device and addresses.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &LocalPath {
         &self.place
     }
 
@@ -265,7 +265,7 @@ impl<'a> Wire<'a> {
             let ends = match possible.and_then(|()| self.ends(class.family)) {
                 Ok(ends) => ends,
                 Err(reason) => {
-                    sent.outcomes.push(Outcome::Skipped(reason));
+                    sent.outcomes.push(SendOutcome::Skipped(reason));
                     continue;
                 }
             };
@@ -289,7 +289,7 @@ impl<'a> Wire<'a> {
                     tunnel = Some((key, TunnelDevice::create(class, underlay, port, vni)));
                 }
                 if let Some((_, Err(reason))) = &tunnel {
-                    sent.outcomes.push(Outcome::Skipped(reason.clone()));
+                    sent.outcomes.push(SendOutcome::Skipped(reason.clone()));
                     continue;
                 }
             }
@@ -329,7 +329,7 @@ impl<'a> Wire<'a> {
         port: u16,
         device: Option<&TunnelDevice>,
         mut pace: impl FnMut(u64),
-    ) -> Result<Outcome, String> {
+    ) -> Result<SendOutcome, String> {
         for repetition in 0..batch.repetitions {
             let payload =
                 Session(self.open.session).payload(number, repetition, class.payload as usize);
@@ -352,16 +352,18 @@ impl<'a> Wire<'a> {
                     Err(Errno::ENOBUFS) => {
                         std::thread::sleep(Duration::from_millis(5));
                         if self.put(&frame).is_err() {
-                            return Ok(Outcome::Skipped("the device's queue is full".to_owned()));
+                            return Ok(SendOutcome::Skipped(
+                                "the device's queue is full".to_owned(),
+                            ));
                         }
                     }
                     Err(errno) => {
-                        return Ok(Outcome::Refused { errno: errno as i32, sent: repetition });
+                        return Ok(SendOutcome::Refused { errno: errno as i32, sent: repetition });
                     }
                 }
             }
         }
-        Ok(Outcome::Sent(batch.repetitions))
+        Ok(SendOutcome::Sent(batch.repetitions))
     }
 
     fn put(&self, frame: &Frame) -> Result<(), Errno> {

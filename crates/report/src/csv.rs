@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use results::{Cell, DropGoal, DropPoint, Interval, Latency, Pace, Results, Role, Status};
+use results::{Cell, DropGoal, DropPoint, Interval, Latency, Pacing, Results, Role, Status};
 
 use crate::retransmits::retransmits;
 use crate::skb;
@@ -216,8 +216,8 @@ fn cell_fields(cell: &Cell) -> Vec<String> {
     fields
 }
 
-fn schedule(pace: Option<&Pace>) -> [String; 5] {
-    let figure = |pick: fn(&Pace) -> f64| number(pace.map(pick));
+fn schedule(pace: Option<&Pacing>) -> [String; 5] {
+    let figure = |pick: fn(&Pacing) -> f64| number(pace.map(pick));
     [
         figure(|p| p.intended_per_s),
         figure(|p| p.sent_per_s),

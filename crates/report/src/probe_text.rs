@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use probe::judge::Verdict;
-use probe::report::{BadPath, ClassResult, End, PathMtu, Report, Search, Way};
+use probe::report::{BadPath, ClassResult, Direction, End, PathMtu, Report, Search};
 
 use crate::style::{Style, plain};
 
@@ -30,7 +30,7 @@ pub fn probe_text(report: &Report, style: Style) -> String {
     for mtu in &report.mtu {
         let _ = writeln!(out, "path MTU {}: {}", mtu.way.text(), mtu_words(mtu));
     }
-    for way in Way::BOTH {
+    for way in Direction::BOTH {
         let results: Vec<_> = report.classes.iter().filter(|one| one.way == way).collect();
         if !results.is_empty() {
             let _ = writeln!(out, "{}: {}", way.text(), counts(&results));
@@ -134,7 +134,7 @@ fn push_bad(out: &mut String, bad: &BadPath, style: Style) {
 
 /// Appends classes that are neither intact nor part of a fault.
 fn push_table(out: &mut String, report: &Report, style: Style) {
-    let mut reasons: BTreeMap<(Way, String), usize> = BTreeMap::new();
+    let mut reasons: BTreeMap<(Direction, String), usize> = BTreeMap::new();
     for result in &report.classes {
         let text = match &result.verdict {
             Verdict::Untestable { reason } => format!("not testable: {reason}"),

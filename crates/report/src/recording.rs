@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use observe::{
-    DropSeen, Encapsulation, HopSeen, Latency, PeerSeen, Rates, Side, Snapshot, WaySeen,
+    DropSeen, Encapsulation, HopSeen, Latency, PathSeen, PeerSeen, Rates, Side, Snapshot,
 };
 
 use crate::recording_cpu::Cpus;
@@ -184,7 +184,7 @@ impl Figures {
         (self.counted_s > 0.0).then_some(rates)
     }
 
-    fn hop(&self, place: &Place, (encapsulation, vni): Within) -> HopSeen {
+    fn hop(&self, place: &HopKey, (encapsulation, vni): Within) -> HopSeen {
         // Avoids 0 ÷ 0 without packets.
         let share = |of: f64| of / self.packets.max(1.0);
         HopSeen {
@@ -230,11 +230,11 @@ impl Merge for u64 {
     }
 }
 
-type Place = (String, Option<String>, Side);
+type HopKey = (String, Option<String>, Side);
 
 /// A path over the whole recording.
 #[derive(Debug)]
-pub(crate) struct Way {
+pub(crate) struct RecordedPath {
     pub(crate) packets: u64,
     example: Option<observe::Addresses>,
     endings: BTreeMap<String, u64>,
@@ -247,7 +247,7 @@ type Within = (Option<Encapsulation>, Option<u32>);
 
 #[derive(Debug)]
 pub(crate) struct Hop {
-    place: Place,
+    place: HopKey,
     within: Within,
     pub(crate) figures: Series<Figures>,
 }
@@ -259,16 +259,16 @@ impl Hop {
     }
 }
 
-impl Way {
+impl RecordedPath {
     /// Figures over the whole time.
-    pub(crate) fn seen(&self) -> WaySeen {
+    pub(crate) fn seen(&self) -> PathSeen {
         let hops = self.hops.iter().map(|hop| {
             let mut all = Figures::default();
             hop.figures.values().for_each(|figures| all.merge(figures));
             all.hop(&hop.place, hop.within)
         });
         let ending = self.endings.iter().max_by_key(|(_, packets)| **packets);
-        WaySeen {
+        PathSeen {
             packets: self.packets,
             example: self.example.clone(),
             ending: ending.map(|(ending, _)| ending.clone()).unwrap_or_default(),
@@ -287,7 +287,7 @@ pub struct Recording {
     /// Beginning of the first interval, seconds since 1970.
     pub(crate) begin_s: f64,
     pub(crate) moments: Series<Moment>,
-    ways: BTreeMap<Vec<Place>, Way>,
+    ways: BTreeMap<Vec<HopKey>, RecordedPath>,
     /// Followed packets of paths that are not kept.
     pub(crate) other_ways: u64,
     /// By namespace, device, reason and function.
@@ -360,11 +360,11 @@ impl Recording {
         self.reasons.values_mut().for_each(halve);
     }
 
-    fn add_way(&mut self, way: &WaySeen, at: usize, seconds: f64) {
+    fn add_way(&mut self, way: &PathSeen, at: usize, seconds: f64) {
         let hops = || way.hops.iter().take(MOST_HOPS);
         let place =
             |hop: &HopSeen| (named(&hop.namespace), hop.device.as_deref().map(named), hop.side);
-        let places: Vec<Place> = hops().map(place).collect();
+        let places: Vec<HopKey> = hops().map(place).collect();
         if !self.ways.contains_key(&places) && self.ways.len() >= MOST_WAYS {
             // Replace the path with the fewest packets, unless the new one has no more.
             let fewest = self.ways.iter().min_by_key(|(_, way)| way.packets);
@@ -378,7 +378,7 @@ impl Recording {
             self.other_ways = self.other_ways.saturating_add(packets);
             self.ways.remove(&fewest);
         }
-        let fresh = || Way {
+        let fresh = || RecordedPath {
             packets: 0,
             example: way.example.as_ref().map(|example| observe::Addresses {
                 source: named(&example.source),
@@ -449,8 +449,8 @@ impl Recording {
     }
 
     /// Returns the paths, most packets first.
-    pub(crate) fn ways(&self) -> Vec<&Way> {
-        let mut ways: Vec<&Way> = self.ways.values().collect();
+    pub(crate) fn ways(&self) -> Vec<&RecordedPath> {
+        let mut ways: Vec<&RecordedPath> = self.ways.values().collect();
         ways.sort_by_key(|way| std::cmp::Reverse(way.packets));
         ways
     }
@@ -493,7 +493,7 @@ mod tests {
             queued: Some(number as u32),
             counted: Some(Rates { packets_per_s: 10.0, bytes_per_s: 1.0, dropped_per_s: 0.0 }),
         };
-        let way = WaySeen {
+        let way = PathSeen {
             packets: 2,
             example: None,
             ending: "received".to_owned(),

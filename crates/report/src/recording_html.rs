@@ -2,11 +2,11 @@
 //! were cut and dropped, and its cost.
 
 use maud::{Markup, html};
-use observe::{DropSeen, HopSeen, WaySeen};
+use observe::{DropSeen, HopSeen, PathSeen};
 
 use crate::chart;
 use crate::page::{cards, charts, list, page};
-use crate::recording::{Recording, Way};
+use crate::recording::{RecordedPath, Recording};
 use crate::recording_peer;
 use crate::recording_text::{head, moment};
 use crate::unit::{count, percent, three_digits};
@@ -19,7 +19,7 @@ const WORTH_TELLING: f64 = 0.01;
 /// Renders a recording as one page, which loads and runs nothing.
 pub fn recording_html(recording: &Recording) -> String {
     let ways = recording.ways();
-    let seen: Vec<WaySeen> = ways.iter().map(|way| way.seen()).collect();
+    let seen: Vec<PathSeen> = ways.iter().map(|way| way.seen()).collect();
     let (drops, seconds) = (recording.drops(), recording.whole().seconds);
     let dropped =
         drops.iter().fold(recording.other_drops, |sum, drop| sum.saturating_add(drop.packets));
@@ -57,7 +57,7 @@ pub fn recording_html(recording: &Recording) -> String {
     page(&title, "Packet paths and drops", &line, &body)
 }
 
-fn one_way(recording: &Recording, number: usize, way: &Way, seen: &WaySeen) -> Markup {
+fn one_way(recording: &Recording, number: usize, way: &RecordedPath, seen: &PathSeen) -> Markup {
     let example = seen.example.as_ref().map_or("no IP".to_owned(), ToString::to_string);
     html! {
         h3 { (example) ": " (seen.ending) }
@@ -99,8 +99,8 @@ fn hop_row(hop: &HopSeen) -> Markup {
 }
 
 /// Renders the hops that cut, merged or checksummed packets.
-fn cut(ways: &[WaySeen]) -> Markup {
-    let hops: Vec<(&WaySeen, &HopSeen)> = ways
+fn cut(ways: &[PathSeen]) -> Markup {
+    let hops: Vec<(&PathSeen, &HopSeen)> = ways
         .iter()
         .flat_map(|way| way.hops.iter().map(move |hop| (way, hop)))
         .filter(|(_, hop)| {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::interval::Interval;
 use crate::names::{DemandUnit, Engine, Profile, Role, Status, Unit};
-use crate::sample::{Arrivals, Bin, DropPoint, HopRecord, Latency, Loss, Pace, Sample, TcpState};
+use crate::sample::{Arrivals, Bin, DropPoint, HopRecord, Latency, Loss, Pacing, Sample, TcpState};
 use crate::shares::FlowShares;
 use crate::workload::Task;
 
@@ -96,7 +96,7 @@ pub struct Cell {
     /// Median over samples of the rate within each loss limit (drop_point).
     pub drop_point: Option<DropPoint>,
     /// Adherence to the schedule, of the worst sample.
-    pub pace: Option<Pace>,
+    pub pace: Option<Pacing>,
     /// The external tool; null for the built-in engine.
     pub tool: Option<Tool>,
     /// Loss over all valid samples (udp_stream).

@@ -40,7 +40,7 @@ pub use names::{
 pub use plan::{ConfidenceGoal, Placement, Plan};
 pub use read::{FieldError, LIMITS, MOST_SAMPLES, ReadError};
 pub use sample::{
-    Arrivals, Bin, CpuSeconds, DropGoal, DropPoint, GuestSample, HopRecord, Latency, Loss, Pace,
+    Arrivals, Bin, CpuSeconds, DropGoal, DropPoint, GuestSample, HopRecord, Latency, Loss, Pacing,
     Sample, TcpState,
 };
 pub use shares::FlowShares;

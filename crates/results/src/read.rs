@@ -19,7 +19,7 @@ use crate::interval::Interval;
 use crate::machine::Machine;
 use crate::names::Status;
 use crate::plan::{MOST_BLOCKS, Plan};
-use crate::sample::{Bin, DropPoint, HopRecord, Latency, Loss, Pace, Sample};
+use crate::sample::{Bin, DropPoint, HopRecord, Latency, Loss, Pacing, Sample};
 use crate::timeline::Timeline;
 use crate::workload::MAX_MESSAGE_BYTES;
 
@@ -420,7 +420,7 @@ fn distributions(
     at: &str,
     histogram: &[Bin],
     drop_point: Option<&DropPoint>,
-    pace: Option<&Pace>,
+    pace: Option<&Pacing>,
 ) -> Checked {
     let mut below = 0.0;
     for (i, bin) in histogram.iter().enumerate() {

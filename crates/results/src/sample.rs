@@ -66,7 +66,7 @@ pub struct Sample {
     /// Result of the search (drop_point).
     pub drop_point: Option<DropPoint>,
     /// Adherence to the schedule (open loop, paced).
-    pub pace: Option<Pace>,
+    pub pace: Option<Pacing>,
     /// Figures of the external tool under its own names.
     pub tool_figures: BTreeMap<String, f64>,
     /// Loss (udp_stream, udp_rr, drop_point).
@@ -260,7 +260,7 @@ pub struct DropGoal {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-pub struct Pace {
+pub struct Pacing {
     /// Units due by the schedule, per second.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub intended_per_s: f64,

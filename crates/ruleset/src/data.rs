@@ -1,10 +1,13 @@
 //! Values and verdicts in elements and expressions (`NFTA_DATA_*`).
 
 use crate::model::{Action, Value};
-use crate::wire::{Fields, Odd};
+use crate::wire::{Fields, UnsupportedContent};
 
 /// Parses `NFTA_DATA_*`: a value or a verdict. `chain` resolves names of chains.
-pub(crate) fn data(told: &[u8], chain: impl Fn(&str) -> Option<usize>) -> Result<Value, Odd> {
+pub(crate) fn data(
+    told: &[u8],
+    chain: impl Fn(&str) -> Option<usize>,
+) -> Result<Value, UnsupportedContent> {
     let fields = Fields::new(told, &[1, 2])?;
     match (fields.get(1), fields.get(2)) {
         (Some(value), None) => Ok(Value::Data(value.to_vec())),
@@ -14,7 +17,10 @@ pub(crate) fn data(told: &[u8], chain: impl Fn(&str) -> Option<usize>) -> Result
     }
 }
 
-fn action(told: &[u8], chain: impl Fn(&str) -> Option<usize>) -> Result<Action, Odd> {
+fn action(
+    told: &[u8],
+    chain: impl Fn(&str) -> Option<usize>,
+) -> Result<Action, UnsupportedContent> {
     let fields = Fields::new(told, &[1, 2, 3])?;
     let code = fields.need_number(1)?.cast_signed();
     let to = || {

@@ -11,7 +11,7 @@ use crate::expression;
 use crate::model::{Base, Chain, Elements, Expression, Rule, Ruleset, Set, Shape, Value};
 use crate::names::Names;
 use crate::value::{Cause, Doubt};
-use crate::wire::{Fields, Odd, each};
+use crate::wire::{Fields, UnsupportedContent, each};
 
 /// A message of nf_tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,7 +149,7 @@ impl Set {
 }
 
 /// Returns the name and whether the table is dormant.
-fn table(payload: &[u8]) -> Result<(String, bool), Odd> {
+fn table(payload: &[u8]) -> Result<(String, bool), UnsupportedContent> {
     let fields = Fields::new(payload, &[1, 2, 3, 4, 5, 6, 7])?;
     let flags = fields.number(2)?.unwrap_or(0);
     let name = fields.text(1);
@@ -160,7 +160,7 @@ fn table(payload: &[u8]) -> Result<(String, bool), Odd> {
     Ok((name, flags & TABLE_DORMANT != 0))
 }
 
-pub(crate) fn chain(family: u8, payload: &[u8]) -> Result<Chain, Odd> {
+pub(crate) fn chain(family: u8, payload: &[u8]) -> Result<Chain, UnsupportedContent> {
     let fields = Fields::new(payload, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])?;
     let flags = fields.number(10)?.unwrap_or(0);
     let mut chain = Chain {
@@ -200,7 +200,7 @@ pub(crate) fn chain(family: u8, payload: &[u8]) -> Result<Chain, Odd> {
     Ok(chain)
 }
 
-pub(crate) fn set(family: u8, payload: &[u8]) -> Result<Set, Odd> {
+pub(crate) fn set(family: u8, payload: &[u8]) -> Result<Set, UnsupportedContent> {
     // The last two are the set's backend and its number of elements.
     let known: Vec<u16> = (1..=20).collect();
     let fields = Fields::new(payload, &known)?;
@@ -250,7 +250,7 @@ pub(crate) fn set(family: u8, payload: &[u8]) -> Result<Set, Odd> {
 }
 
 /// Whether the expressions of elements (`NFTA_SET_ELEM_EXPR`, `…_EXPRESSIONS`) only count.
-fn only_counts(one: Option<&[u8]>, more: Option<&[u8]>) -> Result<bool, Odd> {
+fn only_counts(one: Option<&[u8]>, more: Option<&[u8]>) -> Result<bool, UnsupportedContent> {
     let mut all = Vec::from_iter(one);
     for (_, expression) in each(more.unwrap_or_default())? {
         all.push(expression);
@@ -265,14 +265,22 @@ fn only_counts(one: Option<&[u8]>, more: Option<&[u8]>) -> Result<bool, Odd> {
 }
 
 /// Returns the index of the set that an element message names.
-pub(crate) fn set_of(names: &Names, family: u8, payload: &[u8]) -> Result<usize, Odd> {
+pub(crate) fn set_of(
+    names: &Names,
+    family: u8,
+    payload: &[u8],
+) -> Result<usize, UnsupportedContent> {
     let fields = Fields::new(payload, &[1, 2, 3, 4])?;
     let (table, name) = (fields.text(1), fields.text(2));
     let at = names.set(family, &table, &name);
     at.ok_or_else(|| format!("unlisted set {table} {name}"))
 }
 
-pub(crate) fn elements(set: &mut Set, names: &Names, payload: &[u8]) -> Result<(), Odd> {
+pub(crate) fn elements(
+    set: &mut Set,
+    names: &Names,
+    payload: &[u8],
+) -> Result<(), UnsupportedContent> {
     let fields = Fields::new(payload, &[1, 2, 3, 4])?;
     for (_, told) in each(fields.get(3).unwrap_or_default())? {
         if let Err(why) = element(set, names, told) {
@@ -282,7 +290,7 @@ pub(crate) fn elements(set: &mut Set, names: &Names, payload: &[u8]) -> Result<(
     Ok(())
 }
 
-fn element(set: &mut Set, names: &Names, told: &[u8]) -> Result<(), Odd> {
+fn element(set: &mut Set, names: &Names, told: &[u8]) -> Result<(), UnsupportedContent> {
     let fields = Fields::new(told, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11])?;
     let flags = fields.number(3)?.unwrap_or(0);
     // An unknown flag may change the meaning of the element.
@@ -330,7 +338,11 @@ fn element(set: &mut Set, names: &Names, told: &[u8]) -> Result<(), Odd> {
 }
 
 /// Decodes a rule. Returns it with the index of its chain.
-pub(crate) fn rule(names: &Names, family: u8, payload: &[u8]) -> Result<(usize, Rule), Odd> {
+pub(crate) fn rule(
+    names: &Names,
+    family: u8,
+    payload: &[u8],
+) -> Result<(usize, Rule), UnsupportedContent> {
     // Find the chain first, so that unsupported content affects that chain only.
     let all = each(payload)?;
     let find = |wanted| all.iter().find(|(kind, _)| *kind == wanted).map(|(_, value)| *value);
@@ -350,7 +362,7 @@ pub(crate) fn rule(names: &Names, family: u8, payload: &[u8]) -> Result<(usize, 
             }
         }
         // Keep the rule, so that flows that reach it get no verdict.
-        Err(why) => expressions.push(Expression::Odd(why)),
+        Err(why) => expressions.push(Expression::UnsupportedContent(why)),
     }
     Ok((at, Rule { handle, expressions }))
 }

@@ -193,7 +193,9 @@ impl Ruleset {
             }
             let holds = match expression {
                 Expression::Nothing => Holds::Yes,
-                Expression::Odd(why) => return End::Stop(not_understood(chain, rule, why)),
+                Expression::UnsupportedContent(why) => {
+                    return End::Stop(not_understood(chain, rule, why));
+                }
                 Expression::Meta { key, to } => {
                     store(&mut registers, *to, &packets.meta(*key));
                     Holds::Yes

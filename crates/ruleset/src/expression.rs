@@ -4,7 +4,7 @@ use crate::data::data;
 use crate::model::{Expression, Header, Register, Value};
 use crate::names::Names;
 use crate::value::{Cause, Comparison, Doubt};
-use crate::wire::{Fields, Odd};
+use crate::wire::{Fields, UnsupportedContent};
 use crate::xt;
 
 /// Size of all registers, bytes.
@@ -37,13 +37,13 @@ pub const SLOW: [(&str, Cause); 21] = [
 
 /// Decodes an expression (`NFTA_EXPR_*`) of a rule in a table.
 pub(crate) fn decode(names: &Names, family: u8, table: &str, told: &[u8]) -> Expression {
-    let inner = || -> Result<Expression, Odd> {
+    let inner = || -> Result<Expression, UnsupportedContent> {
         let fields = Fields::new(told, &[1, 2])?;
         let name = fields.text(1);
         let data = fields.get(2).unwrap_or_default();
         named(names, family, table, &name, data).map_err(|why| format!("{name}: {why}"))
     };
-    inner().unwrap_or_else(Expression::Odd)
+    inner().unwrap_or_else(Expression::UnsupportedContent)
 }
 
 fn named(
@@ -52,7 +52,7 @@ fn named(
     table: &str,
     name: &str,
     told: &[u8],
-) -> Result<Expression, Odd> {
+) -> Result<Expression, UnsupportedContent> {
     if let Some((name, cause)) = SLOW.iter().find(|(slow, _)| *slow == name) {
         return Ok(Expression::Slow(Doubt::new(*cause, name)));
     }
@@ -214,7 +214,7 @@ fn named(
 }
 
 /// Returns the offset of a register (`enum nft_registers`).
-fn register(number: u32) -> Result<Register, Odd> {
+fn register(number: u32) -> Result<Register, UnsupportedContent> {
     match number {
         1..=4 => Ok((number as usize - 1) * 16),
         8..=23 => Ok((number as usize - 8) * 4),
@@ -223,7 +223,7 @@ fn register(number: u32) -> Result<Register, Odd> {
 }
 
 /// Returns the offset of a register, after checking that a value of this length fits.
-fn span(number: u32, length: usize) -> Result<Register, Odd> {
+fn span(number: u32, length: usize) -> Result<Register, UnsupportedContent> {
     let at = register(number)?;
     if length == 0 || length > REGISTERS - at {
         return Err(format!("{length} bytes in register {number}"));
@@ -231,7 +231,7 @@ fn span(number: u32, length: usize) -> Result<Register, Odd> {
     Ok(at)
 }
 
-fn value(told: &[u8]) -> Result<Vec<u8>, Odd> {
+fn value(told: &[u8]) -> Result<Vec<u8>, UnsupportedContent> {
     match data(told, |_| None)? {
         Value::Data(value) => Ok(value),
         _ => Err("verdict in place of a value".to_owned()),
@@ -239,7 +239,7 @@ fn value(told: &[u8]) -> Result<Vec<u8>, Odd> {
 }
 
 /// Parses flags whose only bit inverts, or `NFT_RANGE_NEQ`.
-fn inverted(flags: u32) -> Result<bool, Odd> {
+fn inverted(flags: u32) -> Result<bool, UnsupportedContent> {
     match flags {
         0 => Ok(false),
         1 => Ok(true),

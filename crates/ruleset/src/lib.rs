@@ -23,10 +23,10 @@
 
 mod data;
 mod decode;
+mod established_part;
 mod evaluate;
 mod expression;
 pub mod flow;
-mod lasting;
 pub mod model;
 mod names;
 mod packet;

@@ -190,7 +190,7 @@ pub enum Expression {
     Match(Match),
     Target(Target),
     /// Unsupported: an expression, an attribute or a value.
-    Odd(String),
+    UnsupportedContent(String),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

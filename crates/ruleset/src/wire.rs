@@ -4,10 +4,10 @@
 const TYPE_MASK: u16 = 0x3fff;
 
 /// Description of unsupported content.
-pub(crate) type Odd = String;
+pub(crate) type UnsupportedContent = String;
 
 /// Returns the attributes of a payload, in order.
-pub(crate) fn each(payload: &[u8]) -> Result<Vec<(u16, &[u8])>, Odd> {
+pub(crate) fn each(payload: &[u8]) -> Result<Vec<(u16, &[u8])>, UnsupportedContent> {
     let mut all = Vec::new();
     let mut rest = payload;
     while !rest.is_empty() {
@@ -26,7 +26,7 @@ pub(crate) struct Fields<'a>([Option<&'a [u8]>; 24]);
 
 impl<'a> Fields<'a> {
     /// Parses a payload. Fails on unknown types and on duplicates.
-    pub(crate) fn new(payload: &'a [u8], known: &[u16]) -> Result<Fields<'a>, Odd> {
+    pub(crate) fn new(payload: &'a [u8], known: &[u16]) -> Result<Fields<'a>, UnsupportedContent> {
         let mut fields = [None; 24];
         for (kind, value) in each(payload)? {
             let field = fields.get_mut(usize::from(kind)).filter(|_| known.contains(&kind));
@@ -43,12 +43,12 @@ impl<'a> Fields<'a> {
         self.0.get(usize::from(kind)).copied().flatten()
     }
 
-    pub(crate) fn need(&self, kind: u16) -> Result<&'a [u8], Odd> {
+    pub(crate) fn need(&self, kind: u16) -> Result<&'a [u8], UnsupportedContent> {
         self.get(kind).ok_or_else(|| format!("missing attribute {kind}"))
     }
 
     /// Returns a big-endian number.
-    pub(crate) fn number(&self, kind: u16) -> Result<Option<u32>, Odd> {
+    pub(crate) fn number(&self, kind: u16) -> Result<Option<u32>, UnsupportedContent> {
         self.get(kind)
             .map(|value| {
                 let bytes =
@@ -58,7 +58,7 @@ impl<'a> Fields<'a> {
             .transpose()
     }
 
-    pub(crate) fn need_number(&self, kind: u16) -> Result<u32, Odd> {
+    pub(crate) fn need_number(&self, kind: u16) -> Result<u32, UnsupportedContent> {
         self.number(kind)?.ok_or_else(|| format!("missing attribute {kind}"))
     }
 

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use crate::value::{Cause, Doubt};
-use crate::wire::Odd;
+use crate::wire::UnsupportedContent;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are those of the structures by their names")]
@@ -251,30 +251,30 @@ pub const SLOW_TARGETS: [&str; 31] = [
 struct Info<'a>(&'a [u8]);
 
 impl Info<'_> {
-    fn bytes<const N: usize>(&self, at: usize) -> Result<[u8; N], Odd> {
+    fn bytes<const N: usize>(&self, at: usize) -> Result<[u8; N], UnsupportedContent> {
         let bytes = self.0.get(at..).and_then(|rest| rest.first_chunk::<N>());
         bytes.copied().ok_or_else(|| format!("only {} bytes", self.0.len()))
     }
 
-    fn u8(&self, at: usize) -> Result<u8, Odd> {
+    fn u8(&self, at: usize) -> Result<u8, UnsupportedContent> {
         Ok(self.bytes::<1>(at)?[0])
     }
 
     /// Reads a flag, stored as a whole byte.
-    fn flag(&self, at: usize) -> Result<bool, Odd> {
+    fn flag(&self, at: usize) -> Result<bool, UnsupportedContent> {
         Ok(self.u8(at)? != 0)
     }
 
-    fn u16(&self, at: usize) -> Result<u16, Odd> {
+    fn u16(&self, at: usize) -> Result<u16, UnsupportedContent> {
         Ok(u16::from_ne_bytes(self.bytes(at)?))
     }
 
-    fn u32(&self, at: usize) -> Result<u32, Odd> {
+    fn u32(&self, at: usize) -> Result<u32, UnsupportedContent> {
         Ok(u32::from_ne_bytes(self.bytes(at)?))
     }
 
     /// Checks the size of the struct, possibly rounded up by the kernel.
-    fn is(&self, size: usize) -> Result<(), Odd> {
+    fn is(&self, size: usize) -> Result<(), UnsupportedContent> {
         if self.0.len() == size || self.0.len() == size.next_multiple_of(8) {
             Ok(())
         } else {
@@ -283,8 +283,8 @@ impl Info<'_> {
     }
 }
 
-pub(crate) fn matches(name: &str, revision: u32, info: &[u8]) -> Result<Match, Odd> {
-    let inner = || -> Result<Match, Odd> {
+pub(crate) fn matches(name: &str, revision: u32, info: &[u8]) -> Result<Match, UnsupportedContent> {
+    let inner = || -> Result<Match, UnsupportedContent> {
         let info = Info(info);
         Ok(match (name, revision) {
             ("comment", 0) => Match::Always,
@@ -364,7 +364,7 @@ pub(crate) fn matches(name: &str, revision: u32, info: &[u8]) -> Result<Match, O
                 if flags & !0x33 != 0 {
                     return Err(format!("flags {flags:#x}"));
                 }
-                let range = |at: usize, bit: u8| -> Result<Option<Range>, Odd> {
+                let range = |at: usize, bit: u8| -> Result<Option<Range>, UnsupportedContent> {
                     let (least, most) = (info.bytes(at)?, info.bytes(at + 16)?);
                     let inverted = flags & bit << 4 != 0;
                     Ok((flags & bit != 0).then_some(Range { least, most, inverted }))
@@ -393,13 +393,14 @@ pub(crate) fn matches(name: &str, revision: u32, info: &[u8]) -> Result<Match, O
 }
 
 /// Decodes `struct xt_conntrack_mtinfo1`, `…2` or `…3`.
-fn conntrack(info: &Info<'_>, revision: u32) -> Result<Conntrack, Odd> {
+fn conntrack(info: &Info<'_>, revision: u32) -> Result<Conntrack, UnsupportedContent> {
     // Addresses, expiration, then protocol, four ports and flags.
     const AT: usize = 8 * 16 + 8;
-    let address =
-        |at: usize| -> Result<_, Odd> { Ok((info.bytes(at * 32)?, info.bytes(at * 32 + 16)?)) };
+    let address = |at: usize| -> Result<_, UnsupportedContent> {
+        Ok((info.bytes(at * 32)?, info.bytes(at * 32 + 16)?))
+    };
     // Ports of revisions 1 and 2 are big-endian. Revision 3 has upper bounds after the flags.
-    let port = |at: usize| -> Result<(u16, u16), Odd> {
+    let port = |at: usize| -> Result<(u16, u16), UnsupportedContent> {
         let low = info.u16(AT + 2 + 2 * at)?;
         match revision {
             3 => Ok((low, info.u16(AT + 18 + 2 * at)?)),
@@ -433,7 +434,7 @@ fn conntrack(info: &Info<'_>, revision: u32) -> Result<Conntrack, Odd> {
 }
 
 /// Reads `spts` and `dpts` of `struct xt_tcp` or `struct xt_udp`.
-fn ports(info: &Info<'_>, inverted: u8) -> Result<Ports, Odd> {
+fn ports(info: &Info<'_>, inverted: u8) -> Result<Ports, UnsupportedContent> {
     Ok(Ports {
         source: (info.u16(0)?, info.u16(2)?),
         destination: (info.u16(4)?, info.u16(6)?),
@@ -443,7 +444,7 @@ fn ports(info: &Info<'_>, inverted: u8) -> Result<Ports, Odd> {
 }
 
 /// Decodes `struct xt_multiport_v1`.
-fn multiport(info: &Info<'_>) -> Result<Match, Odd> {
+fn multiport(info: &Info<'_>) -> Result<Match, UnsupportedContent> {
     const MOST: usize = 15;
     info.is(48)?;
     let which = match info.u8(0)? {
@@ -473,8 +474,8 @@ fn multiport(info: &Info<'_>) -> Result<Match, Odd> {
     Ok(Match::Multiport { which, ranges, inverted: info.flag(47)? })
 }
 
-pub(crate) fn target(name: &str, revision: u32, info: &[u8]) -> Result<Target, Odd> {
-    let inner = || -> Result<Target, Odd> {
+pub(crate) fn target(name: &str, revision: u32, info: &[u8]) -> Result<Target, UnsupportedContent> {
+    let inner = || -> Result<Target, UnsupportedContent> {
         let info = Info(info);
         Ok(match (name, revision) {
             ("MARK", 2) => {

@@ -13,14 +13,14 @@ use results::{
 };
 
 use crate::keeping::Keeping;
-use crate::request::{self, Asked, Manner};
+use crate::request::{self, Asked, RunOptions};
 
 /// Data about a finished run.
 pub struct FinishedRun<'a> {
     /// Requested workloads, message sizes and flows.
     pub asked: &'a Asked,
     /// Sampling options.
-    pub manner: &'a Manner,
+    pub run_options: &'a RunOptions,
     /// Wall-clock time of the start.
     pub started: SystemTime,
     pub machine: &'a Machine,
@@ -94,7 +94,7 @@ impl FinishedRun<'_> {
             mtu: paths.mtu,
             steering: paths.steering,
             vary: paths.vary,
-            ..request::record(self.asked, self.manner, &outcome)
+            ..request::record(self.asked, self.run_options, &outcome)
         };
         warnings.extend(outcome.notes);
         Ok(Results {

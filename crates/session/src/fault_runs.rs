@@ -74,7 +74,7 @@ impl FaultRuns {
     }
 
     /// Runs all trials until `stop` is set. An interrupted trial is discarded.
-    pub fn befall(
+    pub fn inject(
         &mut self,
         wanted: &BuildOptions<'_>,
         progress: &mut Progress,
@@ -134,11 +134,11 @@ impl FaultRuns {
 impl FaultRun {
     /// Runs one trial in a fresh testbed.
     fn once(&self, wanted: &BuildOptions<'_>) -> FaultTrial {
-        let befallen = stand(self.mode, self.params, None, wanted).and_then(|built| {
-            let befallen = self.fault.befall(&built.network);
-            befallen.map(|befallen| befallen.cost).map_err(|error| error.to_string())
+        let injected = stand(self.mode, self.params, None, wanted).and_then(|built| {
+            let injected = self.fault.inject(&built.network);
+            injected.map(|injected| injected.cost).map_err(|error| error.to_string())
         });
-        match befallen {
+        match injected {
             Ok(cost) => FaultTrial {
                 reason: None,
                 cost: Some(FaultCost {
@@ -204,7 +204,7 @@ mod tests {
         let built = (mode, Params::new(1500, Offload::Full), Duration::from_secs(2));
         let mut runs = FaultRuns::new(std::iter::once(built), 2);
         let wanted = BuildOptions { offloads: &[], mtus: &[], steered_to: None };
-        runs.befall(&wanted, &mut Progress::new("test"), stop);
+        runs.inject(&wanted, &mut Progress::new("test"), stop);
         runs
     }
 

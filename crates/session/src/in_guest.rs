@@ -60,7 +60,7 @@ pub fn run(
             }),
         }
     }
-    testbed::heed(Arc::clone(stop));
+    testbed::set_cancel_flag(Arc::clone(stop));
     let words = command_line(&able)?;
     let interrupted = || stop.load(Ordering::Relaxed);
     let mut attempt = run_inside(&able, &words, &progress, stop);

@@ -20,7 +20,7 @@ use crate::finished::Finished;
 use crate::keeping::Keeping;
 use crate::missing_cells;
 use crate::progress::Progress;
-use crate::request::{Asked, Manner};
+use crate::request::{Asked, RunOptions};
 use crate::survey;
 use crate::testbeds::{
     BuildOptions, build, build_varied, ended_early, failed, profile, settings, subject,
@@ -33,7 +33,7 @@ pub struct LabRun {
     pub modes: Vec<&'static dyn Mode>,
     pub baseline: &'static dyn Mode,
     pub asked: Asked,
-    pub manner: Manner,
+    pub run_options: RunOptions,
     pub offloads: Vec<Offload>,
     pub mtus: Vec<u32>,
     pub steering: Steering,
@@ -63,7 +63,7 @@ impl LabRun {
         let mut progress = Progress::new("reading the machine");
         let capabilities = Capabilities::new(privileges)?;
         let mut machine = Machine::open(true)?;
-        let survey = survey::look(&mut machine, &self.manner, &progress)?;
+        let survey = survey::look(&mut machine, &self.run_options, &progress)?;
 
         let mut cannot_steer = None;
         if self.steering == Steering::Rss && !self.steering_given {
@@ -92,7 +92,7 @@ impl LabRun {
             }
             records.push(attempt.record);
             // From the second mode on, Ctrl-C also stops a build.
-            testbed::heed(Arc::clone(stop));
+            testbed::set_cancel_flag(Arc::clone(stop));
         }
         // Ratios are impossible without the baseline.
         if !built.iter().any(|built| built.mode.name() == self.baseline.name()) {
@@ -105,7 +105,7 @@ impl LabRun {
             anyhow::bail!("baseline {} cannot be built: {why}", self.baseline.name());
         }
 
-        let manner = &self.manner;
+        let run_options = &self.run_options;
         let mut refused = Vec::new();
         let varied = &self.settings;
         let mut steps =
@@ -120,7 +120,7 @@ impl LabRun {
             .iter()
             .map(|s| (s.mode.as_str(), s.offload.name(), s.mtu))
             .collect();
-        let plan = manner.plan(
+        let plan = run_options.plan(
             measure::plan::cells(&keys, self.baseline.name(), &self.asked.asks, &steps),
             self.settings.iter().map(ToString::to_string).collect(),
             &survey,
@@ -143,7 +143,7 @@ impl LabRun {
         };
         let run = FinishedRun {
             asked: &self.asked,
-            manner,
+            run_options,
             started,
             machine: &machine,
             privileges: match privileges {
@@ -158,7 +158,7 @@ impl LabRun {
             execute::run(&mut progress, &plan, &subjects, &machine, &mut vary, &mut keeping, stop)?;
 
         let mut warnings = warnings(privileges, &for_root, &plan);
-        warnings.extend(survey::warnings(&survey, manner));
+        warnings.extend(survey::warnings(&survey, run_options));
         warnings.extend(cannot_steer);
         let mut missing = missing_cells::of_modes(&wanted, &self.asked.asks, &paths.modes);
         missing.extend(missing_cells::of_settings(&self.settings, &self.asked.asks, &refused));
@@ -175,7 +175,7 @@ impl LabRun {
         }
         // Remove the testbeds before printing: a stalled reader must not keep them alive.
         drop(built);
-        let ended = befall(faults, &mut results, ended, &wanted, &mut progress, stop);
+        let ended = inject(faults, &mut results, ended, &wanted, &mut progress, stop);
         Ok(Finished { results, ended })
     }
 
@@ -188,14 +188,14 @@ impl LabRun {
         BuildOptions {
             offloads: &self.offloads,
             mtus: &self.mtus,
-            steered_to: (self.steering == Steering::Rss).then_some(&self.manner.placement),
+            steered_to: (self.steering == Steering::Rss).then_some(&self.run_options.placement),
         }
     }
 }
 
 /// Injects faults into fresh testbeds if all blocks were measured, and adds the trials to the
 /// results. Returns how the run ended.
-fn befall(
+fn inject(
     mut faults: FaultRuns,
     results: &mut Results,
     mut ended: Ended,
@@ -205,7 +205,7 @@ fn befall(
 ) -> Ended {
     // After an interrupt, fault trials would only delay the exit.
     if ended.is_complete() && !faults.is_whole() {
-        faults.befall(wanted, progress, stop);
+        faults.inject(wanted, progress, stop);
         if !faults.is_whole() {
             ended = Ended::Interrupted;
             (results.complete, results.ended_by) = (ended.is_complete(), ended.by());

@@ -14,7 +14,7 @@ use results::{ModeRecord, Placement as Placed, Privileges, Profile, Status, Test
 use sys::netns::NetNs;
 
 use crate::assembly::Paths;
-use crate::request::{Asked, Manner};
+use crate::request::{Asked, RunOptions};
 use crate::survey;
 use crate::usage::usage;
 
@@ -94,14 +94,14 @@ pub fn check_engines(asked: &Asked) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// A usage error that names the server and the limit.
-pub fn check_limits(asked: &Asked, manner: &Manner, paths: &[Path]) -> anyhow::Result<()> {
+pub fn check_limits(asked: &Asked, run_options: &RunOptions, paths: &[Path]) -> anyhow::Result<()> {
     for path in paths {
         for ask in &asked.asks {
             let load = load::Load {
                 flows: ask.flows,
                 socket_buffer_bytes: ask.socket_buffer_bytes,
-                duration: manner.duration,
-                warmup: manner.warmup,
+                duration: run_options.duration,
+                warmup: run_options.warmup,
                 ..load::Load::new(ask.task.workload())
             };
             if let Err(refused) = path.remote.limits().check(&load) {
@@ -191,11 +191,11 @@ fn qdisc(path: &Path) -> Option<(String, String)> {
 }
 
 /// Returns notes about the server's machine, for before the first block. Empty if it is this one.
-pub fn first_lines(paths: &[Path], manner: &Manner) -> Vec<String> {
+pub fn first_lines(paths: &[Path], run_options: &RunOptions) -> Vec<String> {
     // If the server runs here, the survey of this machine already covers it.
     let elsewhere = paths.last().filter(|_| !on_one_machine(paths));
     let packets_per_s = elsewhere.map_or(0.0, |path| path.remote.packets_per_s());
-    let traffic = survey::traffic(packets_per_s, "the server's machine", manner);
+    let traffic = survey::traffic(packets_per_s, "the server's machine", run_options);
     busy_server(paths).into_iter().chain(traffic).collect()
 }
 

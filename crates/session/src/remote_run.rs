@@ -17,13 +17,13 @@ use crate::finished::Finished;
 use crate::keeping::Keeping;
 use crate::progress::Progress;
 use crate::remote_paths::{self, Path};
-use crate::request::{Asked, Manner};
+use crate::request::{Asked, RunOptions};
 use crate::{execute, survey};
 
 /// A checked request to measure paths to another machine.
 pub struct RemoteRun {
     pub asked: Asked,
-    pub manner: Manner,
+    pub run_options: RunOptions,
     /// Name of each path and address of its server, the baseline first.
     pub paths: Vec<(String, SocketAddr)>,
     pub token: Option<Token>,
@@ -50,17 +50,22 @@ impl RemoteRun {
                 };
             paths.push(Path { name: name.clone(), remote });
         }
-        remote_paths::check_limits(&self.asked, &self.manner, &paths)?;
-        let (mut manner, mut keeping) = (self.manner, self.keeping);
+        remote_paths::check_limits(&self.asked, &self.run_options, &paths)?;
+        let (mut run_options, mut keeping) = (self.run_options, self.keeping);
         let mut machine = Machine::open(true)?;
         for pid in paths.iter().filter_map(|path| path.remote.process_here()) {
             machine.add_own_process(pid);
         }
-        manner.placement = remote_paths::placement(manner.placement.policy, &paths)?;
-        let may_unpin = !manner.given.placement && remote_paths::on_one_machine(&paths);
-        let of_server = remote_paths::first_lines(&paths, &manner);
-        let survey =
-            survey::look_and_place(&mut machine, &mut manner, may_unpin, of_server, &progress)?;
+        run_options.placement = remote_paths::placement(run_options.placement.policy, &paths)?;
+        let may_unpin = !run_options.given.placement && remote_paths::on_one_machine(&paths);
+        let of_server = remote_paths::first_lines(&paths, &run_options);
+        let survey = survey::look_and_place(
+            &mut machine,
+            &mut run_options,
+            may_unpin,
+            of_server,
+            &progress,
+        )?;
 
         // All cells use the MTU of the baseline, whose device is the underlay's.
         let mtu = paths[0].mtu();
@@ -70,11 +75,11 @@ impl RemoteRun {
             subjects.iter().map(|s| (s.mode.as_str(), s.offload.name(), s.mtu)).collect();
         let unset = vec![Vec::new(); subjects.len()];
         let cells = plan::cells(&keys, &paths[0].name, &self.asked.asks, &unset);
-        let plan = manner.plan(cells, Vec::new(), &survey);
+        let plan = run_options.plan(cells, Vec::new(), &survey);
         let record = remote_paths::record(&paths, Vec::new());
         let run = FinishedRun {
             asked: &self.asked,
-            manner: &manner,
+            run_options: &run_options,
             started,
             machine: &machine,
             privileges: remote_paths::privileges(),
@@ -93,7 +98,7 @@ impl RemoteRun {
 
         let ended = outcome.ended;
         let mut warnings = remote_paths::warnings(&paths);
-        warnings.extend(survey::warnings(&survey, &manner));
+        warnings.extend(survey::warnings(&survey, &run_options));
         warnings.extend(families(&self.paths));
         // Partial results are still useful, but must be recognisable.
         if ended == Ended::Failed {

@@ -104,7 +104,7 @@ impl Asked {
 
 /// The checked sampling options.
 #[derive(Debug, Clone)]
-pub struct Manner {
+pub struct RunOptions {
     /// Number of blocks, or the interval width that ends the run.
     pub stopping: Stopping,
     /// Measured interval of each sample.
@@ -132,7 +132,7 @@ pub struct Given {
     pub quick: bool,
 }
 
-impl Manner {
+impl RunOptions {
     /// Shortens pulses, unless their duration was given, if a workload does not pause between two
     /// requests.
     pub fn shorten_bursts(&mut self, asked: &Asked) {
@@ -179,10 +179,10 @@ impl Manner {
 
 /// Builds the plan record for the results, except for fields that depend on the paths: baseline,
 /// modes, offload, MTU and steering.
-pub fn record(asked: &Asked, manner: &Manner, outcome: &Outcome) -> PlanRecord {
+pub fn record(asked: &Asked, run_options: &RunOptions, outcome: &Outcome) -> PlanRecord {
     PlanRecord {
         name: None,
-        seed: manner.seed,
+        seed: run_options.seed,
         baseline: String::new(),
         modes: Vec::new(),
         offload: Vec::new(),
@@ -198,16 +198,16 @@ pub fn record(asked: &Asked, manner: &Manner, outcome: &Outcome) -> PlanRecord {
         vary: Vec::new(),
         gso: asked.gso,
         dscp: asked.dscp,
-        placement: manner.placement.clone(),
+        placement: run_options.placement.clone(),
         steering: results::Steering::None,
-        blocks: manner.stopping.blocks,
-        max_blocks: manner.stopping.max_blocks,
+        blocks: run_options.stopping.blocks,
+        max_blocks: run_options.stopping.max_blocks,
         blocks_done: outcome.blocks_done,
-        duration_s: manner.duration.as_secs_f64(),
-        warmup_s: manner.warmup.as_secs_f64(),
+        duration_s: run_options.duration.as_secs_f64(),
+        warmup_s: run_options.warmup.as_secs_f64(),
         confidence: ConfidenceGoal {
-            level: manner.stopping.level,
-            half_width: manner.stopping.half_width,
+            level: run_options.stopping.level,
+            half_width: run_options.stopping.half_width,
             looks: outcome.looks.clone(),
         },
     }
@@ -226,8 +226,8 @@ pub mod tests {
     use super::*;
 
     /// The defaults of `lab run`.
-    pub fn manner_of_the_lab() -> Manner {
-        Manner {
+    pub fn lab_run_options() -> RunOptions {
+        RunOptions {
             stopping: Stopping {
                 level: 0.95,
                 blocks: 20,

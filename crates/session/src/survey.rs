@@ -8,7 +8,7 @@ use measure::sampler::{Machine, Rule, Survey};
 use results::Placement;
 
 use crate::progress::Progress;
-use crate::request::Manner;
+use crate::request::RunOptions;
 
 /// Duration of the survey before a run, and its number of steps.
 const WATCH: Duration = Duration::from_millis(500);
@@ -34,9 +34,13 @@ const NOISE: f64 = 0.04;
 ///
 /// # Errors
 /// If the machine cannot be sampled.
-pub fn look(machine: &mut Machine, manner: &Manner, progress: &Progress) -> anyhow::Result<Survey> {
-    let survey = watch(machine, manner)?;
-    progress.print(&lines(&survey, manner));
+pub fn look(
+    machine: &mut Machine,
+    run_options: &RunOptions,
+    progress: &Progress,
+) -> anyhow::Result<Survey> {
+    let survey = watch(machine, run_options)?;
+    progress.print(&lines(&survey, run_options));
     Ok(survey)
 }
 
@@ -48,20 +52,20 @@ pub fn look(machine: &mut Machine, manner: &Manner, progress: &Progress) -> anyh
 /// If the machine cannot be sampled.
 pub fn look_and_place(
     machine: &mut Machine,
-    manner: &mut Manner,
+    run_options: &mut RunOptions,
     may_unpin: bool,
     of_server: Vec<String>,
     progress: &Progress,
 ) -> anyhow::Result<Survey> {
-    let survey = watch(machine, manner)?;
+    let survey = watch(machine, run_options)?;
     // An explicit --placement stays as given.
-    let crowded = crowded(&survey, &manner.placement).filter(|_| may_unpin);
+    let crowded = crowded(&survey, &run_options.placement).filter(|_| may_unpin);
     if crowded.is_some() {
-        manner.placement = PlacementPolicy::None.place(&[]);
+        run_options.placement = PlacementPolicy::None.place(&[]);
         // Without pinning, no CPU is more important than others.
         machine.focus_on([]);
     }
-    let mut said = lines(&survey, manner);
+    let mut said = lines(&survey, run_options);
     said.extend(crowded.map(|cpus| {
         format!(
             "placement: other programs use CPU {cpus}, so threads are not pinned (--placement split \
@@ -84,17 +88,17 @@ fn crowded(survey: &Survey, placement: &Placement) -> Option<String> {
     Some(end.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
 }
 
-fn watch(machine: &mut Machine, manner: &Manner) -> anyhow::Result<Survey> {
-    let Placement { client_cpus, server_cpus, .. } = &manner.placement;
+fn watch(machine: &mut Machine, run_options: &RunOptions) -> anyhow::Result<Survey> {
+    let Placement { client_cpus, server_cpus, .. } = &run_options.placement;
     machine.focus_on(client_cpus.iter().chain(server_cpus).copied());
     Ok(machine.survey(WATCH, STEPS)?)
 }
 
 /// Returns the warnings for the results file.
-pub fn warnings(survey: &Survey, manner: &Manner) -> Vec<String> {
+pub fn warnings(survey: &Survey, run_options: &RunOptions) -> Vec<String> {
     let mut warnings: Vec<String> = who(survey).into_iter().collect();
     warnings.extend(quota(survey));
-    if let Some(impact) = manner.impact {
+    if let Some(impact) = run_options.impact {
         warnings.push(format!(
             "measured under --impact {:.3}%: the results hold for a small load, one request at a \
              time, not for a full load",
@@ -105,20 +109,20 @@ pub fn warnings(survey: &Survey, manner: &Manner) -> Vec<String> {
 }
 
 /// Returns all lines of the report. Empty on an idle machine.
-fn lines(survey: &Survey, manner: &Manner) -> Vec<String> {
+fn lines(survey: &Survey, run_options: &RunOptions) -> Vec<String> {
     let mut lines: Vec<String> = who(survey).into_iter().collect();
     if !lines.is_empty() {
-        lines.push(effect(survey, manner));
-        lines.push(help(survey, manner));
+        lines.push(effect(survey, run_options));
+        lines.push(help(survey, run_options));
     }
     lines.extend(quota(survey));
-    lines.extend(traffic(survey.packets_per_s, "this machine", manner));
+    lines.extend(traffic(survey.packets_per_s, "this machine", run_options));
     lines
 }
 
 /// Returns a line about production traffic on a machine, unless --impact already limits the test.
-pub fn traffic(packets_per_s: f64, machine: &str, manner: &Manner) -> Option<String> {
-    (packets_per_s > TRAFFIC && manner.impact.is_none()).then(|| {
+pub fn traffic(packets_per_s: f64, machine: &str, run_options: &RunOptions) -> Option<String> {
+    (packets_per_s > TRAFFIC && run_options.impact.is_none()).then(|| {
         format!(
             "traffic: {packets_per_s:.0} packets/s pass {machine}: --impact 5% keeps the test \
              below 5% of its CPUs and link"
@@ -156,9 +160,9 @@ fn who(survey: &Survey) -> Option<String> {
 }
 
 /// Returns a line about the effect on the intervals.
-fn effect(survey: &Survey, manner: &Manner) -> String {
+fn effect(survey: &Survey, run_options: &RunOptions) -> String {
     // With --disturbance, samples are not compared with the background.
-    if let Rule::Strict(limits) = manner.rule {
+    if let Rule::Strict(limits) = run_options.rule {
         let past = survey.whole.other_share > limits.other_share;
         return match past {
             true => format!(
@@ -169,7 +173,7 @@ fn effect(survey: &Survey, manner: &Manner) -> String {
             false => "effect: none on samples within --disturbance".to_owned(),
         };
     }
-    let wide = expected(survey, blocks(manner)) * 100.0;
+    let wide = expected(survey, blocks(run_options)) * 100.0;
     match !survey.comes_and_goes() {
         true => format!(
             "effect: steady load affects both sides of a ratio: intervals of up to about ±{wide:.0}%"
@@ -177,14 +181,14 @@ fn effect(survey: &Survey, manner: &Manner) -> String {
         false => format!(
             "effect: varying load (±{:.0}%): intervals of up to about ±{wide:.0}% after {} blocks",
             survey.swing() * 100.0,
-            blocks(manner)
+            blocks(run_options)
         ),
     }
 }
 
 /// Returns a line with a remedy: idle CPUs, longer samples, more blocks, or nothing.
-fn help(survey: &Survey, manner: &Manner) -> String {
-    let Placement { client_cpus, server_cpus, .. } = &manner.placement;
+fn help(survey: &Survey, run_options: &RunOptions) -> String {
+    let Placement { client_cpus, server_cpus, .. } = &run_options.placement;
     let used = |cpu: &usize| client_cpus.contains(cpu) || server_cpus.contains(cpu);
     let busy = |cpu: &usize| survey.cpus.iter().any(|one| one.cpu == *cpu && one.busy > 1.0 - IDLE);
     let idle: Vec<usize> =
@@ -195,9 +199,9 @@ fn help(survey: &Survey, manner: &Manner) -> String {
         let idle: Vec<String> = idle.iter().map(ToString::to_string).collect();
         return format!("help: use the idle CPUs: taskset -c {} overlane …", idle.join(","));
     }
-    if survey.comes_and_goes() || expected(survey, blocks(manner)) > WIDE {
-        let longer = manner.duration.as_secs_f64() * 4.0;
-        return match manner.impact {
+    if survey.comes_and_goes() || expected(survey, blocks(run_options)) > WIDE {
+        let longer = run_options.duration.as_secs_f64() * 4.0;
+        return match run_options.impact {
             // Pulses must stay short under --impact.
             Some(_) => "help: use more blocks (--blocks)".to_owned(),
             None => format!("help: use longer samples (--duration {longer})"),
@@ -218,8 +222,8 @@ fn quota(survey: &Survey) -> Option<String> {
 }
 
 /// Returns the maximum number of blocks of the run.
-fn blocks(manner: &Manner) -> u32 {
-    let stopping = &manner.stopping;
+fn blocks(run_options: &RunOptions) -> u32 {
+    let stopping = &run_options.stopping;
     stopping.half_width.map_or(stopping.blocks, |_| stopping.max_blocks)
 }
 
@@ -240,17 +244,17 @@ mod tests {
     use results::Disturbance;
 
     use super::*;
-    use crate::request::tests::manner_of_the_lab;
+    use crate::request::tests::lab_run_options;
 
     const IMPACT: Impact = Impact { share: 0.05 };
 
-    fn manner(impact: Option<Impact>) -> Manner {
+    fn run_options(impact: Option<Impact>) -> RunOptions {
         let placement = Placement {
             policy: PlacementPolicy::Split,
             client_cpus: vec![0],
             server_cpus: vec![1],
         };
-        Manner { placement, impact, ..manner_of_the_lab() }
+        RunOptions { placement, impact, ..lab_run_options() }
     }
 
     fn survey(shares: [f64; 5], busy: &[f64]) -> Survey {
@@ -269,12 +273,12 @@ mod tests {
 
     #[test]
     fn an_idle_machine_is_not_worth_a_line() {
-        assert!(lines(&survey([0.01; 5], &[0.02, 0.01]), &manner(None)).is_empty());
+        assert!(lines(&survey([0.01; 5], &[0.02, 0.01]), &run_options(None)).is_empty());
     }
 
     #[test]
     fn a_steady_load_is_named_and_nothing_helps_nor_must() {
-        let lines = lines(&survey([0.5; 5], &[1.0, 0.0]), &manner(None));
+        let lines = lines(&survey([0.5; 5], &[1.0, 0.0]), &run_options(None));
         assert_eq!(
             lines,
             [
@@ -288,15 +292,15 @@ mod tests {
     #[test]
     fn what_comes_and_goes_is_said_to_and_longer_samples_named() {
         let busy = survey([0.0, 0.9, 0.1, 0.8, 0.0], &[0.6, 0.6]);
-        let said = lines(&busy, &manner(None)).join("\n");
+        let said = lines(&busy, &run_options(None)).join("\n");
         assert!(said.contains("varying load") && said.contains("--duration 2"), "{said}");
-        let said = lines(&busy, &manner(Some(IMPACT))).join("\n");
+        let said = lines(&busy, &run_options(Some(IMPACT))).join("\n");
         assert!(said.contains("--blocks"), "{said}");
     }
 
     #[test]
     fn idle_cpus_for_the_pair_are_named() {
-        let said = lines(&survey([0.5; 5], &[1.0, 1.0, 0.0, 0.02]), &manner(None)).join("\n");
+        let said = lines(&survey([0.5; 5], &[1.0, 1.0, 0.0, 0.02]), &run_options(None)).join("\n");
         assert!(said.contains("taskset -c 2,3"), "{said}");
     }
 
@@ -327,7 +331,7 @@ mod tests {
     #[test]
     fn a_strict_limit_that_is_passed_is_named_with_its_option() {
         let rule = Rule::Strict(Limits { other_share: 0.1, ..Limits::DEFAULT });
-        let said = lines(&survey([0.5; 5], &[1.0, 0.0]), &Manner { rule, ..manner(None) });
+        let said = lines(&survey([0.5; 5], &[1.0, 0.0]), &RunOptions { rule, ..run_options(None) });
         assert!(said[1].contains("--disturbance 10, most samples will be void"), "{said:?}");
     }
 
@@ -335,10 +339,10 @@ mod tests {
     fn a_limit_on_overlane_and_others_traffic_are_said_on_an_idle_machine_too() {
         let idle = survey([0.0; 5], &[0.0, 0.0]);
         let held = Survey { quota: Some(0.5), packets_per_s: 20_000.0, ..idle };
-        let said = lines(&held, &manner(None));
+        let said = lines(&held, &run_options(None));
         assert!(said[0].contains("0.50 of 2 CPUs (cpu.max)"), "{said:?}");
         assert!(said[1].contains("20000 packets/s") && said[1].contains("--impact 5%"), "{said:?}");
-        assert_eq!(lines(&held, &manner(Some(Impact { share: 0.01 }))).len(), 1);
+        assert_eq!(lines(&held, &run_options(Some(Impact { share: 0.01 }))).len(), 1);
         assert!(quota(&Survey { quota: Some(2.0), ..held }).is_none());
     }
 }

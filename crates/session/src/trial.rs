@@ -22,7 +22,7 @@ use crate::execute::{self, Vary};
 use crate::keeping::Keeping;
 use crate::progress::Progress;
 use crate::remote_paths::{self, Path};
-use crate::request::{Asked, Manner};
+use crate::request::{Asked, RunOptions};
 use crate::survey;
 
 /// Time limit for the peer to answer, if it answers only with or only without the change. The
@@ -40,7 +40,7 @@ pub enum End {
 }
 
 /// Result of a measurement.
-pub struct Outcome {
+pub struct TrialOutcome {
     pub end: End,
     pub verdict: Verdict,
     pub reason: String,
@@ -49,10 +49,10 @@ pub struct Outcome {
     pub results: Option<Results>,
 }
 
-impl Outcome {
-    fn without_results(end: End, verdict: Verdict, reason: impl Into<String>) -> Outcome {
+impl TrialOutcome {
+    fn without_results(end: End, verdict: Verdict, reason: impl Into<String>) -> TrialOutcome {
         let (reason, judged) = (reason.into(), Vec::new());
-        Outcome { end, verdict, reason, reached: None, judged, results: None }
+        TrialOutcome { end, verdict, reason, reached: None, judged, results: None }
     }
 }
 
@@ -63,7 +63,7 @@ pub struct Session {
     pub stop: Arc<AtomicBool>,
     pub trial: Trial,
     pub asked: Asked,
-    pub manner: Manner,
+    pub run_options: RunOptions,
     /// The change, as the results name it.
     pub change: String,
 }
@@ -73,7 +73,7 @@ impl Session {
     ///
     /// # Errors
     /// A peer that is unreachable with and without the change; a change that cannot be made or undone.
-    pub fn prove(&mut self) -> anyhow::Result<Outcome> {
+    pub fn prove(&mut self) -> anyhow::Result<TrialOutcome> {
         let mut progress = Progress::new(&format!("connecting to {}", self.address));
         let here = Arc::new(NetNs::current()?);
         let connected =
@@ -103,7 +103,7 @@ impl Session {
     }
 
     /// Without the change, the peer does not answer. Counts how often it answers with it.
-    fn by_answers(&mut self, error: RemoteError) -> anyhow::Result<Outcome> {
+    fn by_answers(&mut self, error: RemoteError) -> anyhow::Result<TrialOutcome> {
         self.trial.make()?;
         if let Err(changed) = self.reach() {
             self.trial.take_back()?;
@@ -114,11 +114,11 @@ impl Session {
                 }),
             };
         }
-        let level = self.manner.stopping.level;
+        let level = self.run_options.stopping.level;
         let rounds = blocks_to_prove(level);
         let mut answered = [0, 0];
         for round in 0..rounds {
-            for side in block_order(self.manner.seed, round as u32, 2) {
+            for side in block_order(self.run_options.seed, round as u32, 2) {
                 if side == 1 {
                     self.trial.make()?
                 } else {
@@ -144,9 +144,9 @@ impl Session {
             true => (Verdict::Better, "the peer answers only with the change"),
             false => (Verdict::Undecided, "not proven better"),
         };
-        Ok(Outcome {
+        Ok(TrialOutcome {
             reached: Some(carried),
-            ..Outcome::without_results(End::Whole, verdict, reason)
+            ..TrialOutcome::without_results(End::Whole, verdict, reason)
         })
     }
 
@@ -155,27 +155,27 @@ impl Session {
         path: Path,
         here: &Arc<NetNs>,
         progress: &mut Progress,
-    ) -> anyhow::Result<Outcome> {
+    ) -> anyhow::Result<TrialOutcome> {
         let started = SystemTime::now();
         let paths = [path];
-        let (asked, mut manner) = (&self.asked, self.manner.clone());
-        remote_paths::check_limits(asked, &manner, &paths)?;
+        let (asked, mut run_options) = (&self.asked, self.run_options.clone());
+        remote_paths::check_limits(asked, &run_options, &paths)?;
         let mut machine = Machine::open(true)?;
         if let Some(pid) = paths[0].remote.process_here() {
             machine.add_own_process(pid);
         }
-        manner.placement = remote_paths::placement(manner.placement.policy, &paths)?;
-        let may_unpin = !manner.given.placement && remote_paths::on_one_machine(&paths);
-        let of_server = remote_paths::first_lines(&paths, &manner);
+        run_options.placement = remote_paths::placement(run_options.placement.policy, &paths)?;
+        let may_unpin = !run_options.given.placement && remote_paths::on_one_machine(&paths);
+        let of_server = remote_paths::first_lines(&paths, &run_options);
         let survey =
-            survey::look_and_place(&mut machine, &mut manner, may_unpin, of_server, progress)?;
-        manner.shorten_pairs(&survey);
+            survey::look_and_place(&mut machine, &mut run_options, may_unpin, of_server, progress)?;
+        run_options.shorten_pairs(&survey);
         let subjects = [paths[0].subject(here, paths[0].mtu())];
         let cells = plan::trial_cells(&asked.asks);
         let change = self.change.clone();
-        let mut plan = manner.plan(cells, vec![change.clone()], &survey);
+        let mut plan = run_options.plan(cells, vec![change.clone()], &survey);
         // A side without traffic counts as broken only after enough samples for a proof.
-        plan.hopeless_after = blocks_to_prove(manner.stopping.level);
+        plan.hopeless_after = blocks_to_prove(run_options.stopping.level);
         let mut vary = OnTrial {
             trial: &mut self.trial,
             remote: &paths[0].remote,
@@ -189,18 +189,18 @@ impl Session {
         let (outcome, timeline) = run?;
         let ended = outcome.ended;
         let mut warnings = remote_paths::warnings(&paths);
-        warnings.extend(survey::warnings(&survey, &manner));
+        warnings.extend(survey::warnings(&survey, &run_options));
         let record = remote_paths::record(&paths, vec![change]);
         let run = FinishedRun {
             asked,
-            manner: &manner,
+            run_options: &run_options,
             started,
             machine: &machine,
             privileges: remote_paths::privileges(),
             survey: &survey,
         };
         let results = run.results(outcome, record, timeline, warnings)?;
-        let judged = judge(&results.cells, manner.stopping.level);
+        let judged = judge(&results.cells, run_options.stopping.level);
         let (verdict, reason) = all(&results, &judged);
         let (end, reason) = match (failed, ended) {
             (Some(reason), _) => (End::Failed, reason),
@@ -209,7 +209,7 @@ impl Session {
             (None, _) => (End::Whole, reason),
         };
         let results = Some(results);
-        Ok(Outcome { end, verdict, reason, reached: None, judged, results })
+        Ok(TrialOutcome { end, verdict, reason, reached: None, judged, results })
     }
 
     /// Keeps the change if it is proven better, otherwise undoes it. Returns the numbers of its
@@ -220,8 +220,8 @@ impl Session {
     pub fn settle(
         self,
         may_keep: bool,
-        mut outcome: Outcome,
-    ) -> anyhow::Result<(Vec<u64>, Outcome)> {
+        mut outcome: TrialOutcome,
+    ) -> anyhow::Result<(Vec<u64>, TrialOutcome)> {
         let Session { address, token, stop, mut trial, .. } = self;
         if outcome.end != End::Whole || outcome.verdict != Verdict::Better || !may_keep {
             if outcome.end == End::Whole && outcome.verdict == Verdict::Better {
@@ -238,15 +238,19 @@ impl Session {
                 RemoteError::Stopped => (End::Interrupted, interrupted().reason),
                 error => (End::Failed, format!("proven better, but then: {error}")),
             };
-            return Ok((Vec::new(), Outcome { end, reason, ..outcome }));
+            return Ok((Vec::new(), TrialOutcome { end, reason, ..outcome }));
         }
         let entries = trial.keep()?.iter().map(|entry| entry.id).collect();
         Ok((entries, outcome))
     }
 }
 
-fn interrupted() -> Outcome {
-    Outcome::without_results(End::Interrupted, Verdict::Unmeasured, "ended by Ctrl-C or SIGTERM")
+fn interrupted() -> TrialOutcome {
+    TrialOutcome::without_results(
+        End::Interrupted,
+        Verdict::Unmeasured,
+        "ended by Ctrl-C or SIGTERM",
+    )
 }
 
 /// Combines the verdicts of all workloads. One that is worse rules out the change.

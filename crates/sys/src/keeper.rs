@@ -44,20 +44,20 @@ const DONE: u8 = b'k';
 
 /// A file in a directory that is kept open.
 #[derive(Debug)]
-struct Place {
+struct KeptFile {
     path: PathBuf,
     directory: OwnedFd,
     name: CString,
 }
 
-impl Place {
-    fn of(path: &Path) -> Result<Place> {
+impl KeptFile {
+    fn of(path: &Path) -> Result<KeptFile> {
         let failed = |errno| Error::new("open directory of", path.display().to_string(), errno);
         let name = path.file_name().map(OsStr::as_bytes).ok_or_else(|| failed(Errno::EISDIR))?;
         let name = CString::new(name).map_err(|_| failed(Errno::EINVAL))?;
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let directory = open(&parent(path), flags, Mode::empty()).map_err(failed)?;
-        Ok(Place { path: path.to_owned(), directory, name })
+        Ok(KeptFile { path: path.to_owned(), directory, name })
     }
 }
 
@@ -83,7 +83,8 @@ impl Keeper {
     /// # Errors
     /// If a directory cannot be opened or the process cannot be started.
     pub fn start(read: Option<&Path>, remove: Option<&Path>) -> Result<Keeper> {
-        let (file, gone) = (read.map(Place::of).transpose()?, remove.map(Place::of).transpose()?);
+        let (file, gone) =
+            (read.map(KeptFile::of).transpose()?, remove.map(KeptFile::of).transpose()?);
         let kept = [&file, &gone].into_iter().flatten().map(|place| place.directory.as_raw_fd());
         let ours = monitor::fork_with(c"keeper", &kept.collect::<Vec<_>>(), |theirs| {
             work(theirs, file.as_ref(), gone.as_ref())
@@ -141,7 +142,7 @@ impl Keeper {
 }
 
 /// The child process.
-fn work(mut socket: UnixStream, file: Option<&Place>, gone: Option<&Place>) -> Result<()> {
+fn work(mut socket: UnixStream, file: Option<&KeptFile>, gone: Option<&KeptFile>) -> Result<()> {
     let file_directory = file.map(|f| parent(&f.path));
     // A link may lead to another directory, which is then also needed.
     let linked = file.and_then(|f| f.path.canonicalize().ok()).map(|path| parent(&path));
@@ -188,7 +189,7 @@ fn work(mut socket: UnixStream, file: Option<&Place>, gone: Option<&Place>) -> R
     Ok(())
 }
 
-fn contents(place: &Place) -> std::result::Result<Vec<u8>, Errno> {
+fn contents(place: &KeptFile) -> std::result::Result<Vec<u8>, Errno> {
     // Do not wait for a writer of a FIFO.
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let file = openat(&place.directory, place.name.as_c_str(), flags, Mode::empty())?;
@@ -202,7 +203,7 @@ fn contents(place: &Place) -> std::result::Result<Vec<u8>, Errno> {
 }
 
 /// The system calls that the child may still make.
-fn filter(socket: RawFd, file: Option<&Place>, gone: Option<&Place>) -> Filter {
+fn filter(socket: RawFd, file: Option<&KeptFile>, gone: Option<&KeptFile>) -> Filter {
     let mut filter = Filter::default();
     filter.allow_basics().allow(&[
         libc::SYS_read,

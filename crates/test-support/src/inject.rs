@@ -10,7 +10,7 @@
 use std::fmt;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CallOutcome {
     /// The call returned this value.
     Returned(i64),
     /// The call failed with this error.
@@ -19,19 +19,19 @@ pub enum Outcome {
     Killed(nix::sys::signal::Signal),
 }
 
-impl Outcome {
+impl CallOutcome {
     /// Returns whether the call did not succeed.
     pub fn is_refused(self) -> bool {
-        !matches!(self, Outcome::Returned(_))
+        !matches!(self, CallOutcome::Returned(_))
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for CallOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Outcome::Returned(value) => write!(f, "returned {value}"),
-            Outcome::Failed(errno) => write!(f, "failed: {errno}"),
-            Outcome::Killed(signal) => write!(f, "killed by {signal}"),
+            CallOutcome::Returned(value) => write!(f, "returned {value}"),
+            CallOutcome::Failed(errno) => write!(f, "failed: {errno}"),
+            CallOutcome::Killed(signal) => write!(f, "killed by {signal}"),
         }
     }
 }
@@ -94,7 +94,7 @@ pub use x86_64::inject;
 /// # Errors
 /// Always.
 #[cfg(not(target_arch = "x86_64"))]
-pub fn inject(_thread: i32, _call: i64, _arguments: &[Argument]) -> Result<Outcome, String> {
+pub fn inject(_thread: i32, _call: i64, _arguments: &[Argument]) -> Result<CallOutcome, String> {
     possible().map(|()| unreachable!("possible() refuses this architecture"))
 }
 
@@ -109,7 +109,7 @@ mod x86_64 {
     use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
     use nix::unistd::Pid;
 
-    use super::{Argument, Outcome};
+    use super::{Argument, CallOutcome};
 
     /// The instruction `syscall`.
     const INSTRUCTION: [u8; 2] = [0x0f, 0x05];
@@ -124,7 +124,7 @@ mod x86_64 {
     ///
     /// # Errors
     /// A description of the ptrace operation that failed. The call was then not made.
-    pub fn inject(thread: i32, call: i64, arguments: &[Argument]) -> Result<Outcome, String> {
+    pub fn inject(thread: i32, call: i64, arguments: &[Argument]) -> Result<CallOutcome, String> {
         let pid = Pid::from_raw(thread);
         let failed = |what: &str| {
             let what = format!("{what} thread {thread}");
@@ -164,7 +164,7 @@ mod x86_64 {
         ptrace::step(pid, None).map_err(failed("step"))?;
         // Nothing to restore: the process is gone.
         if let Some(signal) = stopped(pid)? {
-            return Ok(Outcome::Killed(signal));
+            return Ok(CallOutcome::Killed(signal));
         }
         let after = ptrace::getregs(pid).map_err(failed("registers of"))?;
         for (at, bytes) in overwritten {
@@ -174,8 +174,8 @@ mod x86_64 {
         ptrace::detach(pid, None).map_err(failed("detach from"))?;
         let value = after.rax.cast_signed();
         Ok(match value {
-            MIN_RESULT..0 => Outcome::Failed(Errno::from_raw(-(value as i32))),
-            value => Outcome::Returned(value),
+            MIN_RESULT..0 => CallOutcome::Failed(Errno::from_raw(-(value as i32))),
+            value => CallOutcome::Returned(value),
         })
     }
 
@@ -257,13 +257,13 @@ mod tests {
             }
             std::thread::sleep(std::time::Duration::from_millis(1));
         };
-        assert_eq!(outcome, Ok(Outcome::Returned(thread.into())));
+        assert_eq!(outcome, Ok(CallOutcome::Returned(thread.into())));
         let path = made.to_str().unwrap();
         let outcome = inject(thread, libc::SYS_mkdir, &[path.into(), 0o700.into()]);
-        assert_eq!(outcome, Ok(Outcome::Returned(0)));
+        assert_eq!(outcome, Ok(CallOutcome::Returned(0)));
         assert!(made.is_dir());
         let outcome = inject(thread, libc::SYS_mkdir, &[path.into(), 0o700.into()]);
-        assert_eq!(outcome, Ok(Outcome::Failed(nix::errno::Errno::EEXIST)));
+        assert_eq!(outcome, Ok(CallOutcome::Failed(nix::errno::Errno::EEXIST)));
         assert!(child.0.try_wait().unwrap().is_none(), "it goes on");
         let kill = [thread.into(), libc::SIGTERM.into()];
         assert!(inject(thread, libc::SYS_kill, &kill).is_ok());

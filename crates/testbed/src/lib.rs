@@ -95,7 +95,7 @@ pub enum Error {
         /// Last observation.
         seen: String,
     },
-    /// The process was asked to stop; see [`heed`].
+    /// The process was asked to stop; see [`set_cancel_flag`].
     #[error("interrupted while waiting for {what}")]
     Interrupted {
         /// The object that was waited for.
@@ -125,7 +125,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 static STOP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
 /// Makes all waits of this process end once `stop` is set. Only the first call has an effect.
-pub fn heed(stop: Arc<AtomicBool>) {
+pub fn set_cancel_flag(stop: Arc<AtomicBool>) {
     let _ = STOP.set(stop);
 }
 

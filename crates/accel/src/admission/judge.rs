@@ -10,7 +10,7 @@ use ruleset::{Answer, Connection, Flow, State, Step, Transport, Verdict};
 
 use super::route::{self, End};
 use crate::model::{Basis, Port};
-use crate::programs::{Admitted, FlowKey, FlowMaps, Place};
+use crate::programs::{Admitted, FlowKey, FlowMaps, FlowStore};
 
 const IPPROTO_TCP: u8 = 6;
 /// `IPS_*` of `linux/netfilter/nf_conntrack_common.h`.
@@ -23,7 +23,7 @@ const IPS_HELPER: u32 = 1 << 13;
 
 /// Reasons for denying a verdict.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Held {
+pub(crate) enum Denied {
     /// Verdicts are not given for this device, or no longer.
     #[error("not at a tenant's device")]
     Elsewhere,
@@ -38,7 +38,7 @@ pub(crate) enum Held {
     Unseen,
     /// The kernel processes the connection in a way the fast path does not implement.
     #[error("conntrack: {0}")]
-    Odd(&'static str),
+    Unsupported(&'static str),
     /// A rule drops the packets, depends on the packet, or cannot be parsed.
     #[error("{0}")]
     Rule(Verdict),
@@ -47,10 +47,10 @@ pub(crate) enum Held {
     Mark,
 }
 
-impl Held {
+impl Denied {
     /// Whether to report the reason: it will not change within a moment.
     pub(crate) fn is_by_rules(&self) -> bool {
-        matches!(self, Held::Untracked | Held::Odd(_) | Held::Rule(_) | Held::Mark)
+        matches!(self, Denied::Untracked | Denied::Unsupported(_) | Denied::Rule(_) | Denied::Mark)
     }
 }
 
@@ -63,14 +63,14 @@ pub(crate) fn judge(
     connections: &Connections,
     maps: &mut FlowMaps,
     key: &FlowKey,
-) -> Result<Vec<Admitted>, Held> {
+) -> Result<Vec<Admitted>, Denied> {
     // Sandboxes have no verdicts, and a request may be older than the state.
     if basis.number == 0 || key.netns != 0 {
-        return Err(Held::Elsewhere);
+        return Err(Denied::Elsewhere);
     }
     // For a flow without an entry, evaluate the rules as untracked. If the rules use conntrack, the
     // flow has an entry or a `notrack` rule.
-    let entry = connections.get(&key.tuple).map_err(|_| Held::Untracked)?;
+    let entry = connections.get(&key.tuple).map_err(|_| Denied::Untracked)?;
     let entry = entry.as_ref();
     let is_reply = entry.is_some_and(|entry| entry.original != key.tuple);
     let (sent, received) = (key.tuple, received(entry, &key.tuple)?);
@@ -81,7 +81,7 @@ pub(crate) fn judge(
     for direction in &directions {
         // br_netfilter routes translated packets; the programs would not.
         if direction.is_bridged && direction.leaves() != direction.tuple {
-            return Err(Held::Odd("translated on a bridge"));
+            return Err(Denied::Unsupported("translated on a bridge"));
         }
         for connection in seen_as(entry, goes, direction.is_reply) {
             let flow = direction.flow(basis, connection);
@@ -89,14 +89,14 @@ pub(crate) fn judge(
             passed(&answer)?;
             // Outer packets inherit the mark. Towards the tenant, veth clears it.
             if answer.mark != 0 && basis.tunnels.contains_key(&direction.output) {
-                return Err(Held::Mark);
+                return Err(Denied::Mark);
             }
         }
     }
     let window = match entry {
         Some(entry) if sent.protocol == IPPROTO_TCP => {
-            let window = maps.windows.track(entry).map_err(|_| Held::Untracked)?;
-            Some(window.ok_or(Held::Odd("TCP window unknown"))?)
+            let window = maps.windows.track(entry).map_err(|_| Denied::Untracked)?;
+            Some(window.ok_or(Denied::Unsupported("TCP window unknown"))?)
         }
         _ => None,
     };
@@ -104,7 +104,7 @@ pub(crate) fn judge(
         key: FlowKey {
             device: direction.input,
             tuple: direction.tuple,
-            place: Place::Verdict,
+            place: FlowStore::Verdict,
             ..*key
         },
         verdict: basis.number,
@@ -135,18 +135,18 @@ struct Case<'a> {
 impl Case<'_> {
     /// Returns the directions that need a verdict, if the slow path has passed packets in all of
     /// them.
-    fn directions(&self) -> Result<Vec<Direction>, Held> {
+    fn directions(&self) -> Result<Vec<Direction>, Denied> {
         let Case { basis, key, tuples, is_reply, .. } = *self;
         let passing = |directions: &Vec<Direction>| directions.iter().all(|way| self.passes(way));
         let Some(port) = basis.ports.get(&key.device) else {
-            let tunnel = (key.device, basis.tunnels.get(&key.device).ok_or(Held::Elsewhere)?);
+            let tunnel = (key.device, basis.tunnels.get(&key.device).ok_or(Denied::Elsewhere)?);
             let into = |port| {
                 let inward = Direction::inward(port, tunnel, tuples, is_reply);
                 let back = || Direction::outward(port, tunnel, (tuples.1, tuples.0), !is_reply);
                 self.wanting(inward, back)
             };
             let ports = ends(&basis.ports).filter(|port| route::are_joined(port.1, tunnel.1));
-            return ports.map(into).find(passing).ok_or(Held::Unseen);
+            return ports.map(into).find(passing).ok_or(Denied::Unseen);
         };
         let port = (key.device, port);
         let through = |tunnel| {
@@ -155,7 +155,7 @@ impl Case<'_> {
             self.wanting(outward, back)
         };
         let tunnels = ends(&basis.tunnels).filter(|tunnel| route::are_joined(port.1, tunnel.1));
-        tunnels.map(through).find(passing).ok_or(Held::Unseen)
+        tunnels.map(through).find(passing).ok_or(Denied::Unseen)
     }
 
     /// TCP needs both directions, because segments are useless without acknowledgements. Datagrams
@@ -173,7 +173,8 @@ impl Case<'_> {
             let seen = self.maps.seen(&FlowKey { device, tuple, place, ..*self.key });
             seen == Some(self.basis.number)
         };
-        seen(way.output, way.leaves(), Place::Left) && seen(way.input, way.tuple, Place::Entered)
+        seen(way.output, way.leaves(), FlowStore::Left)
+            && seen(way.input, way.tuple, FlowStore::Entered)
     }
 }
 
@@ -183,13 +184,13 @@ fn ends(devices: &BTreeMap<u32, Port>) -> impl Iterator<Item = End<'_>> {
 }
 
 /// Returns the tuple of replies to packets with tuple `sent`, as they arrive.
-fn received(entry: Option<&Entry>, sent: &Tuple) -> Result<Tuple, Held> {
+fn received(entry: Option<&Entry>, sent: &Tuple) -> Result<Tuple, Denied> {
     match entry {
         None => Ok(sent.reversed()),
         Some(entry) if entry.original == *sent => Ok(entry.reply),
         Some(entry) if entry.reply == *sent => Ok(entry.original),
         // The entry now belongs to another connection.
-        Some(_) => Err(Held::Untracked),
+        Some(_) => Err(Denied::Untracked),
     }
 }
 
@@ -205,18 +206,18 @@ enum Goes {
     OneWay,
 }
 
-fn progress(entry: &Entry) -> Result<Goes, Held> {
+fn progress(entry: &Entry) -> Result<Goes, Denied> {
     const ANSWERED: u32 = IPS_SEEN_REPLY | IPS_ASSURED;
     if let Some(what) = entry.oddity {
-        return Err(Held::Odd(what));
+        return Err(Denied::Unsupported(what));
     }
     // The fast path would bypass the helper and the adjustment.
     if entry.status & (IPS_HELPER | IPS_SEQ_ADJUST) != 0 {
-        return Err(Held::Odd("helper"));
+        return Err(Denied::Unsupported("helper"));
     }
     // Not in the table yet, or being deleted.
     if entry.status & (IPS_CONFIRMED | IPS_DYING) != IPS_CONFIRMED {
-        return Err(Held::Young);
+        return Err(Denied::Young);
     }
     let is_tcp = entry.original.protocol == IPPROTO_TCP;
     match entry.status & ANSWERED {
@@ -224,7 +225,7 @@ fn progress(entry: &Entry) -> Result<Goes, Held> {
         IPS_SEEN_REPLY if !is_tcp => Ok(Goes::Answered),
         0 if !is_tcp => Ok(Goes::OneWay),
         // TCP must be assured and established.
-        _ => Err(Held::Young),
+        _ => Err(Denied::Young),
     }
 }
 
@@ -316,9 +317,9 @@ impl Direction {
     }
 }
 
-fn passed(answer: &Answer) -> Result<(), Held> {
+fn passed(answer: &Answer) -> Result<(), Denied> {
     match &answer.verdict {
         Verdict::Accept => Ok(()),
-        other => Err(Held::Rule(other.clone())),
+        other => Err(Denied::Rule(other.clone())),
     }
 }

@@ -21,7 +21,7 @@ use crate::lock::lock;
 use crate::model::Basis;
 use crate::programs::FlowMaps;
 use crate::status::FlowsStatus;
-pub(crate) use judge::{Held, judge};
+pub(crate) use judge::{Denied, judge};
 
 /// Interval at which copied windows are expected.
 const SOON: Duration = Duration::from_millis(2);
@@ -134,7 +134,7 @@ fn clean(maps: &mut FlowMaps, connections: &Connections) -> Result<()> {
 }
 
 /// Counts a denial. Distinct reasons are limited; further ones are counted as `others`.
-fn note(status: &mut FlowsStatus, held: &Held) {
+fn note(status: &mut FlowsStatus, held: &Denied) {
     if !held.is_by_rules() {
         return;
     }

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use netstate::overlay::{Change, Overlay};
-use netstate::watch::Told;
+use netstate::watch::Notified;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sys::netns::NetNs;
 
@@ -255,13 +255,13 @@ impl Reconciler {
         // Read every namespace: notifications left unread would be reported later.
         for state in std::iter::once(&self.home).chain(sandboxes) {
             match (state.watch.told(MOST), &mut all) {
-                (Told::These { entries, rules }, Ok(news)) => {
+                (Notified::These { entries, rules }, Ok(news)) => {
                     if news.add(state.number, entries, &rules).is_err() {
                         all = Err(Beyond);
                     }
                 }
-                (Told::Anything, _) => all = Err(Beyond),
-                (Told::Nothing, _) | (_, Err(Beyond)) => {}
+                (Notified::Anything, _) => all = Err(Beyond),
+                (Notified::Nothing, _) | (_, Err(Beyond)) => {}
             }
         }
         all

@@ -15,7 +15,7 @@ pub(crate) struct Basis {
     pub(crate) number: u64,
     pub(crate) ruleset: Arc<Ruleset>,
     /// The part of `ruleset` that verdicts depend on.
-    lasting: Arc<Ruleset>,
+    established_part: Arc<Ruleset>,
     /// Addresses of this host.
     pub(crate) own: BTreeSet<IpAddr>,
     /// Tenants' devices, by interface index.
@@ -44,10 +44,10 @@ impl Basis {
     /// `last` if they are unchanged.
     pub(crate) fn new(snapshot: &NetnsSnapshot, plan: &Plan, last: &Basis) -> Basis {
         let ruleset = snapshot.ruleset.clone();
-        // Unchanged rules have the same lasting part.
-        let lasting = match Arc::ptr_eq(&ruleset, &last.ruleset) {
-            true => last.lasting.clone(),
-            false => Arc::new(ruleset.lasting()),
+        // Unchanged rules have the same established_part part.
+        let established_part = match Arc::ptr_eq(&ruleset, &last.ruleset) {
+            true => last.established_part.clone(),
+            false => Arc::new(ruleset.established_part()),
         };
         let links = &snapshot.overlay.links;
         let name = |index: u32| links.get(&index).map(|link| link.name.clone()).unwrap_or_default();
@@ -68,7 +68,7 @@ impl Basis {
         Basis {
             number: 0,
             ruleset,
-            lasting,
+            established_part,
             own: snapshot.overlay.addresses.iter().copied().collect(),
             ports: ports.collect(),
             tunnels: tunnels.collect(),
@@ -97,7 +97,7 @@ impl Basis {
 
     /// Whether verdicts given in state `last` remain valid.
     fn continues(&self, last: &Basis) -> bool {
-        self.lasting == last.lasting
+        self.established_part == last.established_part
             && self.own == last.own
             // A flow that no rule had sent to conntrack may have an entry by now.
             && self.translates == last.translates

@@ -20,7 +20,7 @@ const OUTPUT: u32 = 3;
 
 /// How packets reach the device.
 #[derive(Debug, Clone, Copy)]
-enum Way {
+enum Route {
     Bridged,
     /// Sysctl `net.bridge.bridge-nf-call-iptables`.
     Checked,
@@ -30,23 +30,23 @@ enum Way {
 }
 
 /// Returns the refusal of the device, or of the path to its only remote VTEP.
-fn refused(way: Way, change: impl FnOnce(&mut NetnsSnapshot)) -> Option<Refusal> {
+fn refused(way: Route, change: impl FnOnce(&mut NetnsSnapshot)) -> Option<Refusal> {
     let mut snapshot = snapshot();
     snapshot.connections = true;
-    let device = if matches!(way, Way::Routed) { VXLANS[4] } else { VXLANS[0] };
+    let device = if matches!(way, Route::Routed) { VXLANS[4] } else { VXLANS[0] };
     snapshot.overlay.links.retain(|index, _| *index == device || !VXLANS.contains(index));
     match way {
-        Way::Routed => {
+        Route::Routed => {
             snapshot.overlay.vxlan_fdb.insert((device, mac(3)), vec![entry(remote(0))]);
         }
-        Way::Bridged | Way::Checked | Way::CheckedThere => {
+        Route::Bridged | Route::Checked | Route::CheckedThere => {
             let behind = BridgeEntry { port: device, own: false };
             snapshot.overlay.bridge_fdb.insert((BRIDGES[0], mac(3)), behind);
         }
     }
-    snapshot.bridge_netfilter = matches!(way, Way::Checked);
+    snapshot.bridge_netfilter = matches!(way, Route::Checked);
     let bridge = snapshot.overlay.links.get_mut(&BRIDGES[0]).unwrap().bridge.as_mut().unwrap();
-    bridge.calls_filters = matches!(way, Way::CheckedThere);
+    bridge.calls_filters = matches!(way, Route::CheckedThere);
     change(&mut snapshot);
     let plan = Plan::new(&snapshot, &BTreeMap::new(), |_| true);
     let [device] = &plan.devices[..] else { panic!("{:?}", plan.devices) };
@@ -64,7 +64,7 @@ fn chain(snapshot: &mut NetnsSnapshot, family: u8, hook: u32, drops: bool) {
 
 #[test]
 fn a_chain_is_a_reason_where_packets_of_tenants_come_to_it() {
-    use Way::{Bridged, Checked, CheckedThere, Routed};
+    use Route::{Bridged, Checked, CheckedThere, Routed};
     for (way, family, wanted) in [
         (Bridged, IPV4, false),
         (Bridged, IPV6, false),
@@ -99,19 +99,19 @@ fn chains_that_forwarded_packets_come_to_want_connections() {
         matches!(refusal, Some(Refusal::NoConnections {}))
     };
     for family in [IPV4, IPV6, INET] {
-        for way in [Way::Routed, Way::Checked, Way::CheckedThere] {
+        for way in [Route::Routed, Route::Checked, Route::CheckedThere] {
             assert!(without(way, Some(family)), "family {family}, {way:?}");
         }
-        assert!(!without(Way::Bridged, Some(family)), "family {family}");
+        assert!(!without(Route::Bridged, Some(family)), "family {family}");
     }
-    assert!(!without(Way::Routed, None));
-    assert!(!without(Way::Checked, None));
+    assert!(!without(Route::Routed, None));
+    assert!(!without(Route::Checked, None));
 }
 
 /// A program at the forward hook sees routed packets, and bridged packets with br_netfilter.
 #[test]
 fn a_program_at_forward_is_a_reason_where_packets_of_tenants_come_to_it() {
-    use Way::{Bridged, Checked, CheckedThere, Routed};
+    use Route::{Bridged, Checked, CheckedThere, Routed};
     for (way, wanted) in [(Bridged, false), (Checked, true), (CheckedThere, true), (Routed, true)] {
         let refusal = refused(way, |snapshot| {
             let program = Foreign::Netfilter { ipv6: false, hook: FORWARD };
@@ -124,10 +124,10 @@ fn a_program_at_forward_is_a_reason_where_packets_of_tenants_come_to_it() {
 /// The refusal names the policy of a chain with policy drop.
 #[test]
 fn a_policy_that_drops_is_named() {
-    let refusal = refused(Way::Bridged, |snapshot| chain(snapshot, IPV4, OUTPUT, true));
+    let refusal = refused(Route::Bridged, |snapshot| chain(snapshot, IPV4, OUTPUT, true));
     let Some(Refusal::Rule { effect, .. }) = &refusal else { panic!("{refusal:?}") };
     assert_eq!(*effect, RuleEffect::PolicyDrop);
-    assert!(refused(Way::Bridged, |snapshot| chain(snapshot, IPV6, OUTPUT, true)).is_none());
+    assert!(refused(Route::Bridged, |snapshot| chain(snapshot, IPV6, OUTPUT, true)).is_none());
 }
 
 /// Only plain entries are accelerated: the kernel sends other entries' frames to more places.

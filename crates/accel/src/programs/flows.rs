@@ -20,9 +20,9 @@ use super::windows::{Window, Windows};
 use crate::lock::lock;
 use crate::{Error, Result};
 
-/// Place where a flow is recorded.
+/// FlowStore where a flow is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum FlowStore {
     /// The map of verdicts.
     Verdict,
     /// The input device.
@@ -37,7 +37,7 @@ pub(crate) struct FlowKey {
     pub(crate) netns: u16,
     pub(crate) device: u32,
     pub(crate) tuple: Tuple,
-    pub(crate) place: Place,
+    pub(crate) place: FlowStore,
 }
 
 /// A direction admitted to the fast path.
@@ -171,7 +171,7 @@ impl FlowMaps {
     }
 
     fn postpone(&self, key: &FlowKey, after: impl FnOnce(&RawSeen) -> Duration) {
-        let key = abi::bytes(&raw_key(&FlowKey { place: Place::Entered, ..*key }));
+        let key = abi::bytes(&raw_key(&FlowKey { place: FlowStore::Entered, ..*key }));
         // The entry may have been evicted.
         let Ok(Some(found)) = self.seen.lookup(&key, MapFlags::ANY) else { return };
         let Ok(mut seen) = RawSeen::read_from_bytes(&found) else { return };
@@ -255,9 +255,9 @@ fn raw_key(key: &FlowKey) -> RawFlowKey {
         protocol: key.tuple.protocol,
         ipv6: key.tuple.source.0.is_ipv6().into(),
         place: match key.place {
-            Place::Verdict => FLOW_VERDICT as u16,
-            Place::Entered => FLOW_ENTERED as u16,
-            Place::Left => FLOW_LEFT as u16,
+            FlowStore::Verdict => FLOW_VERDICT as u16,
+            FlowStore::Entered => FLOW_ENTERED as u16,
+            FlowStore::Left => FLOW_LEFT as u16,
         },
     }
 }
@@ -274,5 +274,5 @@ fn key(raw: &RawFlowKey) -> Option<FlowKey> {
         protocol: raw.protocol,
     };
     let netns = u16::try_from(raw.netns).ok()?;
-    Some(FlowKey { netns, device: raw.device, tuple, place: Place::Entered })
+    Some(FlowKey { netns, device: raw.device, tuple, place: FlowStore::Entered })
 }

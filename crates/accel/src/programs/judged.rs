@@ -152,21 +152,21 @@ mod tests {
         let map =
             MapHandle::create(MapType::Array, Some("judged"), 4, 8, (BITS / 64) as u32, &options);
         let mut judged = Judged::with(map.unwrap());
-        let lasting = [flow(1), flow(2)];
+        let established_part = [flow(1), flow(2)];
         let asked = Cell::new(0);
         let live = || {
             asked.set(asked.get() + 1);
-            Ok(lasting.to_vec())
+            Ok(established_part.to_vec())
         };
-        for key in lasting.iter().cloned().chain((3..1_000_000).map(flow)) {
+        for key in established_part.iter().cloned().chain((3..1_000_000).map(flow)) {
             judged.set(&key, 1, live).unwrap();
         }
         assert_eq!(asked.get(), 1);
-        assert!(lasting.iter().all(|key| judged.has(key)));
+        assert!(established_part.iter().all(|key| judged.has(key)));
         assert!(judged.set <= BITS / 2 + 1, "{}", judged.set);
         // Void because the number changed.
         judged.set(&flow(3), 2, || panic!("not asked for")).unwrap();
-        assert!(!lasting.iter().any(|key| judged.has(key)));
+        assert!(!established_part.iter().any(|key| judged.has(key)));
         assert_eq!(judged.set, 1);
     }
 }

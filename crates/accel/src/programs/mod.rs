@@ -13,7 +13,7 @@ mod windows;
 
 pub(crate) use abi::STALE_MS;
 pub(crate) use counters::Counters;
-pub(crate) use flows::{Admitted, FlowKey, FlowMaps, Place};
+pub(crate) use flows::{Admitted, FlowKey, FlowMaps, FlowStore};
 pub(crate) use links::Listing;
 pub(crate) use look::{Class, Look, Looked, Seen};
 pub(crate) use maps::Maps;

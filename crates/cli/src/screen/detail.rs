@@ -1,6 +1,6 @@
 //! The detail page of a route, a hop or a drop.
 
-use observe::{DropSeen, HopSeen, Latency, Rates, Snapshot, WaySeen};
+use observe::{DropSeen, HopSeen, Latency, PathSeen, Rates, Snapshot};
 use ratatui::text::Line;
 
 use super::history::{KEPT, PlaceKey, Point, Subject};
@@ -21,7 +21,7 @@ pub fn lines(state: &State, chosen: &Chosen, columns: usize, look: Look) -> Vec<
     let mut page = Page { state, columns, look, lines: Vec::new() };
     let shown = state.shown.as_ref();
     match shown.and_then(|snapshot| Some((snapshot, chosen.find(snapshot)?))) {
-        Some((snapshot, Row::Way(way))) => page.way(snapshot, &snapshot.ways[way]),
+        Some((snapshot, Row::Path(way))) => page.way(snapshot, &snapshot.ways[way]),
         Some((snapshot, Row::Hop(way, hop))) => page.hop(snapshot, &snapshot.ways[way], hop),
         Some((snapshot, Row::Drop(drop))) => page.drops(snapshot, &snapshot.drops[drop]),
         // The selected route may be missing in a later interval; keep the page open.
@@ -59,7 +59,7 @@ impl Page<'_> {
         }
     }
 
-    fn way(&mut self, snapshot: &Snapshot, way: &WaySeen) {
+    fn way(&mut self, snapshot: &Snapshot, way: &PathSeen) {
         self.title(&flow(way));
         self.text(&format!("one of {} sampled packets on this route", way.packets));
         self.head("Sampled packets");
@@ -74,7 +74,7 @@ impl Page<'_> {
         self.times("Hops, µs", &times);
     }
 
-    fn hop(&mut self, snapshot: &Snapshot, way: &WaySeen, number: usize) {
+    fn hop(&mut self, snapshot: &Snapshot, way: &PathSeen, number: usize) {
         // The route may have fewer hops in this interval.
         let Some(hop) = way.hops.get(number) else { return };
         self.title(&name(hop));

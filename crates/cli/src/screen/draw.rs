@@ -250,7 +250,7 @@ fn about_lines(
         return wrap(problem, columns).into_iter().map(|l| Line::styled(l, look.bad())).collect();
     }
     let text = match state.rows.get(state.selected) {
-        Some(Row::Way(way)) => {
+        Some(Row::Path(way)) => {
             let way = &snapshot.ways[*way];
             format!("{}: {}", flow(way), way.ending)
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use observe::{DropSeen, HopSeen, Side, Snapshot, WaySeen};
+use observe::{DropSeen, HopSeen, PathSeen, Side, Snapshot};
 
 /// Number of intervals to keep.
 pub const KEPT: usize = 60;
@@ -26,14 +26,14 @@ impl PlaceKey {
 pub enum Subject {
     Place(PlaceKey),
     /// A route, identified by its places, because its packets differ in each interval.
-    Way(Vec<PlaceKey>),
+    Path(Vec<PlaceKey>),
     /// Drops: namespace, device, reason, function.
     Drop(String, Option<String>, String, Option<String>),
 }
 
 impl Subject {
-    pub fn way(way: &WaySeen) -> Subject {
-        Subject::Way(way.hops.iter().map(PlaceKey::of).collect())
+    pub fn way(way: &PathSeen) -> Subject {
+        Subject::Path(way.hops.iter().map(PlaceKey::of).collect())
     }
 
     pub fn drop(drop: &DropSeen) -> Subject {

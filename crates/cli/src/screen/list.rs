@@ -1,6 +1,6 @@
 //! Formats the rows of the list.
 
-use observe::{HopSeen, Snapshot, WaySeen};
+use observe::{HopSeen, PathSeen, Snapshot};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 
@@ -43,7 +43,7 @@ pub fn list_row(
     let is_selected = index == state.selected;
     let cursor = if is_selected { ">" } else { " " };
     let (text, style) = match state.rows.get(index) {
-        Some(Row::Way(way)) => {
+        Some(Row::Path(way)) => {
             let way = &snapshot.ways[*way];
             (way_row(state, snapshot, way, columns), look.title())
         }
@@ -57,7 +57,7 @@ pub fn list_row(
     Line::styled(format!("{cursor}{text}"), style)
 }
 
-fn way_row(state: &State, snapshot: &Snapshot, way: &WaySeen, columns: &Columns) -> String {
+fn way_row(state: &State, snapshot: &Snapshot, way: &PathSeen, columns: &Columns) -> String {
     let subject = Subject::way(way);
     let mark = if state.is_open(&subject) { '-' } else { '+' };
     let rate = way.packets as f64 / snapshot.seconds.max(f64::MIN_POSITIVE);
@@ -82,7 +82,7 @@ fn way_row(state: &State, snapshot: &Snapshot, way: &WaySeen, columns: &Columns)
 }
 
 /// Returns the flow of one packet of the route.
-pub fn flow(way: &WaySeen) -> String {
+pub fn flow(way: &PathSeen) -> String {
     way.example.as_ref().map_or("no IP".to_owned(), ToString::to_string)
 }
 

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use observe::{DropSeen, HopSeen, Side, Snapshot, WaySeen};
+use observe::{DropSeen, HopSeen, PathSeen, Side, Snapshot};
 
 use super::history::Subject;
 
@@ -38,7 +38,7 @@ impl Sort {
 /// A row, as indices into the interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Row {
-    Way(usize),
+    Path(usize),
     Hop(usize, usize),
     /// Drops.
     Drop(usize),
@@ -47,7 +47,7 @@ pub enum Row {
 /// Identifies a row across intervals.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Chosen {
-    Way(Subject),
+    Path(Subject),
     /// A hop of a route, by its number.
     Hop(Subject, usize),
     /// Drops.
@@ -58,7 +58,7 @@ impl Chosen {
     /// Returns the identity of a row, or `None` if the interval has no such row.
     pub fn of(snapshot: &Snapshot, row: Row) -> Option<Chosen> {
         Some(match row {
-            Row::Way(way) => Chosen::Way(Subject::way(snapshot.ways.get(way)?)),
+            Row::Path(way) => Chosen::Path(Subject::way(snapshot.ways.get(way)?)),
             Row::Hop(way, hop) => Chosen::Hop(Subject::way(snapshot.ways.get(way)?), hop),
             Row::Drop(drop) => Chosen::Drop(Subject::drop(snapshot.drops.get(drop)?)),
         })
@@ -68,7 +68,7 @@ impl Chosen {
         let find =
             |subject: &Subject| snapshot.ways.iter().position(|way| Subject::way(way) == *subject);
         match self {
-            Chosen::Way(way) => find(way).map(Row::Way),
+            Chosen::Path(way) => find(way).map(Row::Path),
             Chosen::Hop(way, hop) => find(way).map(|way| Row::Hop(way, *hop)),
             Chosen::Drop(drop) => {
                 let mut drops = snapshot.drops.iter();
@@ -88,7 +88,7 @@ pub fn rows(snapshot: &Snapshot, sort: Sort, filter: &str, open: &BTreeSet<Subje
     ways.sort_by_key(|way| Reverse(rank(&snapshot.ways[*way], snapshot.seconds, sort)));
     let mut rows = Vec::new();
     for way in ways {
-        rows.push(Row::Way(way));
+        rows.push(Row::Path(way));
         let seen = &snapshot.ways[way];
         if open.contains(&Subject::way(seen)) {
             rows.extend((0..seen.hops.len()).map(|hop| Row::Hop(way, hop)));
@@ -100,7 +100,7 @@ pub fn rows(snapshot: &Snapshot, sort: Sort, filter: &str, open: &BTreeSet<Subje
     rows
 }
 
-fn way_has(way: &WaySeen, has: &impl Fn(&str) -> bool) -> bool {
+fn way_has(way: &PathSeen, has: &impl Fn(&str) -> bool) -> bool {
     let hop_has = |hop: &HopSeen| has(&hop.namespace) || hop.device.as_deref().is_some_and(has);
     let flow = way.example.as_ref().map(ToString::to_string).unwrap_or_default();
     has(&flow) || has(&way.ending) || way.hops.iter().any(hop_has)
@@ -111,7 +111,7 @@ fn drop_has(drop: &DropSeen, has: &impl Fn(&str) -> bool) -> bool {
 }
 
 /// Returns the sort key. Routes with equal keys stay in the order of packets.
-fn rank(way: &WaySeen, seconds: f64, sort: Sort) -> u64 {
+fn rank(way: &PathSeen, seconds: f64, sort: Sort) -> u64 {
     match sort {
         Sort::Packets => way.packets,
         Sort::P99 => way.took.p99_ns,

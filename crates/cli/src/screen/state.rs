@@ -210,7 +210,7 @@ impl State {
     fn look_into(&mut self) {
         let (Page::List, Some(chosen)) = (&self.page, self.chosen.clone()) else { return };
         match chosen {
-            Chosen::Way(way) if !self.open.contains(&way) => {
+            Chosen::Path(way) if !self.open.contains(&way) => {
                 self.open.insert(way);
                 self.list();
             }
@@ -224,8 +224,8 @@ impl State {
             return self.turn_to(Page::List);
         }
         match self.chosen.clone() {
-            Some(Chosen::Hop(way, _)) => self.chosen = Some(Chosen::Way(way)),
-            Some(Chosen::Way(way)) => drop(self.open.remove(&way)),
+            Some(Chosen::Hop(way, _)) => self.chosen = Some(Chosen::Path(way)),
+            Some(Chosen::Path(way)) => drop(self.open.remove(&way)),
             _ => {}
         }
         self.list();

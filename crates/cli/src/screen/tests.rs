@@ -164,7 +164,7 @@ fn names_of_others_cannot_drive_the_terminal() {
     snapshot.not_seen.push(harm.into());
     let mut state = State::new(None);
     state.take(snapshot);
-    for wanted in [Row::Way(0), Row::Hop(0, 0), Row::Drop(0)] {
+    for wanted in [Row::Path(0), Row::Hop(0, 0), Row::Drop(0)] {
         select(&mut state, wanted);
         for key in [KeyCode::F(1), KeyCode::Enter, KeyCode::Char('?')] {
             press(&mut state, key);
@@ -266,12 +266,12 @@ fn another_host_has_a_line_and_a_page() {
 #[test]
 fn keys_move_open_and_close() {
     let mut state = live();
-    assert_eq!(state.rows[..2], [Row::Way(0), Row::Hop(0, 0)]);
+    assert_eq!(state.rows[..2], [Row::Path(0), Row::Hop(0, 0)]);
     press(&mut state, KeyCode::Left);
-    assert_eq!(state.rows[..2], [Row::Way(0), Row::Way(1)]);
+    assert_eq!(state.rows[..2], [Row::Path(0), Row::Path(1)]);
     press(&mut state, KeyCode::Down);
     press(&mut state, KeyCode::Right);
-    assert_eq!(state.rows[1..3], [Row::Way(1), Row::Hop(1, 0)]);
+    assert_eq!(state.rows[1..3], [Row::Path(1), Row::Hop(1, 0)]);
     assert_eq!(state.page, Page::List);
     press(&mut state, KeyCode::Right);
     assert!(matches!(state.page, Page::Detail(_)));
@@ -300,7 +300,7 @@ fn ways_are_sorted_by_packets_by_p99_and_by_drops() {
     state.jump(recorded().into_iter().take(3).collect());
     let mut first = |sort| {
         assert_eq!(state.sort, sort);
-        let Some(Row::Way(first)) = state.rows.first().copied() else { panic!() };
+        let Some(Row::Path(first)) = state.rows.first().copied() else { panic!() };
         let way = state.shown.as_ref().unwrap().ways[first].clone();
         say(&mut state, "s");
         way
@@ -325,7 +325,7 @@ fn a_filter_is_text_of_flows_namespaces_and_devices() {
     say(&mut state, "/VXLAN0x");
     press(&mut state, KeyCode::Backspace);
     press(&mut state, KeyCode::Enter);
-    assert!(!state.editing && state.rows.contains(&Row::Way(0)));
+    assert!(!state.editing && state.rows.contains(&Row::Path(0)));
     assert!(!state.rows.iter().any(|row| matches!(row, Row::Drop(_))));
 }
 
@@ -353,13 +353,13 @@ fn the_cursor_stays_with_its_way() {
     let mut snapshots = recorded().into_iter();
     let mut state = State::new(None);
     state.take(snapshots.next().unwrap());
-    select(&mut state, Row::Way(1));
+    select(&mut state, Row::Path(1));
     let mut turned = snapshots.next().unwrap();
     turned.ways.swap(0, 1);
     let (first, second) = (turned.ways[0].packets, turned.ways[1].packets);
     (turned.ways[0].packets, turned.ways[1].packets) = (first.max(second), first.min(second));
     state.take(turned);
-    assert_eq!(state.rows[state.selected], Row::Way(0));
+    assert_eq!(state.rows[state.selected], Row::Path(0));
     // The row is gone: the cursor stays in place, and the page says so.
     press(&mut state, KeyCode::Enter);
     press(&mut state, KeyCode::Enter);
@@ -381,9 +381,9 @@ fn the_cursor_stays_on_the_second_of_two_ways_of_the_same_names() {
     state.take(snapshot.clone());
     press(&mut state, KeyCode::Left);
     press(&mut state, KeyCode::Down);
-    assert_eq!(state.rows[state.selected], Row::Way(1));
+    assert_eq!(state.rows[state.selected], Row::Path(1));
     state.take(snapshot);
-    assert_eq!(state.rows[state.selected], Row::Way(1));
+    assert_eq!(state.rows[state.selected], Row::Path(1));
 }
 
 #[test]
@@ -402,7 +402,7 @@ fn numbers_beyond_all_measure_are_drawn() {
     let mut state = State::new(None);
     for _ in 0..3 {
         state.take(snapshot.clone());
-        for row in [Row::Way(0), Row::Hop(0, 3), Row::Drop(0)] {
+        for row in [Row::Path(0), Row::Hop(0, 3), Row::Drop(0)] {
             select(&mut state, row);
             screen(&mut state, 80, 24, PLAIN);
             press(&mut state, KeyCode::Enter);

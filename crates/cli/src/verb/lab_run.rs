@@ -164,12 +164,12 @@ impl CheckedRun {
         {
             return Err(usage("--steering", "rss needs pinned threads: not with --placement none"));
         }
-        let mut manner = measure_options::manner(&arguments.measuring)?;
+        let mut run_options = measure_options::run_options(&arguments.measuring)?;
         let mut asked = Asked::default();
         for part in asking {
-            asked.join(measure_options::asked(part, manner.impact)?);
+            asked.join(measure_options::asked(part, run_options.impact)?);
         }
-        manner.shorten_bursts(&asked);
+        run_options.shorten_bursts(&asked);
         let mut settings = Vec::new();
         for text in &arguments.vary {
             settings.extend(varied(text)?);
@@ -190,7 +190,7 @@ impl CheckedRun {
             settings,
             plan: None,
             faults: arguments.faults,
-            manner,
+            run_options,
             offloads,
             mtus,
             steering: steering.into(),

@@ -20,9 +20,9 @@ const LONGEST_NAME: usize = 32;
 /// Wrong usage; a server that is unreachable or refuses the token; results that cannot be
 /// written.
 pub fn run(arguments: &MeasureRun) -> anyhow::Result<Exit> {
-    let mut manner = measure_options::manner(&arguments.measuring)?;
-    let asked = measure_options::asked(&arguments.asking, manner.impact)?;
-    manner.shorten_bursts(&asked);
+    let mut run_options = measure_options::run_options(&arguments.measuring)?;
+    let asked = measure_options::asked(&arguments.asking, run_options.impact)?;
+    run_options.shorten_bursts(&asked);
     remote_paths::check_engines(&asked)?;
     let destination = arguments.output.out.as_deref().map(Destination::check).transpose()?;
     let token = token(arguments.token.as_deref())?;
@@ -52,7 +52,7 @@ pub fn run(arguments: &MeasureRun) -> anyhow::Result<Exit> {
     let (kept, keeping) = kept.unzip();
     let keeping = keeping.unwrap_or_default();
     let paths = names.zip(addresses).collect();
-    let request = RemoteRun { asked, manner, paths, token, keeping };
+    let request = RemoteRun { asked, run_options, paths, token, keeping };
     let stop = interrupt::flag()?;
     let Some(Finished { results, ended }) = request.run(&stop)? else {
         return Ok(Exit::Interrupted);

@@ -5,7 +5,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use doctor::{Scope, collect, diagnose};
-use observe::{Filter, Finished, PaceChange, Packet, PacketEnding, TraceOptions, TraceSession};
+use observe::{
+    Filter, Finished, Packet, PacketEnding, SampleRateChange, TraceOptions, TraceSession,
+};
 
 use crate::capture_file::CaptureFile;
 use crate::exit::{Exit, usage};
@@ -107,7 +109,7 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
 }
 
 /// Describes a change of the sample rate.
-fn rate(change: PaceChange) -> String {
+fn rate(change: SampleRateChange) -> String {
     let lost = match change.lost {
         0 => String::new(),
         lost => format!("{lost} events lost: "),

@@ -37,17 +37,17 @@ const CODE: &str = "try";
 /// Wrong usage; an unusable journal; a change without effect; a peer that is unreachable with and
 /// without the change. After an error the change is undone.
 pub fn run(arguments: &Try) -> anyhow::Result<Exit> {
-    let mut manner = measure_options::manner(&arguments.measuring)?;
-    let asked = measure_options::asked(&arguments.asking, manner.impact)?;
-    manner.shorten_bursts(&asked);
+    let mut run_options = measure_options::run_options(&arguments.measuring)?;
+    let asked = measure_options::asked(&arguments.asking, run_options.impact)?;
+    run_options.shorten_bursts(&asked);
     remote_paths::check_engines(&asked)?;
     // Each workload is tested twice, for its throughput or latency and for its CPU time. The
     // error probabilities of all tests add up.
-    let level = &mut manner.stopping.level;
+    let level = &mut run_options.stopping.level;
     *level = 1.0 - (1.0 - *level) / (2 * asked.asks.len()) as f64;
-    manner.stopping.proof = true;
+    run_options.stopping.proof = true;
     if arguments.measuring.blocks.is_none() {
-        manner.stopping.blocks = manner.stopping.blocks * MORE_BLOCKS.0 / MORE_BLOCKS.1;
+        run_options.stopping.blocks = run_options.stopping.blocks * MORE_BLOCKS.0 / MORE_BLOCKS.1;
     }
     let destination = arguments.out.as_deref().map(Destination::check).transpose()?;
     let token = token(arguments.token.as_deref())?;
@@ -66,7 +66,7 @@ pub fn run(arguments: &Try) -> anyhow::Result<Exit> {
     let _guard = Guard::start(directory)?;
     let trial = Trial::begin(directory, &code, changes)?;
     let change = change(arguments);
-    let mut session = Session { address, token, stop, trial, asked, manner, change };
+    let mut session = Session { address, token, stop, trial, asked, run_options, change };
     // Check that the change can be made and undone before measuring.
     session.trial.make()?;
     session.trial.take_back()?;

@@ -51,7 +51,7 @@ pub fn run(arguments: &Undo) -> anyhow::Result<Exit> {
     if arguments.forget {
         return forget(&journal, arguments.id.unwrap_or_default());
     }
-    let mut told = Told::default();
+    let mut told = UndoOutput::default();
     told.repair(&journal)?;
     if arguments.list {
         return list(&journal, told);
@@ -88,7 +88,7 @@ fn no_change(id: u64) -> anyhow::Error {
     usage("ID", format!("no change {id} (overlane undo --list)"))
 }
 
-fn list(journal: &Journal, mut told: Told) -> anyhow::Result<Exit> {
+fn list(journal: &Journal, mut told: UndoOutput) -> anyhow::Result<Exit> {
     let contents = journal.contents()?;
     if contents.entries.is_empty() && contents.left.is_empty() {
         told.say("nothing to undo");
@@ -118,7 +118,7 @@ fn unwatched(directory: &Path) -> anyhow::Result<Exit> {
     let mut attempt = 0;
     loop {
         attempt += 1;
-        let mut told = Told::default();
+        let mut told = UndoOutput::default();
         match Journal::open_patiently(directory).and_then(|journal| told.repair(&journal)) {
             Ok(()) => return told.end(),
             // Retrying cannot make the directory safe.
@@ -166,13 +166,13 @@ fn is_due_after(directory: &Path, wait: Duration) -> anyhow::Result<bool> {
 /// # Errors
 /// A journal that cannot be listed; standard output.
 pub fn repair(journal: &Journal) -> anyhow::Result<bool> {
-    let mut told = Told::default();
+    let mut told = UndoOutput::default();
     told.repair(journal)?;
     Ok(told.end()? == Exit::Done)
 }
 
 /// Progress of an undo, and its output.
-struct Told {
+struct UndoOutput {
     /// Nothing is left to undo; decides the exit code.
     whole: bool,
     /// Numbers of the entries that were attempted.
@@ -181,13 +181,13 @@ struct Told {
     unsaid: Option<anyhow::Error>,
 }
 
-impl Default for Told {
-    fn default() -> Told {
-        Told { whole: true, of: Vec::new(), unsaid: None }
+impl Default for UndoOutput {
+    fn default() -> UndoOutput {
+        UndoOutput { whole: true, of: Vec::new(), unsaid: None }
     }
 }
 
-impl Told {
+impl UndoOutput {
     fn say(&mut self, text: &str) {
         if let Err(error) = print(text) {
             self.unsaid.get_or_insert(error);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use daemon::background::READY;
 use daemon::confinement::{self, serving};
 use daemon::notify::notify;
-use daemon::watch_metrics::Told;
+use daemon::watch_metrics::WatchService;
 use nix::time::{ClockId, clock_gettime};
 use observe::peer::Peer;
 use observe::{Budget, Snapshot};
@@ -65,7 +65,7 @@ struct Measuring {
     watch: observe::Watch,
     interval: Duration,
     record: Option<Recorder>,
-    told: Option<Told>,
+    told: Option<WatchService>,
     serving: Option<Serving>,
     peer: Option<Peer>,
 }
@@ -102,7 +102,7 @@ impl Measuring {
             None => None,
         };
         // Fail on an occupied address before writing or attaching anything.
-        let told = arguments.metrics.as_ref().map(Told::at).transpose()?;
+        let told = arguments.metrics.as_ref().map(WatchService::at).transpose()?;
         let record = arguments.record.as_deref().map(Recorder::new).transpose()?;
         let mut watch = observe::Watch::start(filter, &namespaces, budget)?;
         if let Some(told) = &told {

@@ -25,16 +25,16 @@ const ENDING: Duration = Duration::from_secs(1);
 const NOBODY: u32 = 65_534;
 
 /// A directory for sockets of the test's own.
-struct Place {
+struct SocketDirectory {
     parent: tempfile::TempDir,
 }
 
-impl Place {
-    fn new() -> Place {
+impl SocketDirectory {
+    fn new() -> SocketDirectory {
         let parent = tempfile::tempdir().unwrap();
         // Strangers get as far as the directory itself.
         std::fs::set_permissions(parent.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-        Place { parent }
+        SocketDirectory { parent }
     }
 
     fn path(&self) -> PathBuf {
@@ -80,7 +80,7 @@ struct Accel {
 }
 
 impl Accel {
-    fn begin(place: &Place, netns: &Arc<NetNs>) -> Accel {
+    fn begin(place: &SocketDirectory, netns: &Arc<NetNs>) -> Accel {
         let mut command = Command::new(OVERLANE);
         command.args(["accel", "run", "--all", "--netns", &path(netns)]);
         command.env(VARIABLE, place.path()).stdin(Stdio::null());
@@ -88,7 +88,7 @@ impl Accel {
         Accel { child, netns: netns.clone() }
     }
 
-    fn start(place: &Place) -> Accel {
+    fn start(place: &SocketDirectory) -> Accel {
         let mut accel = Accel::begin(place, &Arc::new(NetNs::new().unwrap()));
         accel.expect_ready();
         accel
@@ -104,11 +104,11 @@ impl Accel {
         }
     }
 
-    fn status(&self, place: &Place) -> Output {
+    fn status(&self, place: &SocketDirectory) -> Output {
         place.run(&["accel", "status", "--json", "--netns", &path(&self.netns)])
     }
 
-    fn expect_answers(&self, place: &Place) {
+    fn expect_answers(&self, place: &SocketDirectory) {
         let begun = Instant::now();
         let output = self.status(place);
         assert!(output.status.success(), "{}", error(&output));
@@ -158,7 +158,7 @@ fn as_nobody(program: &str, socket: &Path) -> Output {
 #[test]
 fn other_users_cannot_connect() {
     require!(need::root(), need::tool("python3"));
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let accel = Accel::start(&place);
     let connect = "import socket, sys
 s = socket.socket(socket.AF_UNIX)
@@ -173,7 +173,7 @@ except PermissionError: print('refused')";
 #[test]
 fn a_stranger_with_an_endless_line_is_hung_up_on_unread() {
     require!(need::root(), need::tool("python3"));
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let mut accel = Accel::start(&place);
     let socket = place.socket();
     std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
@@ -201,7 +201,7 @@ print(over)";
 #[test]
 fn silent_slow_and_greedy_clients_hold_up_nobody() {
     require!(need::root());
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let mut accel = Accel::start(&place);
     let socket = place.socket();
     let mut clients: Vec<UnixStream> =
@@ -237,7 +237,7 @@ fn silent_slow_and_greedy_clients_hold_up_nobody() {
 #[test]
 fn a_full_queue_does_not_hang_who_asks() {
     require!(need::root());
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let accel = Accel::start(&place);
     accel.signal(nix::sys::signal::Signal::SIGSTOP);
     let address = nix::sys::socket::UnixAddr::new(&place.socket()).unwrap();
@@ -266,7 +266,7 @@ fn a_full_queue_does_not_hang_who_asks() {
 #[test]
 fn names_that_others_have_taken_keep_nobody_from_starting() {
     require!(need::root(), need::tool("ip"));
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let netns = Arc::new(NetNs::new().unwrap());
     let squat = |name: &[u8]| {
         match UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()) {
@@ -294,7 +294,7 @@ fn names_that_others_have_taken_keep_nobody_from_starting() {
 #[test]
 fn what_a_killed_process_has_left_is_replaced() {
     require!(need::root());
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let mut accel = Accel::start(&place);
     let netns = accel.netns.clone();
     for _ in 0..2 {
@@ -320,7 +320,7 @@ fn what_a_killed_process_has_left_is_replaced() {
 #[test]
 fn of_two_that_start_at_once_one_has_the_name() {
     require!(need::root());
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let netns = Arc::new(NetNs::new().unwrap());
     let mut both = [Accel::begin(&place, &netns), Accel::begin(&place, &netns)];
     let ended = eventually("one is refused", || {
@@ -338,8 +338,8 @@ fn of_two_that_start_at_once_one_has_the_name() {
 fn a_directory_that_somebody_else_has_made_is_a_clear_error() {
     require!(need::root());
     const RUN: &[&str] = &["accel", "run", "--all"];
-    let refused = |make: &dyn Fn(&Place), verbs: &[&[&str]], why: &str| {
-        let place = Place::new();
+    let refused = |make: &dyn Fn(&SocketDirectory), verbs: &[&[&str]], why: &str| {
+        let place = SocketDirectory::new();
         make(&place);
         for verb in verbs {
             let output = place.run(verb);
@@ -348,15 +348,15 @@ fn a_directory_that_somebody_else_has_made_is_a_clear_error() {
             assert!(said.contains(why) && said.contains("overlane"), "{verb:?}: {said}");
         }
     };
-    let plain = |place: &Place, mode: u32| {
+    let plain = |place: &SocketDirectory, mode: u32| {
         std::fs::create_dir(place.path()).unwrap();
         std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(mode)).unwrap();
     };
-    let elsewhere = |place: &Place| symlink("/tmp", place.path()).unwrap();
+    let elsewhere = |place: &SocketDirectory| symlink("/tmp", place.path()).unwrap();
     let all = [RUN, &["lab", "status"], &["vtep", "status"]];
     refused(&elsewhere, &all, "it is a symbolic link, expected a directory");
     refused(&|place| plain(place, 0o777), &all, "its mode is 0777, expected 0700");
-    let of_another = |place: &Place| {
+    let of_another = |place: &SocketDirectory| {
         plain(place, 0o700);
         chown(place.path(), Some(NOBODY), None).unwrap();
     };
@@ -368,7 +368,7 @@ fn a_directory_that_somebody_else_has_made_is_a_clear_error() {
 #[test]
 fn status_inside_a_namespace_finds_its_own() {
     require!(need::root());
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let [one, other] = [Accel::start(&place), Accel::start(&place)];
     for accel in [&one, &other] {
         let output = accel.netns.run(|| place.run(&["accel", "status", "--json"])).unwrap();

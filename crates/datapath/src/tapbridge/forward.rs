@@ -11,7 +11,7 @@ use packet::vnet_hdr::{Gso, GsoKind, VnetHdr, flags, gso_type};
 use sys::tap::Offload;
 
 use super::Side;
-use super::netmap::{Netmap, Outcome};
+use super::netmap::{Netmap, NetmapOutcome};
 use super::queue::Queue;
 use crate::counters::{DropReason, Tally};
 use crate::vnet_layout::{HEADER, LAYOUT};
@@ -58,7 +58,7 @@ pub(super) enum Pumped {
     Blocked,
 }
 
-/// Outcome of a frame.
+/// NetmapOutcome of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     /// Forwarded, answered or dropped, and counted.
@@ -166,9 +166,9 @@ impl Forwarder {
                 return Ok(Fate::Settled);
             };
             match netmap.translate(self.side, &header, frame) {
-                Ok(Outcome::Translated) => {}
+                Ok(NetmapOutcome::Translated) => {}
                 // The requested host is behind the bridge, which answers for it.
-                Ok(Outcome::ArpRequest) => return self.answer(bytes).map(|()| Fate::Settled),
+                Ok(NetmapOutcome::ArpRequest) => return self.answer(bytes).map(|()| Fate::Settled),
                 Err(_) => {
                     counters.discard(DropReason::Malformed, 1);
                     return Ok(Fate::Settled);

@@ -78,7 +78,7 @@ impl std::fmt::Display for Address {
 
 /// Result for a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Outcome {
+pub enum NetmapOutcome {
     /// Forward the frame as it is now.
     Translated,
     /// Answer it with [`Netmap::answer`]. It is unchanged.
@@ -150,7 +150,7 @@ impl Netmap {
         from: Side,
         header: &VnetHdr,
         frame: &mut [u8],
-    ) -> Result<Outcome, ParseError> {
+    ) -> Result<NetmapOutcome, ParseError> {
         let (ether_type, at) = network_offset(frame)?;
         match ether_type {
             EtherType::IPV4 => {
@@ -161,7 +161,7 @@ impl Netmap {
                 let bytes = frame.get_mut(at..).unwrap_or_default();
                 let arp = Arp::parse(bytes).map_err(|e| e.shifted(at))?.fields();
                 if self.is_answered(from, &arp) {
-                    return Ok(Outcome::ArpRequest);
+                    return Ok(NetmapOutcome::ArpRequest);
                 }
                 let translated = ArpPacket {
                     sender_ip: self.address(arp.sender_ip),
@@ -172,7 +172,7 @@ impl Netmap {
             }
             _ => {}
         }
-        Ok(Outcome::Translated)
+        Ok(NetmapOutcome::Translated)
     }
 
     /// Turns an ARP request into its answer by `owner`, in place; returns its length in bytes.

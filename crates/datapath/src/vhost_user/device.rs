@@ -15,7 +15,7 @@ use sys::tap::Offload;
 
 use super::features;
 use super::memory::Memory;
-use super::ring::{Place, Ring, RingError, Way};
+use super::ring::{Ring, RingDirection, RingError, RingLocation};
 
 /// Maximum number of log lines that wait to be read; the oldest are discarded.
 const NEWS_MAX: usize = 64;
@@ -252,7 +252,7 @@ impl Device {
         &self,
         number: usize,
         memory: Arc<Memory>,
-        place: Option<Place>,
+        place: Option<RingLocation>,
         base: u16,
         kick: PeerEvent,
     ) {
@@ -267,8 +267,8 @@ impl Device {
         let ring = ring.and_then(|mut ring| {
             // A sending guest may have offered buffers before, so ask for notifications.
             match way(number) {
-                Way::FromGuest => drop(ring.wants_to_be_told(map)?),
-                Way::ToGuest => ring.need_not_be_told(map)?,
+                RingDirection::FromGuest => drop(ring.wants_to_be_told(map)?),
+                RingDirection::ToGuest => ring.need_not_be_told(map)?,
             }
             Ok(ring)
         });
@@ -323,7 +323,7 @@ impl Device {
     }
 
     /// Moves a ring in use to new memory or to another place.
-    pub(super) fn replace(&self, number: usize, memory: &Arc<Memory>, place: Option<Place>) {
+    pub(super) fn replace(&self, number: usize, memory: &Arc<Memory>, place: Option<RingLocation>) {
         let mut slot = lock(&self.slots[number]);
         // The ring is not started.
         let Some((ring, used)) = &mut slot.ring else { return };
@@ -353,8 +353,8 @@ fn add(epoll: &Epoll, fd: BorrowedFd<'_>, source: u64) -> nix::Result<()> {
 }
 
 /// Returns the direction of a ring, by its number.
-pub(super) fn way(number: usize) -> Way {
-    if number % 2 == 1 { Way::FromGuest } else { Way::ToGuest }
+pub(super) fn way(number: usize) -> RingDirection {
+    if number % 2 == 1 { RingDirection::FromGuest } else { RingDirection::ToGuest }
 }
 
 impl Slot {

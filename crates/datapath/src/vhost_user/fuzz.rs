@@ -8,7 +8,7 @@ use std::cell::RefCell;
 
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
-use super::ring::{Place, Read, Ring, Way, Written};
+use super::ring::{Read, Ring, RingDirection, RingLocation, Written};
 
 /// Length of the ring's setup, which precedes the memory, bytes.
 pub const SETUP: usize = 16;
@@ -40,14 +40,15 @@ pub fn ring(data: &[u8]) {
 fn use_ring(data: &[u8], memory: &GuestMemoryMmap, buffer: &mut [u8]) {
     let Some((setup, bytes)) = data.split_first_chunk::<SETUP>() else { return };
     let word = |at: usize| u16::from_le_bytes([setup[at], setup[at + 1]]);
-    let place = Place {
+    let place = RingLocation {
         size: word(0),
         descriptors: u64::from(word(4)) * 16,
         available: u64::from(word(6)) * 16,
         used: u64::from(word(8)) * 16,
     };
     let flag = |bit: u8| setup[10] & 1 << bit != 0;
-    let (way, mergeable) = (if flag(0) { Way::FromGuest } else { Way::ToGuest }, flag(2));
+    let (way, mergeable) =
+        (if flag(0) { RingDirection::FromGuest } else { RingDirection::ToGuest }, flag(2));
     let mut guest = vec![0; MEMORY];
     let length = bytes.len().min(MEMORY);
     guest[..length].copy_from_slice(&bytes[..length]);
@@ -58,7 +59,7 @@ fn use_ring(data: &[u8], memory: &GuestMemoryMmap, buffer: &mut [u8]) {
     // A guest that offers nothing more is exhausted after its entries.
     for _ in 0..64 {
         let done = match way {
-            Way::FromGuest => {
+            RingDirection::FromGuest => {
                 buffer.fill(0xa5);
                 let read = ring.read(memory, &mut buffer[GUARD..GUARD + FRAME]);
                 // The guest's lengths must not exceed the buffer.
@@ -71,7 +72,7 @@ fn use_ring(data: &[u8], memory: &GuestMemoryMmap, buffer: &mut [u8]) {
                     Err(_) => return,
                 }
             }
-            Way::ToGuest => {
+            RingDirection::ToGuest => {
                 let (mut header, frame) = ([0; 12], [0x5a; 3000]);
                 match ring.write(memory, &mut header, &frame, mergeable) {
                     Ok(Written::Done) => true,
@@ -83,7 +84,7 @@ fn use_ring(data: &[u8], memory: &GuestMemoryMmap, buffer: &mut [u8]) {
         let moved = ring.base().wrapping_sub(base);
         // A read consumes one entry per frame; a write some, or none.
         assert_eq!(moved > 0, done);
-        assert!(way == Way::ToGuest || moved == 1);
+        assert!(way == RingDirection::ToGuest || moved == 1);
         base = ring.base();
         if !done {
             break;

@@ -30,7 +30,7 @@ const SUPPRESSED: u16 = 1;
 
 /// Location of a ring, in addresses of the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct RingLocation {
     /// Number of entries, a power of two.
     pub size: u16,
     pub descriptors: u64,
@@ -46,7 +46,7 @@ struct Segment {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum RingDirection {
     /// The guest sends: its buffers are read.
     FromGuest,
     /// The guest receives: its buffers are written.
@@ -75,8 +75,8 @@ pub enum Written {
 /// A ring in use. All fields are private copies; everything else is the guest's.
 #[derive(Debug)]
 pub struct Ring {
-    place: Place,
-    way: Way,
+    place: RingLocation,
+    way: RingDirection,
     /// Whether `VIRTIO_RING_F_EVENT_IDX` was negotiated.
     event_index: bool,
     next_available: u16,
@@ -96,8 +96,8 @@ impl Ring {
     /// If its parts are not aligned, or not in the guest's memory.
     pub fn new(
         memory: &GuestMemoryMmap,
-        place: Place,
-        way: Way,
+        place: RingLocation,
+        way: RingDirection,
         base: u16,
         event_index: bool,
     ) -> Result<Ring, RingError> {
@@ -122,7 +122,11 @@ impl Ring {
     ///
     /// # Errors
     /// As [`Ring::new`].
-    pub fn replace(&mut self, memory: &GuestMemoryMmap, place: Place) -> Result<(), RingError> {
+    pub fn replace(
+        &mut self,
+        memory: &GuestMemoryMmap,
+        place: RingLocation,
+    ) -> Result<(), RingError> {
         check(memory, &place)?;
         self.place = place;
         Ok(())
@@ -251,8 +255,8 @@ impl Ring {
     pub fn wants_to_be_told(&mut self, memory: &GuestMemoryMmap) -> Result<bool, RingError> {
         // All frames of a sending guest were read; a receiving guest had too few buffers.
         let seen = match self.way {
-            Way::FromGuest => self.next_available,
-            Way::ToGuest => self.seen,
+            RingDirection::FromGuest => self.next_available,
+            RingDirection::ToGuest => self.seen,
         };
         match self.event_index {
             true => self.store(memory, self.available_event(), seen)?,
@@ -384,14 +388,18 @@ impl Ring {
     }
 }
 
-impl Way {
+impl RingDirection {
     fn check(self, flags: u16) -> Result<(), RingError> {
         const READABLE: &str = "readable by the device";
         const WRITABLE: &str = "writable by the device";
         match (self, flags & flags::WRITE != 0) {
-            (Way::FromGuest, false) | (Way::ToGuest, true) => Ok(()),
-            (Way::FromGuest, true) => Err(RingError::Direction { got: WRITABLE, wanted: READABLE }),
-            (Way::ToGuest, false) => Err(RingError::Direction { got: READABLE, wanted: WRITABLE }),
+            (RingDirection::FromGuest, false) | (RingDirection::ToGuest, true) => Ok(()),
+            (RingDirection::FromGuest, true) => {
+                Err(RingError::Direction { got: WRITABLE, wanted: READABLE })
+            }
+            (RingDirection::ToGuest, false) => {
+                Err(RingError::Direction { got: READABLE, wanted: WRITABLE })
+            }
         }
     }
 }
@@ -421,7 +429,7 @@ impl Descriptor {
 }
 
 /// Checks the size, alignment and location of a ring.
-fn check(memory: &GuestMemoryMmap, place: &Place) -> Result<(), RingError> {
+fn check(memory: &GuestMemoryMmap, place: &RingLocation) -> Result<(), RingError> {
     let size = place.size;
     if !size.is_power_of_two() || size > super::SIZE_MAX {
         return Err(RingError::Size(size));

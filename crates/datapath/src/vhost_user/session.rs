@@ -10,7 +10,7 @@ use super::device::Device;
 use super::features;
 use super::memory::{Memory, MemoryError};
 use super::message::{Event, Header, MessageError, Request, State};
-use super::ring::Place;
+use super::ring::RingLocation;
 
 /// Why a client is disconnected.
 #[derive(Debug, thiserror::Error)]
@@ -214,10 +214,10 @@ impl Session {
 
     /// Returns the location of a ring in guest addresses; `None` while it is unknown, or outside
     /// memory.
-    fn place(&self, ring: usize, memory: &Memory) -> Option<Place> {
+    fn place(&self, ring: usize, memory: &Memory) -> Option<RingLocation> {
         let Setup { size, addresses, .. } = self.rings[ring];
         let [descriptors, available, used] = addresses?;
-        Some(Place {
+        Some(RingLocation {
             size,
             descriptors: memory.guest_address(descriptors)?,
             available: memory.guest_address(available)?,

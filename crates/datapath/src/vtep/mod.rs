@@ -60,7 +60,7 @@ use crate::{Error, Result};
 pub use config::{Config, Engine, HandOver, NetworkConfig};
 use engine::Worker;
 use guest_writer::GuestWriter;
-pub use handover::Way;
+pub use handover::HandOverMode;
 use network::{Network, Policy};
 use thread_network::{ThreadNetwork, Writer};
 pub use underlay::SENDERS;
@@ -105,7 +105,7 @@ impl Endpoint {
     }
 
     /// Returns how GSO packets will be passed to the kernel.
-    pub fn way(&self) -> Way {
+    pub fn way(&self) -> HandOverMode {
         self.underlay.way()
     }
 
@@ -329,7 +329,7 @@ pub struct Running {
 
 impl Running {
     /// Returns how GSO packets are currently passed to the kernel.
-    pub fn way(&self) -> Way {
+    pub fn way(&self) -> HandOverMode {
         self.underlay.way()
     }
 

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-use super::handover::Way;
+use super::handover::HandOverMode;
 use super::{Config, Report};
 use crate::counters::{Counters, DropReason, Learning, Resolution};
 use crate::vhost_user::GuestStatus;
@@ -165,7 +165,7 @@ impl DirectionStatus {
 
 impl Status {
     /// Builds the status. `confinement` describes the privileges of the process.
-    pub fn of(config: &Config, way: Way, report: &Report, confinement: String) -> Status {
+    pub fn of(config: &Config, way: HandOverMode, report: &Report, confinement: String) -> Status {
         let networks = report.networks.iter().map(|network| NetworkStatus {
             vni: network.vni.get(),
             tap: network.tap.clone(),
@@ -181,7 +181,7 @@ impl Status {
         Status {
             local: SocketAddr::new(config.local, config.port),
             hand_over: way.to_string(),
-            whole: matches!(way, Way::TunnelGso { .. }),
+            whole: matches!(way, HandOverMode::TunnelGso { .. }),
             confinement,
             networks: networks.collect(),
             of_no_network: DirectionStatus::of(&report.strangers),

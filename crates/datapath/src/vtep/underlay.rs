@@ -23,7 +23,7 @@ use sys::netns::NetNs;
 
 use super::config::{Config, HandOver};
 use super::groups::Groups;
-use super::handover::{SecondTap, Way};
+use super::handover::{HandOverMode, SecondTap};
 use crate::Error;
 
 /// Number of source ports, which limits over how many paths and queues flows are spread.
@@ -137,10 +137,10 @@ impl Underlay {
     }
 
     /// Returns how GSO packets are passed to the kernel.
-    pub(super) fn way(&self) -> Way {
+    pub(super) fn way(&self) -> HandOverMode {
         match &self.second_tap {
             Ok(tap) => tap.way(),
-            Err(reason) => Way::UdpSegment { reason: reason.clone() },
+            Err(reason) => HandOverMode::UdpSegment { reason: reason.clone() },
         }
     }
 

@@ -1,6 +1,6 @@
 //! OV025: softnet_stat counts drops.
 
-use super::{Check, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Cost, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV025",
@@ -13,7 +13,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     let Some(pair) = outcome.need("machine", &view.host().machine.softnet) else { return };
     let moved = pair.after.since(&pair.before);
     if moved.dropped == 0 {

@@ -1,7 +1,7 @@
 //! OV014: ports of one bridge have different MTUs.
 
 use super::overlay_extent::lowered;
-use super::{Check, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Cost, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV014",
@@ -14,7 +14,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for bridge in view.devices().filter(|spot| spot.kind() == "bridge") {
         // A port that is down forwards nothing.
         let ports: Vec<_> = view.ports(bridge).filter(|port| port.interface.up).collect();

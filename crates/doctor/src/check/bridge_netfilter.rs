@@ -1,6 +1,6 @@
 //! OV043: bridge-nf-call-iptables is on where there are no rules for it.
 
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 use settings::Change;
 
 pub(super) const CHECK: Check = Check {
@@ -16,7 +16,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     const KEY: &str = "net/bridge/bridge-nf-call-iptables";
     for (at, namespace) in view.host().namespaces.iter().enumerate() {
         let Some(chains) = outcome.need(&namespace.label, &namespace.chains) else { continue };

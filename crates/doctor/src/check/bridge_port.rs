@@ -1,6 +1,6 @@
 //! OV075: A bridge port does not pass frames as the path needs.
 
-use super::{Check, Confidence, Cost, Outcome, Severity, Spot, View};
+use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
 use netstate::MacAddr;
 use netstate::interface::{Port, PortState};
 use settings::command::{inside, quote};
@@ -17,7 +17,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for port in view.devices() {
         let (Some(bridge), Some(settings)) = (view.bridge(port), port.interface.port) else {
             continue;
@@ -34,7 +34,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
 }
 
 /// A command that sets a flag of a port, and its inverse.
-fn flag(port: Spot<'_>, name: &str, on: bool) -> (String, String) {
+fn flag(port: DeviceRef<'_>, name: &str, on: bool) -> (String, String) {
     let set = |on| {
         let word = if on { "on" } else { "off" };
         let command = format!("bridge link set dev {} {name} {word}", quote(port.name()));
@@ -43,7 +43,7 @@ fn flag(port: Spot<'_>, name: &str, on: bool) -> (String, String) {
     (set(on), set(!on))
 }
 
-fn state(outcome: &mut Outcome, port: Spot<'_>, bridge: Spot<'_>, settings: Port) {
+fn state(outcome: &mut CheckOutcome, port: DeviceRef<'_>, bridge: DeviceRef<'_>, settings: Port) {
     let by_protocol = bridge.interface.bridge.is_some_and(|bridge| bridge.stp);
     let severity = match settings.state {
         PortState::Forwarding => return,
@@ -88,9 +88,9 @@ fn state(outcome: &mut Outcome, port: Spot<'_>, bridge: Spot<'_>, settings: Port
 /// Hairpin towards another bridge.
 fn reflects(
     view: &View<'_>,
-    outcome: &mut Outcome,
-    port: Spot<'_>,
-    bridge: Spot<'_>,
+    outcome: &mut CheckOutcome,
+    port: DeviceRef<'_>,
+    bridge: DeviceRef<'_>,
     settings: Port,
 ) {
     if !settings.hairpin {
@@ -99,7 +99,7 @@ fn reflects(
     // A tenant ignores its own broadcasts; a bridge learns from them.
     let Some(peer) = view.peer(port) else { return };
     let Some(beside) = view.bridge(peer) else { return };
-    let learned = |on: Spot<'_>, of: Spot<'_>| -> Vec<MacAddr> {
+    let learned = |on: DeviceRef<'_>, of: DeviceRef<'_>| -> Vec<MacAddr> {
         let all = on.namespace.fdb.get().into_iter().flatten();
         let own = all.filter(|entry| {
             entry.link == on.interface.index
@@ -149,9 +149,9 @@ fn reflects(
 /// Two isolated ports that have to reach each other.
 fn isolated(
     view: &View<'_>,
-    outcome: &mut Outcome,
-    port: Spot<'_>,
-    bridge: Spot<'_>,
+    outcome: &mut CheckOutcome,
+    port: DeviceRef<'_>,
+    bridge: DeviceRef<'_>,
     settings: Port,
 ) {
     // Tenants may be isolated from each other on purpose; a tunnel or NIC is their way out.
@@ -180,16 +180,16 @@ fn isolated(
 }
 
 /// Whether a port leads to other hosts.
-fn is_uplink(port: Spot<'_>) -> bool {
+fn is_uplink(port: DeviceRef<'_>) -> bool {
     port.vxlan().is_some() || port.is_physical()
 }
 
 /// Broadcast, multicast or unknown addresses held back.
 fn held_back(
     view: &View<'_>,
-    outcome: &mut Outcome,
-    port: Spot<'_>,
-    bridge: Spot<'_>,
+    outcome: &mut CheckOutcome,
+    port: DeviceRef<'_>,
+    bridge: DeviceRef<'_>,
     settings: Port,
 ) {
     if view.ports(bridge).count() < 2 {

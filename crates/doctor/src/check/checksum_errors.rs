@@ -1,6 +1,6 @@
 //! OV009: checksum error counters increase.
 
-use super::{Check, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV009",
@@ -14,7 +14,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (namespace, moved) in outcome.moved(view) {
         let errors = [
             ("IpExt InCsumErrors", moved.ip_ext.in_csum_errors),

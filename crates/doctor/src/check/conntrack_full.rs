@@ -1,6 +1,6 @@
 //! OV028: Conntrack uses more than 85% of its maximum.
 
-use super::{Check, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Cost, Severity, View};
 use crate::host::Reading;
 use settings::Change;
 
@@ -14,7 +14,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     const NEARLY: f64 = 0.85;
     for namespace in &view.host().namespaces {
         // A namespace without connection tracking has no table that could be full.

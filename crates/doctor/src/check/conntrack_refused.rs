@@ -1,6 +1,6 @@
 //! OV029: Conntrack counts failed inserts, drops or early drops.
 
-use super::{Check, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Severity, View};
 use crate::host::Reading;
 
 pub(super) const CHECK: Check = Check {
@@ -13,7 +13,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for namespace in &view.host().namespaces {
         // Without connection tracking, a namespace drops nothing for it.
         let Reading::Read(pair) = &namespace.conntrack else { continue };

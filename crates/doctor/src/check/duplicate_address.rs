@@ -1,10 +1,10 @@
 //! OV038: two devices of one layer-2 segment have the same IP address.
 
-use super::{Check, Cost, Outcome, Severity, Spot, View, shared_between};
+use super::{Check, CheckOutcome, Cost, DeviceRef, Severity, View, shared_between};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::view::Place;
+use crate::view::DeviceKey;
 
 pub(super) const CHECK: Check = Check {
     code: "OV038",
@@ -16,11 +16,11 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
-    let mut owners: BTreeMap<(Place, IpAddr), Vec<Spot<'_>>> = BTreeMap::new();
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
+    let mut owners: BTreeMap<(DeviceKey, IpAddr), Vec<DeviceRef<'_>>> = BTreeMap::new();
     for (at, namespace) in view.host().namespaces.iter().enumerate() {
         for known in namespace.addresses.get().into_iter().flatten() {
-            let place = Place { namespace: at, index: known.link };
+            let place = DeviceKey { namespace: at, index: known.link };
             // Every namespace has the loopback addresses.
             let Some(spot) = view.spot(place).filter(|spot| !spot.interface.loopback) else {
                 continue;

@@ -1,11 +1,11 @@
 //! OV039: two devices of one layer-2 segment have the same MAC address.
 
-use super::{Check, Cost, Outcome, Severity, Spot, View, shared_between};
+use super::{Check, CheckOutcome, Cost, DeviceRef, Severity, View, shared_between};
 use std::collections::BTreeMap;
 
 use netstate::MacAddr;
 
-use crate::view::Place;
+use crate::view::DeviceKey;
 
 pub(super) const CHECK: Check = Check {
     code: "OV039",
@@ -17,8 +17,8 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
-    let mut owners: BTreeMap<(Place, MacAddr), Vec<Spot<'_>>> = BTreeMap::new();
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
+    let mut owners: BTreeMap<(DeviceKey, MacAddr), Vec<DeviceRef<'_>>> = BTreeMap::new();
     for spot in view.devices() {
         // A bridge takes over the address of a port, and ports do not send with their own address.
         let sends = spot.interface.up && spot.interface.master.is_none();

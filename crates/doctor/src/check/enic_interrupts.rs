@@ -1,6 +1,6 @@
 //! OV061: An enic has too few interrupts for its queues.
 
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV061",
@@ -13,7 +13,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for spot in view.devices() {
         let Some(device) = spot.device.filter(|device| device.driver.as_deref() == Some("enic"))
         else {

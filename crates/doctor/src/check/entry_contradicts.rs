@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::{Check, Confidence, Cost, Outcome, Severity, Spot, View};
+use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
 use netstate::MacAddr;
 use netstate::entry::Knowledge;
 use netstate::interface::Vxlan;
@@ -23,14 +23,14 @@ pub(super) const CHECK: Check = Check {
 };
 
 /// Devices with one VNI and port.
-type Ends<'a> = Vec<Spot<'a>>;
+type Ends<'a> = Vec<DeviceRef<'a>>;
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     let mut overlays: BTreeMap<(u32, u16), Ends<'_>> = BTreeMap::new();
     for (tunnel, vxlan) in view.tunnels().filter(|(_, vxlan)| !vxlan.external) {
         overlays.entry((vxlan.vni, vxlan.port)).or_default().push(tunnel);
     }
-    let mut by_mac: BTreeMap<MacAddr, Vec<Spot<'_>>> = BTreeMap::new();
+    let mut by_mac: BTreeMap<MacAddr, Vec<DeviceRef<'_>>> = BTreeMap::new();
     for spot in view.devices() {
         if let Some(mac) = spot.interface.mac {
             by_mac.entry(mac).or_default().push(spot);
@@ -51,7 +51,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
 
 /// Whether two devices have one underlay. Machines for tests have several overlays with the same VNI
 /// that never meet.
-fn joined<'a>(view: &View<'a>, tunnel: Spot<'a>, end: Spot<'a>) -> bool {
+fn joined<'a>(view: &View<'a>, tunnel: DeviceRef<'a>, end: DeviceRef<'a>) -> bool {
     let Some(at) = view.ways(end).and_then(|ways| view.namespace(ways.underlay)) else {
         return false;
     };
@@ -63,10 +63,10 @@ fn joined<'a>(view: &View<'a>, tunnel: Spot<'a>, end: Spot<'a>) -> bool {
 /// The other end on whose segment a device is, or that it is itself.
 fn end_of<'a>(
     view: &View<'a>,
-    tunnel: Spot<'a>,
-    ends: &[Spot<'a>],
-    spot: Spot<'a>,
-) -> Option<Spot<'a>> {
+    tunnel: DeviceRef<'a>,
+    ends: &[DeviceRef<'a>],
+    spot: DeviceRef<'a>,
+) -> Option<DeviceRef<'a>> {
     let mut ends = ends.iter().copied();
     ends.find(|end| {
         view.segment(*end) == view.segment(spot) && view.segment(*end) != view.segment(tunnel)
@@ -74,13 +74,18 @@ fn end_of<'a>(
 }
 
 /// Neighbour entries against devices with the address.
-fn neighbours<'a>(view: &View<'a>, outcome: &mut Outcome, tunnel: Spot<'a>, ends: &[Spot<'a>]) {
+fn neighbours<'a>(
+    view: &View<'a>,
+    outcome: &mut CheckOutcome,
+    tunnel: DeviceRef<'a>,
+    ends: &[DeviceRef<'a>],
+) {
     let known = tunnel.namespace.neighbours.get().into_iter().flatten().filter(|known| {
         known.link == tunnel.interface.index && known.knowledge == Knowledge::Permanent
     });
     for known in known {
         let Some(mac) = known.mac.filter(|mac| mac.is_unicast()) else { continue };
-        let there: Vec<Spot<'_>> = view
+        let there: Vec<DeviceRef<'_>> = view
             .with_address(known.address)
             .filter(|spot| end_of(view, tunnel, ends, *spot).is_some())
             .collect();
@@ -138,10 +143,10 @@ fn neighbours<'a>(view: &View<'a>, outcome: &mut Outcome, tunnel: Spot<'a>, ends
 /// Forwarding entries against the host where the address is.
 fn remotes<'a>(
     view: &View<'a>,
-    outcome: &mut Outcome,
-    tunnel: Spot<'a>,
-    ends: &[Spot<'a>],
-    by_mac: &BTreeMap<MacAddr, Vec<Spot<'a>>>,
+    outcome: &mut CheckOutcome,
+    tunnel: DeviceRef<'a>,
+    ends: &[DeviceRef<'a>],
+    by_mac: &BTreeMap<MacAddr, Vec<DeviceRef<'a>>>,
 ) {
     let fdb = tunnel.namespace.fdb.get().into_iter().flatten();
     for entry in fdb.filter(|entry| entry.fixed && entry.link == tunnel.interface.index) {
@@ -154,7 +159,7 @@ fn remotes<'a>(
             continue;
         }
         let owners = by_mac.get(&mac).into_iter().flatten();
-        let ends: Vec<(Spot<'_>, Spot<'_>)> =
+        let ends: Vec<(DeviceRef<'_>, DeviceRef<'_>)> =
             owners.filter_map(|spot| Some((*spot, end_of(view, tunnel, ends, *spot)?))).collect();
         let right = ends.iter().any(|(_, end)| vteps(view, *end).contains(&remote));
         let Some((spot, end)) = ends.first().filter(|_| !right) else { continue };
@@ -188,7 +193,7 @@ fn remotes<'a>(
 }
 
 /// Addresses at which a VXLAN device receives.
-fn vteps(view: &View<'_>, end: Spot<'_>) -> Vec<IpAddr> {
+fn vteps(view: &View<'_>, end: DeviceRef<'_>) -> Vec<IpAddr> {
     if let Some(local) = end.vxlan().and_then(|vxlan| vxlan.local) {
         return vec![local];
     }
@@ -200,7 +205,7 @@ fn vteps(view: &View<'_>, end: Spot<'_>) -> Vec<IpAddr> {
 }
 
 /// Forwarding entries against the device that the other host reported.
-fn from_afar(view: &View<'_>, outcome: &mut Outcome, tunnel: Spot<'_>, vxlan: &Vxlan) {
+fn from_afar(view: &View<'_>, outcome: &mut CheckOutcome, tunnel: DeviceRef<'_>, vxlan: &Vxlan) {
     for far in &view.host().far_ends {
         let there = far.tunnels.iter().find(|link| {
             link.vxlan
@@ -240,7 +245,7 @@ fn from_afar(view: &View<'_>, outcome: &mut Outcome, tunnel: Spot<'_>, vxlan: &V
 }
 
 /// The receiver's view: IP takes the packets for another host's.
-fn received(view: &View<'_>, outcome: &mut Outcome, tunnel: Spot<'_>) {
+fn received(view: &View<'_>, outcome: &mut CheckOutcome, tunnel: DeviceRef<'_>) {
     let Some(moved) = tunnel.moved().filter(|moved| moved.rx_otherhost > 0) else { return };
     // A bridge or a macvlan above it takes frames for other addresses.
     if view.bridge(tunnel).is_some() {

@@ -2,7 +2,7 @@
 
 use netstate::interface::{Interface, Vxlan};
 
-use super::{Check, Confidence, Cost, Outcome, Severity, Spot, View};
+use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
 use crate::finding::Finding;
 use crate::host::FarEnd;
 
@@ -17,7 +17,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for far in &view.host().far_ends {
         let mut concerned = false;
         // An external device gets remote and VNI with each packet, so there is nothing to compare.
@@ -35,7 +35,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     }
 }
 
-fn judge(tunnel: Spot<'_>, vxlan: &Vxlan, far: &FarEnd) -> Option<Finding> {
+fn judge(tunnel: DeviceRef<'_>, vxlan: &Vxlan, far: &FarEnd) -> Option<Finding> {
     // An external device accepts any VNI, and has none to compare.
     if far.vxlans().any(|(_, other)| other.external && other.port == vxlan.port) {
         return None;

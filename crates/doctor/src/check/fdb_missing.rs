@@ -1,6 +1,6 @@
 //! OV035: a VXLAN device has a neighbour's MAC address but no remote for it.
 
-use super::{Check, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Cost, Severity, View};
 use netstate::MacAddr;
 use netstate::entry::Knowledge;
 
@@ -15,7 +15,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (tunnel, vxlan) in view.tunnels() {
         // An external device gets the remote with each packet, and needs no entry.
         if vxlan.external {

@@ -1,6 +1,6 @@
 //! OV037: A VXLAN device's remote is an address of its own underlay namespace.
 
-use super::{Check, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Cost, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV037",
@@ -12,7 +12,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (tunnel, vxlan) in view.tunnels() {
         let Some(ways) = view.ways(tunnel) else { continue };
         // The underlay's namespace was not read.

@@ -1,6 +1,6 @@
 //! OV055: A NIC uses fewer queues than there are CPUs.
 
-use super::{Busy, Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Busy, Check, CheckOutcome, Confidence, Cost, Severity, View};
 
 use settings::command::{inside, quote};
 
@@ -15,7 +15,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     // Without the number of CPUs there is no target.
     let Some(facts) = view.host().machine.facts.get() else { return };
     let cpus = u32::try_from(facts.online_cpus).unwrap_or(u32::MAX);

@@ -1,9 +1,9 @@
 //! OV073: A packet filter drops tenants' packets.
 
 use super::packet_filter::{add, dropped};
-use super::{Check, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Severity, View};
 use crate::host::{Filtered, Namespace, Passage, PassageKind};
-use crate::view::Place;
+use crate::view::DeviceKey;
 
 pub(super) const CHECK: Check = Check {
     code: "OV073",
@@ -18,12 +18,12 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     let all = dropped(view, outcome);
     for (namespace, passage) in &all {
         let name = |index| {
             let at = view.namespace(namespace.inode)?;
-            Some(view.spot(Place { namespace: at, index })?.name().to_owned())
+            Some(view.spot(DeviceKey { namespace: at, index })?.name().to_owned())
         };
         let (Some(input), Some(output)) = (name(passage.input), name(passage.output)) else {
             continue;

@@ -1,7 +1,7 @@
 //! OV071: A packet filter drops a tunnel's outer packets.
 
 use super::packet_filter::{add, dropped};
-use super::{Check, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Severity, View};
 use crate::host::PassageKind;
 
 pub(super) const CHECK: Check = Check {
@@ -17,7 +17,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (namespace, passage) in dropped(view, outcome) {
         let (what, severity, share) = match passage.kind {
             PassageKind::TunnelOut => ("outgoing UDP", Severity::Error, 1.0),

@@ -1,6 +1,6 @@
 //! OV062: The flow limit drops packets.
 
-use super::{Check, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Cost, Severity, View};
 use settings::Change;
 
 pub(super) const CHECK: Check = Check {
@@ -14,7 +14,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     const KEY: &str = "net/core/flow_limit_cpu_bitmap";
     let machine = &view.host().machine;
     let Some(pair) = outcome.need("machine", &machine.softnet) else { return };

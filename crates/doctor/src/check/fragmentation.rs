@@ -1,6 +1,6 @@
 //! OV016: fragmentation counters increase.
 
-use super::{Check, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV016",
@@ -13,7 +13,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (namespace, moved) in outcome.moved(view) {
         let counts = [
             ("Ip FragOKs", moved.ip.frag_oks),

@@ -1,6 +1,6 @@
 //! OV007: gso_max_size or gso_max_segs of a device on a path is below its default.
 
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 use settings::{Attribute, Change};
 
 pub(super) const CHECK: Check = Check {
@@ -14,7 +14,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     /// GSO_LEGACY_MAX_SIZE and GSO_MAX_SEGS of include/linux/netdevice.h.
     const USUAL_SIZE: u32 = 65_536;
     const USUAL_SEGS: u32 = 65_535;

@@ -1,6 +1,6 @@
 //! OV058: Several receive queues interrupt one CPU.
 
-use super::{Check, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Cost, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV058",
@@ -12,7 +12,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     /// A queue with at least this many interrupts is in use.
     const IN_USE: u64 = 20;
     let cpus = view.host().machine.facts.get().map_or(1, |facts| facts.online_cpus);

@@ -1,6 +1,6 @@
 //! OV054: an offload has a reported defect with this driver, kernel or hypervisor.
 
-use super::{Check, Confidence, Cost, Outcome, Severity, Spot, View};
+use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
 use std::collections::BTreeSet;
 
 use netstate::machine::MachineFacts;
@@ -20,7 +20,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     // Defects are bound to kernel and hypervisor.
     let Some(facts) = view.host().machine.facts.get() else { return };
     let kernel = kernel_version(&facts.kernel_release);
@@ -49,7 +49,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     }
 }
 
-fn finding(spot: Spot<'_>, defect: &Defect, facts: &MachineFacts) -> Finding {
+fn finding(spot: DeviceRef<'_>, defect: &Defect, facts: &MachineFacts) -> Finding {
     let driver = spot.device.and_then(|device| device.driver.as_deref()).unwrap_or("none");
     CHECK
         .on(spot)

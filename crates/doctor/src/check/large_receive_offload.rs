@@ -1,6 +1,6 @@
 //! OV008: Large receive offload on a device that forwards.
 
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 use settings::Change;
 
 pub(super) const CHECK: Check = Check {
@@ -14,7 +14,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for spot in view.devices() {
         let forwards = |key: &str| spot.namespace.sysctls.get(key).is_some_and(|on| on != "0");
         let on_path = view.bridge(spot).is_some()

@@ -4,23 +4,27 @@ use netstate::interface::{Vxlan, vxlan_overhead};
 
 use super::View;
 use super::link_down::nic;
-use crate::view::{Place, Spot};
+use crate::view::{DeviceKey, DeviceRef};
 
 /// Returns the VXLAN device behind a device: the device itself, or a port of the bridge that it is.
-pub(super) fn tunnel<'a>(view: &View<'a>, spot: Spot<'a>) -> Option<Spot<'a>> {
+pub(super) fn tunnel<'a>(view: &View<'a>, spot: DeviceRef<'a>) -> Option<DeviceRef<'a>> {
     std::iter::once(spot).chain(view.ports(spot)).find(|spot| spot.vxlan().is_some())
 }
 
 /// Returns the devices that may carry a tunnel's packets.
-pub(super) fn underlays(view: &View<'_>, tunnel: Spot<'_>) -> Vec<Place> {
+pub(super) fn underlays(view: &View<'_>, tunnel: DeviceRef<'_>) -> Vec<DeviceKey> {
     let ways = view.underlays(tunnel).into_iter().map(|underlay| underlay.nic);
     ways.chain(view.link(tunnel)).chain(nic(view, tunnel)).map(|nic| nic.place).collect()
 }
 
 /// Returns the VXLAN devices of the same VNI and port at a tunnel's remotes, if the remotes are on
 /// this machine.
-pub(super) fn far_ends<'a>(view: &View<'a>, tunnel: Spot<'a>, vxlan: &Vxlan) -> Vec<Spot<'a>> {
-    let mut ends: Vec<Spot<'a>> = Vec::new();
+pub(super) fn far_ends<'a>(
+    view: &View<'a>,
+    tunnel: DeviceRef<'a>,
+    vxlan: &Vxlan,
+) -> Vec<DeviceRef<'a>> {
+    let mut ends: Vec<DeviceRef<'a>> = Vec::new();
     for underlay in view.underlays(tunnel) {
         for remote in view.neighbour_with(underlay.nic, underlay.remote) {
             ends.extend(view.tunnels().filter_map(|(spot, other)| {
@@ -39,7 +43,7 @@ pub(super) fn far_ends<'a>(view: &View<'a>, tunnel: Spot<'a>, vxlan: &Vxlan) -> 
 
 /// Returns the largest layer-3 packet in bytes that fits all of a tunnel's routes. `None` if no
 /// route is known.
-pub(super) fn room(view: &View<'_>, tunnel: Spot<'_>) -> Option<u32> {
+pub(super) fn room(view: &View<'_>, tunnel: DeviceRef<'_>) -> Option<u32> {
     let underlays = view.underlays(tunnel).into_iter();
     // Loopback has no wire whose MTU could limit packets.
     let wires = underlays.filter(|underlay| !underlay.nic.interface.loopback);

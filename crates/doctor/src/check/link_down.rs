@@ -1,7 +1,7 @@
 //! OV051: A bridge, port or underlay device of a path is down.
 
-use super::{Check, Confidence, Cost, Outcome, Severity, Spot, View};
-use crate::view::Place;
+use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
+use crate::view::DeviceKey;
 use settings::Change;
 
 pub(super) const CHECK: Check = Check {
@@ -14,7 +14,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     let mut nics = view.underlay_nics();
     // No route leads through a NIC that is down.
     nics.extend(view.tunnels().filter_map(|(tunnel, _)| nic(view, tunnel)));
@@ -49,10 +49,10 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
 }
 
 /// Returns the NIC that a VXLAN device is bound to, or that has its local address.
-pub(super) fn nic<'a>(view: &View<'a>, tunnel: Spot<'a>) -> Option<Spot<'a>> {
+pub(super) fn nic<'a>(view: &View<'a>, tunnel: DeviceRef<'a>) -> Option<DeviceRef<'a>> {
     let vxlan = tunnel.vxlan()?;
     let namespace = view.namespace(view.ways(tunnel)?.underlay)?;
-    let bound = vxlan.device.and_then(|index| view.spot(Place { namespace, index }));
+    let bound = vxlan.device.and_then(|index| view.spot(DeviceKey { namespace, index }));
     bound.or_else(|| {
         let mut own = view.with_address(vxlan.local?);
         own.find(|spot| spot.place.namespace == namespace)

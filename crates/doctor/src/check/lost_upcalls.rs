@@ -1,6 +1,6 @@
 //! OV065: A datapath of Open vSwitch counts lost upcalls.
 
-use super::{Check, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV065",
@@ -15,7 +15,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for namespace in &view.host().namespaces {
         let Some(pair) = outcome.need(&namespace.label, &namespace.datapaths) else { continue };
         for reason in &pair.after.unanswered {

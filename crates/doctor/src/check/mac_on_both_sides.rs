@@ -1,6 +1,6 @@
 //! OV081: A tunnel has learned the address of a local tenant.
 
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV081",
@@ -14,7 +14,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (tunnel, vxlan) in view.tunnels().filter(|(_, vxlan)| !vxlan.external) {
         let Some(bridge) = view.bridge(tunnel) else { continue };
         let fdb = tunnel.namespace.fdb.get().into_iter().flatten();

@@ -1,6 +1,6 @@
 //! OV074: Packets are compared with thousands of rules.
 
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV074",
@@ -17,7 +17,7 @@ pub(super) const CHECK: Check = Check {
 /// Rules from which a finding is reported.
 const MANY: u64 = 1000;
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for namespace in &view.host().namespaces {
         let Some(passages) = outcome.need(&namespace.label, &namespace.passages) else { continue };
         let long = passages.iter().filter_map(|passage| passage.longest.as_ref());

@@ -4,7 +4,7 @@ use netstate::snmp;
 
 use crate::finding::{Confidence, Cost, Finding, Severity, Skipped};
 use crate::host::{Namespace, Pair, Reading};
-use crate::view::{Spot, View};
+use crate::view::{DeviceRef, View};
 use settings::Change;
 
 mod backlog_drops;
@@ -104,7 +104,7 @@ pub struct Check {
     /// Explanation: meaning, cost, and when the state is correct.
     pub explanation: &'static str,
     /// Examines the host, and adds findings and objects that could not be examined.
-    pub run: fn(&View<'_>, &mut Outcome),
+    pub run: fn(&View<'_>, &mut CheckOutcome),
 }
 
 /// Every check, by code.
@@ -199,7 +199,7 @@ pub fn find(code: &str) -> Option<&'static Check> {
 
 /// Results of the checks that ran.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct CheckOutcome {
     /// Findings, in the order of the checks.
     pub findings: Vec<Finding>,
     /// Objects that could not be examined.
@@ -212,7 +212,7 @@ pub const MACHINE: &str = "machine";
 
 impl Check {
     /// A finding on a device.
-    fn on(&self, spot: Spot<'_>) -> Finding {
+    fn on(&self, spot: DeviceRef<'_>) -> Finding {
         self.in_namespace(spot.namespace, spot.name())
     }
 
@@ -269,7 +269,7 @@ impl Check {
     }
 }
 
-impl Outcome {
+impl CheckOutcome {
     /// Runs one check and appends its results.
     pub fn run(&mut self, check: &Check, view: &View<'_>) {
         self.code = check.code;
@@ -305,7 +305,7 @@ impl Outcome {
     }
 
     /// Returns `Some` if a feature exists and is off.
-    fn off(&mut self, spot: Spot<'_>, feature: &str) -> Option<Off> {
+    fn off(&mut self, spot: DeviceRef<'_>, feature: &str) -> Option<Off> {
         let object = format!("{} {}", spot.namespace.label, spot.name());
         let state = self.need_result(&object, spot.feature(feature))??;
         match state {
@@ -383,7 +383,9 @@ impl Finding {
 
 /// Returns the first of several devices that share a unique value, and one in another namespace.
 /// Two devices of one namespace may share it on purpose.
-fn shared_between<'s, 'v>(owners: &'s [Spot<'v>]) -> Option<(&'s Spot<'v>, &'s Spot<'v>)> {
+fn shared_between<'s, 'v>(
+    owners: &'s [DeviceRef<'v>],
+) -> Option<(&'s DeviceRef<'v>, &'s DeviceRef<'v>)> {
     let (first, others) = owners.split_first()?;
     let other = others.iter().find(|other| other.place.namespace != first.place.namespace)?;
     Some((first, other))

@@ -1,9 +1,9 @@
 //! OV019: A namespace forwards from a larger to a smaller MTU behind NAT.
 
 use super::leads_on::{tunnel, underlays};
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 use crate::host::{Chain, Namespace};
-use crate::view::Spot;
+use crate::view::DeviceRef;
 use settings::command::{inside, quote};
 
 pub(super) const CHECK: Check = Check {
@@ -19,7 +19,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (at, namespace) in view.host().namespaces.iter().enumerate() {
         if !forwards(namespace) {
             continue;
@@ -61,8 +61,8 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
 /// Whether the hosts behind a device have at most its MTU, and so announce an MSS that fits: it is
 /// a bridge whose ports all lead to end hosts (pods, containers). The other ends of an overlay's
 /// segment have the same MTU as this one.
-fn announces(view: &View<'_>, spot: Spot<'_>) -> bool {
-    let is_end = |port: Spot<'_>| {
+fn announces(view: &View<'_>, spot: DeviceRef<'_>) -> bool {
+    let is_end = |port: DeviceRef<'_>| {
         let most = spot.interface.mtu;
         match view.peer(port) {
             Some(end) => end.interface.mtu <= most && !forwards(end.namespace),
@@ -78,7 +78,7 @@ pub(super) const CLAMP_RISK: &str =
     "each connection request through the device passes one more rule";
 
 /// Returns the command that clamps the MSS of packets forwarded by a device, and its undo.
-pub(super) fn clamp(small: Spot<'_>) -> (String, String) {
+pub(super) fn clamp(small: DeviceRef<'_>) -> (String, String) {
     let (name, path) = (small.name(), small.namespace.path.as_deref());
     // nft has no way to write a quote inside a string, so such a name would end it. The number
     // means the same device until it is removed.
@@ -110,7 +110,7 @@ pub(super) fn translates(chains: &[Chain]) -> bool {
 
 /// Returns the devices of a namespace that are up and have an IPv4 address. Packets are routed
 /// between them.
-pub(super) fn routed<'a>(view: &View<'a>, at: usize) -> Vec<Spot<'a>> {
+pub(super) fn routed<'a>(view: &View<'a>, at: usize) -> Vec<DeviceRef<'a>> {
     let namespace = view.host().namespaces.get(at);
     let addresses = namespace.and_then(|namespace| namespace.addresses.get());
     // Every device that is up has an IPv6 address, so IPv6 proves nothing.
@@ -127,7 +127,7 @@ pub(super) fn routed<'a>(view: &View<'a>, at: usize) -> Vec<Spot<'a>> {
 /// One direction is enough. The MSS in a SYN limits the packets of the opposite sender, which are
 /// the ones that do not fit. Towards the small device, this host is the first hop and sends the
 /// ICMP itself.
-pub(super) fn unclamped(outcome: &mut Outcome, small: Spot<'_>) -> bool {
+pub(super) fn unclamped(outcome: &mut CheckOutcome, small: DeviceRef<'_>) -> bool {
     /// IPv4 and TCP header.
     const HEADERS: u32 = 40;
     let namespace = small.namespace;
@@ -149,6 +149,6 @@ pub(super) fn unclamped(outcome: &mut Outcome, small: Spot<'_>) -> bool {
 }
 
 /// Evidence that [`unclamped`] holds.
-pub(super) fn no_clamp(small: Spot<'_>) -> String {
+pub(super) fn no_clamp(small: DeviceRef<'_>) -> String {
     format!("no rule clamps the MSS on {}", small.name())
 }

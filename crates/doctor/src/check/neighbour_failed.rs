@@ -3,8 +3,8 @@
 use netstate::MacAddr;
 use netstate::entry::Knowledge;
 
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
-use crate::view::{Place, Spot};
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
+use crate::view::{DeviceKey, DeviceRef};
 
 pub(super) const CHECK: Check = Check {
     code: "OV041",
@@ -18,10 +18,10 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (at, namespace) in view.host().namespaces.iter().enumerate() {
         for known in namespace.neighbours.get().into_iter().flatten() {
-            let place = Place { namespace: at, index: known.link };
+            let place = DeviceKey { namespace: at, index: known.link };
             // The device was not read.
             let Some(spot) = view.spot(place) else { continue };
             if known.knowledge != Knowledge::Failed {
@@ -44,7 +44,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
 }
 
 /// Whether a device is a VXLAN device that has no remote to send an ARP request to.
-fn can_ask_nobody(spot: Spot<'_>) -> bool {
+fn can_ask_nobody(spot: DeviceRef<'_>) -> bool {
     let Some(vxlan) = spot.vxlan().filter(|vxlan| !vxlan.external) else { return false };
     // Unread forwarding entries prove nothing: keep the milder finding.
     let Some(fdb) = spot.namespace.fdb.get() else { return false };

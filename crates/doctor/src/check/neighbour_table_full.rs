@@ -1,6 +1,6 @@
 //! OV040: The neighbour table is at its limit, or was.
 
-use super::{Check, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Cost, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV040",
@@ -13,7 +13,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     const KEY: &str = "net/ipv4/neigh/default/gc_thresh3";
     let machine = &view.host().machine;
     let Some(pair) = outcome.need("machine", &machine.arp) else { return };

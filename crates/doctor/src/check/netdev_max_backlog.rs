@@ -1,6 +1,6 @@
 //! OV027: netdev_max_backlog below 1000.
 
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 use settings::Change;
 
 pub(super) const CHECK: Check = Check {
@@ -13,7 +13,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     /// net/core/hotdata.c, `max_backlog`.
     const DEFAULT: u32 = 1000;
     const KEY: &str = "net/core/netdev_max_backlog";

@@ -1,6 +1,6 @@
 //! OV004: Received packets are not merged before they go up the stack.
 
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 use settings::Change;
 
 pub(super) const CHECK: Check = Check {
@@ -13,7 +13,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for nic in view.carrying_nics() {
         let Some(off) = outcome.off(nic, "rx-gro") else { continue };
         let finding = CHECK

@@ -1,6 +1,6 @@
 //! OV010: TSO or GSO off on the NIC under a tunnel or bridge.
 
-use super::{Check, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Cost, Severity, View};
 use settings::Change;
 
 pub(super) const CHECK: Check = Check {
@@ -14,7 +14,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for nic in view.carrying_nics() {
         // The kernel enables the later features only if the first is on.
         for feature in ["tx-scatter-gather", "tx-tcp-segmentation", GENERIC] {

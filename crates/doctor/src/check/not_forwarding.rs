@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::nat_mtu::{routed, translates};
-use super::{Check, Confidence, Cost, Outcome, Severity, Spot, View};
+use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
 use crate::finding::Finding;
 use crate::host::Namespace;
 use netstate::route_table::RouteKind;
@@ -26,7 +26,7 @@ pub(super) const CHECK: Check = Check {
 const KEY: &str = "net/ipv4/ip_forward";
 const KEY_IPV6: &str = "net/ipv6/conf/all/forwarding";
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (at, namespace) in view.host().namespaces.iter().enumerate() {
         for ipv6 in [false, true] {
             let key = if ipv6 { KEY_IPV6 } else { KEY };
@@ -52,11 +52,11 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
 /// Pods and their way to other hosts.
 struct WayOut<'a> {
     text: String,
-    tunnel: Option<Spot<'a>>,
+    tunnel: Option<DeviceRef<'a>>,
 }
 
 /// Returns bridges with an address, and with ports that are no tunnels.
-fn bridges<'a>(view: &View<'a>, at: usize, ipv6: bool) -> Vec<Spot<'a>> {
+fn bridges<'a>(view: &View<'a>, at: usize, ipv6: bool) -> Vec<DeviceRef<'a>> {
     view.devices_of(at)
         .filter(|spot| spot.kind() == "bridge" && spot.interface.up)
         .filter(|spot| view.ports(*spot).any(|port| port.vxlan().is_none()))
@@ -66,7 +66,12 @@ fn bridges<'a>(view: &View<'a>, at: usize, ipv6: bool) -> Vec<Spot<'a>> {
 
 /// A tunnel with routes, or address translation. A bridge that only joins its ports needs no
 /// forwarding.
-fn way_out<'a>(view: &View<'a>, at: usize, bridge: Spot<'a>, ipv6: bool) -> Option<WayOut<'a>> {
+fn way_out<'a>(
+    view: &View<'a>,
+    at: usize,
+    bridge: DeviceRef<'a>,
+    ipv6: bool,
+) -> Option<WayOut<'a>> {
     let mut tunnels = view
         .devices_of(at)
         .filter(|spot| spot.vxlan().is_some() && spot.interface.up)
@@ -84,7 +89,13 @@ fn way_out<'a>(view: &View<'a>, at: usize, bridge: Spot<'a>, ipv6: bool) -> Opti
 }
 
 /// Devices of the way whose own setting is 0.
-fn of_devices<'a>(view: &View<'a>, outcome: &mut Outcome, at: usize, ipv6: bool, way: &WayOut<'a>) {
+fn of_devices<'a>(
+    view: &View<'a>,
+    outcome: &mut CheckOutcome,
+    at: usize,
+    ipv6: bool,
+    way: &WayOut<'a>,
+) {
     let family = if ipv6 { "ipv6" } else { "ipv4" };
     for spot in bridges(view, at, ipv6).into_iter().chain(way.tunnel) {
         let key = format!("net/{family}/conf/{}/forwarding", spot.name());
@@ -95,7 +106,7 @@ fn of_devices<'a>(view: &View<'a>, outcome: &mut Outcome, at: usize, ipv6: bool,
 }
 
 /// Networks that may be separate on purpose: the counters decide.
-fn unproven(view: &View<'_>, outcome: &mut Outcome, at: usize) {
+fn unproven(view: &View<'_>, outcome: &mut CheckOutcome, at: usize) {
     let Some(namespace) = view.host().namespaces.get(at) else { return };
     let routed = routed(view, at);
     let Some(pods) = view.devices_of(at).find(|spot| is_pods(view, *spot, &routed)) else {
@@ -124,7 +135,7 @@ fn is_off(namespace: &Namespace, key: &str) -> bool {
 }
 
 /// Adds the counter of packets that were not forwarded, and whether it increased.
-fn counted(outcome: &mut Outcome, namespace: &Namespace, finding: Finding) -> (Finding, bool) {
+fn counted(outcome: &mut CheckOutcome, namespace: &Namespace, finding: Finding) -> (Finding, bool) {
     let refused = outcome
         .moving(namespace, &namespace.snmp)
         .map_or(0, |pair| pair.after.since(&pair.before).ip.in_addr_errors);
@@ -151,7 +162,7 @@ fn off(namespace: &Namespace, key: &str, needs: &str) -> Finding {
 /// Whether a device leads to pods: a bridge with an address and ports, or a veth without an address
 /// whose other end is in another namespace, as Calico sets it up. A NIC of a test host can look like
 /// such a veth if it has IPv6 addresses only.
-fn is_pods(view: &View<'_>, spot: Spot<'_>, routed: &[Spot<'_>]) -> bool {
+fn is_pods(view: &View<'_>, spot: DeviceRef<'_>, routed: &[DeviceRef<'_>]) -> bool {
     if routed.iter().any(|one| one.place == spot.place) {
         return spot.kind() == "bridge" && view.ports(spot).next().is_some();
     }
@@ -163,12 +174,12 @@ fn is_pods(view: &View<'_>, spot: Spot<'_>, routed: &[Spot<'_>]) -> bool {
     is_free && peer.is_some_and(|peer| peer.place.namespace != spot.place.namespace)
 }
 
-fn is_tunnel(spot: Spot<'_>) -> bool {
+fn is_tunnel(spot: DeviceRef<'_>) -> bool {
     ["vxlan", "geneve", "ipip", "gre", "wireguard"].contains(&spot.kind())
 }
 
 /// Whether a device has a global address of a family.
-fn has_address(spot: Spot<'_>, ipv6: bool) -> bool {
+fn has_address(spot: DeviceRef<'_>, ipv6: bool) -> bool {
     let addresses = spot.namespace.addresses.get().into_iter().flatten();
     addresses.filter(|known| known.link == spot.interface.index).any(|known| match known.address {
         IpAddr::V4(_) => !ipv6,
@@ -177,7 +188,7 @@ fn has_address(spot: Spot<'_>, ipv6: bool) -> bool {
 }
 
 /// Whether packets of a family are routed to other hosts by a device.
-fn has_route(spot: Spot<'_>, ipv6: bool) -> bool {
+fn has_route(spot: DeviceRef<'_>, ipv6: bool) -> bool {
     let routes = spot.namespace.routes.get().into_iter().flatten();
     let mut own = routes.filter(|route| {
         route.link == Some(spot.interface.index) && route.kind == RouteKind::Unicast

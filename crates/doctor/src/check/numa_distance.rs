@@ -1,6 +1,6 @@
 //! OV059: Interrupts are taken on another NUMA node.
 
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 
 use netstate::cpu::parse_list;
 
@@ -14,7 +14,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     let nodes = &view.host().machine.nodes;
     for spot in view.devices().filter(|_| nodes.len() > 1) {
         // The firmware names no node for the device.

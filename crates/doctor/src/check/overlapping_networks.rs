@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::{Check, Confidence, Cost, Outcome, Severity, Spot, View};
+use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
 use netstate::entry::Address;
 
 pub(super) const CHECK: Check = Check {
@@ -18,19 +18,19 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (at, namespace) in view.host().namespaces.iter().enumerate() {
         let addresses = namespace.addresses.get().map_or(&[][..], Vec::as_slice);
         // Without a route of its own, an address attracts no packets (noprefixroute, a table of its
         // own).
         let routes = namespace.routes.get().map_or(&[][..], Vec::as_slice);
-        let is_routed = |spot: Spot<'_>, address: Ipv4Addr| {
+        let is_routed = |spot: DeviceRef<'_>, address: Ipv4Addr| {
             let index = Some(spot.interface.index);
             routes.iter().any(|route| {
                 route.link == index && route.via.is_none() && route.covers(address.into())
             })
         };
-        let networks: Vec<(Spot<'_>, Ipv4Addr, u8)> = view
+        let networks: Vec<(DeviceRef<'_>, Ipv4Addr, u8)> = view
             .devices_of(at)
             .filter(|spot| spot.interface.up && spot.interface.master.is_none())
             .flat_map(|spot| {
@@ -81,7 +81,7 @@ fn v4(known: &Address) -> Option<Ipv4Addr> {
 }
 
 /// Whether two devices are on one segment, or one is above the other.
-fn is_one_link<'a>(view: &View<'a>, one: Spot<'a>, other: Spot<'a>) -> bool {
+fn is_one_link<'a>(view: &View<'a>, one: DeviceRef<'a>, other: DeviceRef<'a>) -> bool {
     let below = |spot| view.link(spot).map(|below| view.segment(below));
     let (a, b) = (view.segment(one), view.segment(other));
     a == b || below(one) == Some(b) || below(other) == Some(a)

@@ -9,7 +9,7 @@ use settings::Change;
 use super::View;
 use super::leads_on::{far_ends, room};
 use super::nat_mtu::{forwards, routed};
-use crate::view::{Place, Spot};
+use crate::view::{DeviceKey, DeviceRef};
 
 /// Most devices of an extent. Beyond it, a fix covers only the device and its peer: a saved host
 /// may have a hundred thousand devices on one bridge, each with a finding.
@@ -17,8 +17,8 @@ const MOST: usize = 128;
 
 /// Returns the devices of a device's segment. For a tunnel among them, adds the devices at its
 /// other ends, and, if packets are routed to it, the bridges that they come from.
-pub(super) fn extent<'a>(view: &View<'a>, of: Spot<'a>) -> Vec<Spot<'a>> {
-    let mut found: BTreeMap<Place, Spot<'a>> = BTreeMap::new();
+pub(super) fn extent<'a>(view: &View<'a>, of: DeviceRef<'a>) -> Vec<DeviceRef<'a>> {
+    let mut found: BTreeMap<DeviceKey, DeviceRef<'a>> = BTreeMap::new();
     let mut left = vec![of];
     while let Some(spot) = left.pop() {
         if found.insert(spot.place, spot).is_some() {
@@ -44,7 +44,7 @@ pub(super) fn extent<'a>(view: &View<'a>, of: Spot<'a>) -> Vec<Spot<'a>> {
 
 /// Returns the bridges of a tunnel's namespace from which packets are routed into it. They were set
 /// up with the tunnel's MTU; other bridges, such as Docker's, have the underlay's.
-fn behind<'a>(view: &View<'a>, tunnel: Spot<'a>) -> impl Iterator<Item = Spot<'a>> {
+fn behind<'a>(view: &View<'a>, tunnel: DeviceRef<'a>) -> impl Iterator<Item = DeviceRef<'a>> {
     let routed = routed(view, tunnel.place.namespace);
     let is_routed = routed.iter().any(|spot| spot.place == tunnel.place);
     let mtu = tunnel.interface.mtu;
@@ -54,16 +54,16 @@ fn behind<'a>(view: &View<'a>, tunnel: Spot<'a>) -> impl Iterator<Item = Spot<'a
 }
 
 /// Returns the changes after which no device of the extent is above an MTU.
-pub(super) fn lowered(view: &View<'_>, of: Spot<'_>, to: u32) -> Vec<Change> {
+pub(super) fn lowered(view: &View<'_>, of: DeviceRef<'_>, to: u32) -> Vec<Change> {
     changes(extent(view, of).into_iter().filter(|spot| spot.interface.mtu > to), to)
 }
 
 /// Returns the changes that raise a tunnel and its extent to an MTU, limited by the routes of all
 /// its ends. Empty if the extent has a NIC, because the other end of its link is unknown.
-pub(super) fn raised(view: &View<'_>, tunnel: Spot<'_>, to: u32) -> Vec<Change> {
+pub(super) fn raised(view: &View<'_>, tunnel: DeviceRef<'_>, to: u32) -> Vec<Change> {
     let extent = extent(view, tunnel);
     // Raising the MTU of one end of a wire alone would lose packets.
-    if extent.iter().any(Spot::is_physical) {
+    if extent.iter().any(DeviceRef::is_physical) {
         return Vec::new();
     }
     let rooms = extent.iter().filter(|spot| spot.vxlan().is_some());
@@ -73,7 +73,7 @@ pub(super) fn raised(view: &View<'_>, tunnel: Spot<'_>, to: u32) -> Vec<Change> 
 
 /// Changes bridges first: a bridge whose MTU was never set follows its ports, and would then no
 /// longer have the value that was read.
-fn changes<'a>(of: impl Iterator<Item = Spot<'a>>, to: u32) -> Vec<Change> {
+fn changes<'a>(of: impl Iterator<Item = DeviceRef<'a>>, to: u32) -> Vec<Change> {
     let (mut bridges, others): (Vec<_>, Vec<_>) = of.partition(|spot| spot.kind() == "bridge");
     bridges.extend(others);
     bridges.into_iter().map(|spot| Change::mtu(spot, to)).collect()

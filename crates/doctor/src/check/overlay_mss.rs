@@ -2,7 +2,7 @@
 
 use super::leads_on::{tunnel, underlays};
 use super::nat_mtu::{CLAMP_RISK, clamp, forwards, no_clamp, routed, translates, unclamped};
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV064",
@@ -16,7 +16,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (at, namespace) in view.host().namespaces.iter().enumerate() {
         if !forwards(namespace) {
             continue;

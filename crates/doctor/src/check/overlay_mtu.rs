@@ -1,7 +1,7 @@
 //! OV013: Overlay MTU plus overhead is over the underlay MTU.
 
 use super::overlay_extent::{extent, lowered};
-use super::{Check, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Cost, Severity, View};
 use netstate::interface::vxlan_overhead;
 use settings::Change;
 use settings::apply::mtu_is_above;
@@ -17,7 +17,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (tunnel, vxlan) in view.tunnels() {
         // An external device gets the remote with each packet, so the underlay is unknown.
         if vxlan.external {

@@ -2,7 +2,7 @@
 
 use super::leads_on::far_ends;
 use super::overlay_extent::lowered;
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV018",
@@ -14,7 +14,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (tunnel, vxlan) in view.tunnels() {
         for other in far_ends(view, tunnel, vxlan) {
             let (mtu, theirs) = (tunnel.interface.mtu, other.interface.mtu);

@@ -1,6 +1,6 @@
 //! OV047: Open vSwitch's datapath is in user space.
 
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 use settings::command;
 
 pub(super) const CHECK: Check = Check {
@@ -13,7 +13,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     let in_kernel = view.host().machine.kernel_openvswitch;
     for namespace in &view.host().namespaces {
         let held: Vec<&str> = namespace

@@ -1,13 +1,13 @@
 //! Findings about verdicts of packet filters, for OV071 and OV073.
 
-use super::{Check, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Cost, Severity, View};
 use crate::host::{Filtered, Namespace, Passage};
 use settings::command::{inside, quote};
 
 /// Returns the packets that a namespace's filter drops.
 pub(super) fn dropped<'a>(
     view: &View<'a>,
-    outcome: &mut Outcome,
+    outcome: &mut CheckOutcome,
 ) -> Vec<(&'a Namespace, &'a Passage)> {
     let mut all = Vec::new();
     for namespace in &view.host().namespaces {
@@ -21,7 +21,7 @@ pub(super) fn dropped<'a>(
 /// Adds a finding. `accept` is a rule that lets the packets pass.
 pub(super) fn add(
     check: &Check,
-    outcome: &mut Outcome,
+    outcome: &mut CheckOutcome,
     namespace: &Namespace,
     passage: &Passage,
     packets: &str,

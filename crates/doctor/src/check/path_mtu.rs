@@ -2,7 +2,7 @@
 
 use netstate::interface::vxlan_overhead;
 
-use super::{Check, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Cost, Severity, View};
 use settings::command::inside;
 
 pub(super) const CHECK: Check = Check {
@@ -18,7 +18,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (tunnel, vxlan) in view.tunnels() {
         // An external device gets the remote with each packet, so the underlay is unknown.
         if vxlan.external {

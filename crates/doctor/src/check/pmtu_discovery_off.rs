@@ -1,6 +1,6 @@
 //! OV020: ip_no_pmtu_disc is not 0.
 
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 use settings::Change;
 
 pub(super) const CHECK: Check = Check {
@@ -13,7 +13,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     const KEY: &str = "net/ipv4/ip_no_pmtu_disc";
     for namespace in &view.host().namespaces {
         let Some(value) = namespace.sysctls.get(KEY).filter(|value| *value != "0") else {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{Check, Cost, Outcome, Severity, Spot, View};
+use super::{Check, CheckOutcome, Cost, DeviceRef, Severity, View};
 use netstate::entry::Knowledge;
 use netstate::route_table::{RouteEntry, RouteKind};
 use settings::command::{inside, quote};
@@ -20,9 +20,9 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (at, namespace) in view.host().namespaces.iter().enumerate() {
-        let tunnels: Vec<Spot<'_>> = view
+        let tunnels: Vec<DeviceRef<'_>> = view
             .devices_of(at)
             .filter(|spot| spot.vxlan().is_some_and(|vxlan| !vxlan.external))
             .filter(|spot| spot.interface.up && spot.interface.master.is_none())
@@ -38,12 +38,12 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
     }
 }
 
-fn is_through(route: &RouteEntry, tunnel: Spot<'_>) -> bool {
+fn is_through(route: &RouteEntry, tunnel: DeviceRef<'_>) -> bool {
     route.kind == RouteKind::Unicast && route.link == Some(tunnel.interface.index)
 }
 
 /// Neighbours on the tunnel that no route uses.
-fn missing(outcome: &mut Outcome, tunnel: Spot<'_>, routes: &[RouteEntry]) {
+fn missing(outcome: &mut CheckOutcome, tunnel: DeviceRef<'_>, routes: &[RouteEntry]) {
     let known = tunnel.namespace.neighbours.get().into_iter().flatten();
     let fixed = known.filter(|known| {
         known.link == tunnel.interface.index
@@ -99,7 +99,7 @@ fn missing(outcome: &mut Outcome, tunnel: Spot<'_>, routes: &[RouteEntry]) {
 }
 
 /// Routes that drop packets inside a network behind the tunnel.
-fn dropped(outcome: &mut Outcome, tunnel: Spot<'_>, routes: &[RouteEntry]) {
+fn dropped(outcome: &mut CheckOutcome, tunnel: DeviceRef<'_>, routes: &[RouteEntry]) {
     let drops = routes.iter().filter(|route| route.kind != RouteKind::Unicast);
     for drop in drops {
         let inside_of = |route: &&RouteEntry| {

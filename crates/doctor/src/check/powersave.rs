@@ -1,6 +1,6 @@
 //! OV060: CPUs run at their lowest frequency.
 
-use super::{Check, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Cost, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV060",
@@ -13,7 +13,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     const CHOOSE_THEMSELVES: [&str; 3] = ["intel_pstate", "amd-pstate-epp", "amd_pstate_epp"];
     // The kernel does not control the frequency.
     let Some(scaling) = &view.host().machine.scaling else { return };

@@ -1,8 +1,8 @@
 //! OV048: drops of a queueing discipline increase.
 
 use super::shaper_burst::is_too_small;
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
-use crate::view::Place;
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
+use crate::view::DeviceKey;
 
 pub(super) const CHECK: Check = Check {
     code: "OV048",
@@ -14,7 +14,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (at, namespace) in view.host().namespaces.iter().enumerate() {
         let Some(pair) = outcome.moving(namespace, &namespace.qdiscs) else { continue };
         for after in &pair.after {
@@ -26,7 +26,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             let Some(before) = before else { continue };
             // The kernel's counter has 32 bits, and wraps (`struct gnet_stats_queue`).
             let dropped = after.drops.wrapping_sub(before.drops);
-            let place = Place { namespace: at, index: after.link };
+            let place = DeviceKey { namespace: at, index: after.link };
             let Some(spot) = view.spot(place).filter(|_| dropped > 0) else { continue };
             // OV077 reports it with its cause.
             if after.shaper.is_some_and(|shaper| is_too_small(shaper, spot.interface.mtu)) {

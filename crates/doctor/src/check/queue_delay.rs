@@ -1,7 +1,7 @@
 //! OV079: A queueing discipline holds packets for a long time.
 
-use super::{Check, Confidence, Cost, Outcome, Severity, Spot, View};
-use crate::view::Place;
+use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
+use crate::view::DeviceKey;
 use netstate::qdisc::Qdisc;
 use settings::command::{inside, quote};
 
@@ -24,7 +24,7 @@ const SENSIBLE: u64 = 40;
 /// The least sensible limit: two GSO packets.
 const LEAST: u64 = 131_072;
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     let interval = view.host().interval_s;
     for (at, namespace) in view.host().namespaces.iter().enumerate() {
         let Some(pair) = outcome.moving(namespace, &namespace.qdiscs) else { continue };
@@ -36,7 +36,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
             };
             // A discipline set between the readings has no first reading.
             let Some(before) = pair.before.iter().find(same) else { continue };
-            let place = Place { namespace: at, index: after.link };
+            let place = DeviceKey { namespace: at, index: after.link };
             let Some(spot) = view.spot(place) else { continue };
             // A discipline and its children count the same packets.
             if reported.contains(&after.link) {
@@ -56,14 +56,14 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
 }
 
 /// Bytes per second that leave the discipline.
-fn rate(spot: Spot<'_>, qdisc: &Qdisc, interval: f64) -> f64 {
+fn rate(spot: DeviceRef<'_>, qdisc: &Qdisc, interval: f64) -> f64 {
     let sent = spot.moved().map_or(0, |moved| moved.tx_bytes) as f64 / interval.max(0.001);
     let limit = qdisc.shaper.map_or(0.0, |shaper| shaper.rate as f64);
     sent.max(limit)
 }
 
 fn described(
-    spot: Spot<'_>,
+    spot: DeviceRef<'_>,
     before: &Qdisc,
     after: &Qdisc,
     delay: Option<f64>,

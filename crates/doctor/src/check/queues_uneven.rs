@@ -1,6 +1,6 @@
 //! OV057: one of several receive queues takes nearly all packets.
 
-use super::{Busy, Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Busy, Check, CheckOutcome, Confidence, Cost, Severity, View};
 use crate::view::QueueInterrupt;
 
 pub(super) const CHECK: Check = Check {
@@ -15,7 +15,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     // Uneven queues cost nothing while no CPU is saturated.
     let Some(busy) = outcome.busy_with_softirqs(view) else { return };
     for spot in view.devices().filter(|spot| spot.is_physical()) {

@@ -1,6 +1,6 @@
 //! OV021: reassembly failures increase.
 
-use super::{Check, Outcome, Severity, View, reassembly_memory};
+use super::{Check, CheckOutcome, Severity, View, reassembly_memory};
 
 pub(super) const CHECK: Check = Check {
     code: "OV021",
@@ -13,7 +13,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (namespace, moved) in outcome.moved(view) {
         if reassembly_memory::is_nearly_full(namespace) {
             // The memory is the cause, and OV066 reports it with the count.

@@ -1,6 +1,6 @@
 //! OV066: Reassembly memory is nearly full.
 
-use super::{Check, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Cost, Severity, View};
 use crate::host::{Namespace, Reading};
 use settings::Change;
 
@@ -29,7 +29,7 @@ pub(super) fn is_nearly_full(namespace: &Namespace) -> bool {
     families.filter(|memory| memory.limit > 0).any(|memory| memory.share() >= NEARLY)
 }
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for namespace in &view.host().namespaces {
         // Hosts saved by older versions lack it. Otherwise the namespace itself could not be read.
         let Reading::Read(memory) = &namespace.reassembly else { continue };

@@ -1,6 +1,6 @@
 //! OV022: Packets are missed while the receive ring is below its maximum.
 
-use super::{Check, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Cost, Severity, View};
 use settings::Change;
 
 pub(super) const CHECK: Check = Check {
@@ -13,7 +13,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for spot in view.devices() {
         let Some(rings) = spot.device.and_then(|device| device.rings) else { continue };
         let Some(moved) = spot.moved() else { continue };

@@ -1,6 +1,6 @@
 //! OV042: IPReversePathFilter increases.
 
-use super::{Check, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Cost, Severity, View};
 use settings::Change;
 
 pub(super) const CHECK: Check = Check {
@@ -14,7 +14,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     const ALL: &str = "net/ipv4/conf/all/rp_filter";
     for namespace in &view.host().namespaces {
         let Some(pair) = outcome.moving(namespace, &namespace.snmp) else { continue };

@@ -1,6 +1,6 @@
 //! OV072: A host that forwards ignores router advertisements, and has no route to a VTEP.
 
-use super::{Check, Confidence, Cost, Outcome, Severity, Spot, View};
+use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
 use crate::host::{Namespace, Tunnel};
 use settings::Change;
 
@@ -15,7 +15,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (tunnel, _) in view.tunnels() {
         let Some((ways, deaf)) = deaf(view, tunnel) else { continue };
         let lost: Vec<String> = ways
@@ -56,7 +56,10 @@ fn setting(device: &str) -> String {
 
 /// Returns the routes of a tunnel that lacks an IPv6 route, and a NIC of its underlay that ignores
 /// router advertisements.
-pub(super) fn deaf<'a>(view: &View<'a>, tunnel: Spot<'a>) -> Option<(&'a Tunnel, Spot<'a>)> {
+pub(super) fn deaf<'a>(
+    view: &View<'a>,
+    tunnel: DeviceRef<'a>,
+) -> Option<(&'a Tunnel, DeviceRef<'a>)> {
     let ways = view.ways(tunnel)?;
     ways.ways.iter().find(|(remote, way)| remote.is_ipv6() && way.get().is_none())?;
     let at = view.namespace(ways.underlay)?;

@@ -1,6 +1,6 @@
 //! OV023: A CPU is busy with softirqs while receive packet steering is off.
 
-use super::{Busy, Check, Confidence, Cost, Outcome, Severity, Spot, View};
+use super::{Busy, Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
 use settings::Change;
 
 pub(super) const CHECK: Check = Check {
@@ -14,7 +14,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     // Steering costs CPU time, so suggest it only if a CPU is saturated.
     let Some(Busy { cpu, cpus }) = outcome.busy_with_softirqs(view) else { return };
     // Choose the device that receives most without steering. If several see the same packets,
@@ -25,10 +25,11 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         let single = rps.len() == 1 && none(&rps[0]);
         single.then(|| Some((spot.moved()?.rx_packets, spot)))?
     });
-    let unsteered: Vec<(u64, Spot<'_>)> = unsteered.filter(|(packets, _)| *packets > 0).collect();
+    let unsteered: Vec<(u64, DeviceRef<'_>)> =
+        unsteered.filter(|(packets, _)| *packets > 0).collect();
     let most = unsteered.iter().map(|(packets, _)| *packets).max().unwrap_or(0);
     let nics = view.underlay_nics();
-    let is_nic = |spot: Spot<'_>| nics.iter().any(|nic| nic.place == spot.place);
+    let is_nic = |spot: DeviceRef<'_>| nics.iter().any(|nic| nic.place == spot.place);
     let about_as_many = unsteered.into_iter().filter(|(packets, _)| *packets >= most - most / 10);
     let first = about_as_many.max_by_key(|(packets, spot)| (is_nic(*spot), *packets));
     let Some((_, spot)) = first else { return };

@@ -1,7 +1,7 @@
 //! OV077: A rate limit's burst is too small for its rate.
 
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
-use crate::view::Place;
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
+use crate::view::DeviceKey;
 use netstate::qdisc::{Qdisc, Shaper};
 use settings::command::{inside, quote};
 
@@ -29,11 +29,11 @@ pub(super) fn is_too_small(shaper: Shaper, mtu: u32) -> bool {
     shaper.burst < (shaper.rate / BURSTS).max(u64::from(mtu) + 14)
 }
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (at, namespace) in view.host().namespaces.iter().enumerate() {
         let Some(pair) = outcome.moving(namespace, &namespace.qdiscs) else { continue };
         for after in &pair.after {
-            let Some(spot) = view.spot(Place { namespace: at, index: after.link }) else {
+            let Some(spot) = view.spot(DeviceKey { namespace: at, index: after.link }) else {
                 continue;
             };
             let Some(shaper) = after.shaper else { continue };

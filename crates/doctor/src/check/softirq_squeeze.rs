@@ -1,6 +1,6 @@
 //! OV026: softnet_stat counts time squeezes.
 
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV026",
@@ -13,7 +13,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     /// Lower rates are normal on a busy machine.
     const OFTEN_PER_S: f64 = 10.0;
     let Some(pair) = outcome.need("machine", &view.host().machine.softnet) else { return };

@@ -1,6 +1,6 @@
 //! OV024: Steal time is over 5%.
 
-use super::{Check, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Cost, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV024",
@@ -12,7 +12,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     /// Below this it is noise on any shared machine.
     const LIMIT: f64 = 0.05;
     /// Fewest ticks of all CPUs between the two readings: one or two of 40 are at most 5%. One CPU

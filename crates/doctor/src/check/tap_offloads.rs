@@ -1,7 +1,7 @@
 //! OV076: A TAP with a virtio header, whose program asked for no offload.
 
 use super::tap_vnet_header::{holder, taps};
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV076",
@@ -19,7 +19,7 @@ pub(super) const CHECK: Check = Check {
 /// `IFF_VNET_HDR` of linux/if_tun.h.
 const IFF_VNET_HDR: u32 = 0x4000;
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for tap in taps(view) {
         let flags = tap.device.and_then(|device| device.tun_flags).unwrap_or(0);
         // Without a program there is nobody to ask for them; without header OV044 reports it.

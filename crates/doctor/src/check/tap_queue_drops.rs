@@ -1,7 +1,7 @@
 //! OV046: A TAP device counts transmit drops.
 
 use super::tap_vnet_header::taps;
-use super::{Check, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Cost, Severity, View};
 use settings::{Attribute, Change};
 
 pub(super) const CHECK: Check = Check {
@@ -14,7 +14,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for tap in taps(view) {
         // Without a second reading, current drops are unknown.
         let Some(moved) = tap.moved() else { continue };

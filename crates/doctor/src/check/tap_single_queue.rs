@@ -2,7 +2,7 @@
 
 use super::tap_vnet_header::{holder, taps};
 use super::tap_without_vhost::is_qemu;
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV045",
@@ -15,7 +15,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     /// `IFF_MULTI_QUEUE` of linux/if_tun.h.
     const IFF_MULTI_QUEUE: u32 = 0x0100;
     let cpus = view.host().machine.facts.get().map_or(1, |facts| facts.online_cpus);

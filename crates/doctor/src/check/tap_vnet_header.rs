@@ -1,6 +1,6 @@
 //! OV044: A TAP device without virtio network header.
 
-use super::{Check, Cost, Outcome, Severity, Spot, View};
+use super::{Check, CheckOutcome, Cost, DeviceRef, Severity, View};
 use netstate::namespace::Holder;
 
 pub(super) const CHECK: Check = Check {
@@ -14,7 +14,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for tap in taps(view) {
         let Some(flags) = tap.device.and_then(|device| device.tun_flags) else { continue };
         // OV047 reports Open vSwitch's own ports.
@@ -39,8 +39,8 @@ const IFF_VNET_HDR: u32 = 0x4000;
 const IFF_TAP: u32 = 0x0002;
 
 /// TAP devices that are up.
-pub(super) fn taps<'a>(view: &View<'a>) -> Vec<Spot<'a>> {
-    let is_tap = |spot: &Spot<'a>| {
+pub(super) fn taps<'a>(view: &View<'a>) -> Vec<DeviceRef<'a>> {
+    let is_tap = |spot: &DeviceRef<'a>| {
         let flags = spot.device.and_then(|device| device.tun_flags);
         spot.interface.up && flags.is_some_and(|flags| flags & IFF_TAP != 0)
     };
@@ -48,6 +48,6 @@ pub(super) fn taps<'a>(view: &View<'a>) -> Vec<Spot<'a>> {
 }
 
 /// Returns the process that has a TAP open.
-pub(super) fn holder<'a>(tap: Spot<'a>) -> Option<&'a Holder> {
+pub(super) fn holder<'a>(tap: DeviceRef<'a>) -> Option<&'a Holder> {
     tap.namespace.holders.iter().find(|holder| holder.device == tap.name())
 }

@@ -1,7 +1,7 @@
 //! OV067: QEMU, not the kernel, moves a guest's packets.
 
 use super::tap_vnet_header::{holder, taps};
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV067",
@@ -15,7 +15,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     let in_kernel = view.host().machine.kernel_vhost_net;
     for tap in taps(view) {
         let Some(held) = holder(tap) else { continue };

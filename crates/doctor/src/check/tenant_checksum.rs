@@ -1,7 +1,7 @@
 //! OV011: transmit checksum offload is off on a tenant's device.
 
 use super::tenant_segmentation::ends;
-use super::{Check, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Cost, Severity, View};
 use crate::path::has_userspace_switch;
 use settings::Change;
 
@@ -16,7 +16,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     const FEATURE: &str = "tx-checksum-ip-generic";
     for tenant in ends(view) {
         let Some(off) = outcome.off(tenant, FEATURE) else { continue };

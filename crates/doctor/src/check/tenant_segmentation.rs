@@ -1,6 +1,6 @@
 //! OV006: TSO or GSO is off on a tenant's device.
 
-use super::{Check, Cost, Outcome, Severity, Spot, View};
+use super::{Check, CheckOutcome, Cost, DeviceRef, Severity, View};
 use crate::path::has_userspace_switch;
 use settings::Change;
 
@@ -15,7 +15,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for tenant in ends(view) {
         // Without checksum offload there is no TSO either. OV011 reports it.
         let sums = tenant.feature("tx-checksum-ip-generic").ok().flatten();
@@ -47,12 +47,12 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
 }
 
 /// Returns the tenants' ends of veth pairs: the other end is a bridge or switch port.
-pub(super) fn ends<'a>(view: &View<'a>) -> Vec<Spot<'a>> {
+pub(super) fn ends<'a>(view: &View<'a>) -> Vec<DeviceRef<'a>> {
     let walks = view.devices().filter(|spot| {
         spot.kind() == "veth" && spot.interface.master.is_none() && spot.interface.up
     });
     let nics = view.underlay_nics();
-    let is_end = |spot: &Spot<'a>| {
+    let is_end = |spot: &DeviceRef<'a>| {
         let Some(peer) = view.peer(*spot) else { return false };
         let joined = view.bridge(peer).is_some() || has_userspace_switch(peer.namespace);
         // A veth under a tunnel is the NIC of a host that is a namespace, not a tenant's device.

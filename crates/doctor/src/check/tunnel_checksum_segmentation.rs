@@ -1,6 +1,6 @@
 //! OV002: outer checksums are sent, but the NIC segments only packets without them.
 
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 use settings::Change;
 
 pub(super) const CHECK: Check = Check {
@@ -14,7 +14,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     const FEATURE: &str = "tx-udp_tnl-csum-segmentation";
     let mut seen = std::collections::BTreeSet::new();
     for (tunnel, vxlan) in view.tunnels() {

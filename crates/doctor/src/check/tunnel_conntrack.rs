@@ -1,7 +1,7 @@
 //! OV030: Connection tracking is active where the tunnel's outer packets pass.
 
 use super::nat_mtu::translates;
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 use crate::host::Reading;
 use settings::command::inside;
 
@@ -16,7 +16,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     let mut seen = std::collections::BTreeSet::new();
     for (tunnel, vxlan) in view.tunnels() {
         let Some(ways) = view.ways(tunnel) else { continue };

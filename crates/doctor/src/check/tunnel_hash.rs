@@ -1,6 +1,6 @@
 //! OV056: Tunnel packets all go to one receive queue.
 
-use super::{Check, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Cost, Severity, View};
 
 use sys::ethtool::HASH_PORTS;
 
@@ -18,7 +18,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for nic in view.underlay_nics() {
         // The driver does not report its hash.
         let Some(fields) = nic.device.and_then(|device| device.udp4_hash) else { continue };

@@ -1,6 +1,6 @@
 //! OV080: A VXLAN device is not a port of the bridge that it should be in.
 
-use super::{Check, Confidence, Cost, Outcome, Severity, Spot, View};
+use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
 use settings::command::{inside, quote};
 
 pub(super) const CHECK: Check = Check {
@@ -14,7 +14,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (tunnel, vxlan) in view.tunnels() {
         let at = tunnel.place.namespace;
         if vxlan.external || !tunnel.interface.up || tunnel.interface.master.is_some() {
@@ -23,7 +23,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
         if is_used(view, tunnel) {
             continue;
         }
-        let bridges: Vec<Spot<'_>> = view
+        let bridges: Vec<DeviceRef<'_>> = view
             .devices_of(at)
             .filter(|spot| spot.kind() == "bridge" && spot.interface.up)
             .filter(|spot| view.ports(*spot).next().is_some())
@@ -54,7 +54,7 @@ fn run(view: &View<'_>, outcome: &mut Outcome) {
 }
 
 /// Whether something sends through the device.
-fn is_used(view: &View<'_>, tunnel: Spot<'_>) -> bool {
+fn is_used(view: &View<'_>, tunnel: DeviceRef<'_>) -> bool {
     let (index, namespace) = (tunnel.interface.index, tunnel.namespace);
     let addresses = namespace.addresses.get().into_iter().flatten();
     let has_address =

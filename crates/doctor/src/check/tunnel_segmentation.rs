@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Check, Confidence, Cost, Outcome, Severity, Spot, View};
+use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
 use settings::Change;
 
 pub(super) const CHECK: Check = Check {
@@ -17,7 +17,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for nic in view.underlay_nics() {
         // Both features decide whether it segments no tunnelled packets at all. OV002 reports a NIC
         // that does for other tunnels.
@@ -61,7 +61,7 @@ const PLAIN: &str = "tx-udp_tnl-segmentation";
 const WITH_CHECKSUM: &str = "tx-udp_tnl-csum-segmentation";
 
 /// Returns the features that the tunnels over a NIC need, each with its evidence.
-fn needed(view: &View<'_>, nic: Spot<'_>) -> BTreeMap<&'static str, String> {
+fn needed(view: &View<'_>, nic: DeviceRef<'_>) -> BTreeMap<&'static str, String> {
     let mut needed = BTreeMap::new();
     for (tunnel, vxlan) in view.tunnels() {
         for underlay in view.underlays(tunnel) {

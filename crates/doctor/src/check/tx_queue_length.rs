@@ -1,6 +1,6 @@
 //! OV052: txqueuelen of a device with a queue is below 100.
 
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 use settings::{Attribute, Change};
 
 pub(super) const CHECK: Check = Check {
@@ -13,7 +13,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     /// Two GSO packets of 64 KiB, cut for an MTU of 1500.
     const LEAST: u32 = 100;
     /// `DEFAULT_TX_QUEUE_LEN` of include/linux/netdevice.h.

@@ -1,6 +1,6 @@
 //! OV049: A device counts transmit timeouts.
 
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV049",
@@ -13,7 +13,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for spot in view.devices() {
         let timeouts = spot.device.and_then(|device| device.tx_timeouts).unwrap_or_default();
         // No timeout, or the driver has no such counter.

@@ -1,6 +1,6 @@
 //! OV032: UDP send buffer errors increase.
 
-use super::{Check, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV032",
@@ -12,7 +12,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (namespace, moved) in outcome.moved(view) {
         let (udp, udp6) = (&moved.udp, &moved.udp6);
         let whole = [udp.out_datagrams, udp6.out_datagrams, udp.sndbuf_errors, udp6.sndbuf_errors];

@@ -2,7 +2,7 @@
 
 use super::leads_on::room;
 use super::overlay_extent::raised;
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV017",
@@ -14,7 +14,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     /// A smaller gain in bytes is not worth the change.
     const WORTH: u32 = 500;
     for (tunnel, vxlan) in view.tunnels() {

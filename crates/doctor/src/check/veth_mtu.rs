@@ -1,6 +1,6 @@
 //! OV015: Ends of a veth pair differ in MTU.
 
-use super::{Check, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Cost, Severity, View};
 use settings::Change;
 
 pub(super) const CHECK: Check = Check {
@@ -13,7 +13,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for spot in view.devices() {
         // The peer is in a namespace that was not read.
         let Some(peer) = view.peer(spot) else { continue };

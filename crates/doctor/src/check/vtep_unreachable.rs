@@ -2,7 +2,7 @@
 
 use super::link_down::nic;
 use super::router_advertisements::deaf;
-use super::{Check, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Cost, Severity, View};
 use netstate::entry::Knowledge;
 
 pub(super) const CHECK: Check = Check {
@@ -15,7 +15,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (tunnel, _) in view.tunnels() {
         // Its routes were not read.
         let Some(ways) = view.ways(tunnel) else { continue };

@@ -1,6 +1,6 @@
 //! OV005: Decapsulated packets are not merged.
 
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 use settings::Change;
 
 pub(super) const CHECK: Check = Check {
@@ -13,7 +13,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (tunnel, _) in view.tunnels() {
         let Some(off) = outcome.off(tunnel, "rx-gro") else { continue };
         let finding = CHECK

@@ -1,6 +1,6 @@
 //! OV053: a VXLAN device does not use IANA's port.
 
-use super::{Check, Confidence, Cost, Outcome, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV053",
@@ -13,7 +13,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-fn run(view: &View<'_>, outcome: &mut Outcome) {
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     /// RFC 7348, section 8.
     const IANA: u16 = 4789;
     for (tunnel, vxlan) in view.tunnels() {

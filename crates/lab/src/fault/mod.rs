@@ -47,7 +47,7 @@ impl Fault {
     ///
     /// # Errors
     /// The step that failed, or traffic that did not recover within two minutes.
-    pub fn befall(&self, network: &Network) -> Result<Befallen> {
+    pub fn inject(&self, network: &Network) -> Result<Befallen> {
         let (cost, started) = during(network, || (self.cause)(network))?;
         Ok(Befallen { cost, _started: started })
     }

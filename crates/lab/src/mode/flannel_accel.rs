@@ -47,7 +47,7 @@ impl Mode for FlannelAccel {
 
 /// Adapts the hops to packet filters that must see each packet of short connections. Such
 /// packets bypass the VXLAN device only. Established connections bypass every device.
-fn half_path(hops: Vec<Hop>, [from_a, from_b]: &[Arc<Accel>; 2]) -> Vec<Hop> {
+fn partial_bypass(hops: Vec<Hop>, [from_a, from_b]: &[Arc<Accel>; 2]) -> Vec<Hop> {
     let stage = |host: &str, side, accel| {
         Hop::stage(host, "accel, partial bypass", side, meter(accel, half)).for_short_connections()
     };
@@ -65,7 +65,7 @@ pub(super) fn accelerated(nodes: Nodes, target: Ipv4Addr) -> Result<Network> {
     let both = [run(&nodes.hosts[0])?, run(&nodes.hosts[1])?];
     let [client, serving] = &nodes.pods;
     settle([client, serving], nodes.server(), target, &both)?;
-    let hops = half_path(hops(DEVICE, &both, [("a", PORT_DEVICE), ("b", PORT_DEVICE)]), &both);
+    let hops = partial_bypass(hops(DEVICE, &both, [("a", PORT_DEVICE), ("b", PORT_DEVICE)]), &both);
     let [from_a, from_b] = both;
     Ok(nodes
         .network(hops)

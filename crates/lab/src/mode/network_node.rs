@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use accel::Accel;
-use netstate::{Bypass, Hop, Side, Way};
+use netstate::{Bypass, Hop, Side, TrafficDirection};
 use testbed::{NIC, Processes};
 
 use super::vxlan_accel::{End, MIRRORS, SHORTCUTS, into_tunnel, settle, start};
@@ -312,9 +312,9 @@ fn reversed(hops: Vec<Hop>) -> impl Iterator<Item = Hop> {
         },
         bypass: hop.bypass.map(|bypass| Bypass {
             way: match bypass.way {
-                Way::Forward => Way::Reverse,
-                Way::Reverse => Way::Forward,
-                Way::Both => Way::Both,
+                TrafficDirection::Forward => TrafficDirection::Reverse,
+                TrafficDirection::Reverse => TrafficDirection::Forward,
+                TrafficDirection::Both => TrafficDirection::Both,
             },
             ..bypass
         }),
@@ -328,9 +328,11 @@ mod tests {
 
     #[test]
     fn a_way_back_is_the_way_seen_from_its_end() {
-        let there = vec![Hop::tx("a", "eth0"), Hop::rx("b", "tap0").bypassed(Way::Reverse)];
+        let there =
+            vec![Hop::tx("a", "eth0"), Hop::rx("b", "tap0").bypassed(TrafficDirection::Reverse)];
         let back: Vec<_> = reversed(there.clone()).collect();
-        let expected = [Hop::tx("b", "tap0").bypassed(Way::Forward), Hop::rx("a", "eth0")];
+        let expected =
+            [Hop::tx("b", "tap0").bypassed(TrafficDirection::Forward), Hop::rx("a", "eth0")];
         assert_eq!(back, expected);
         assert_eq!(reversed(back).collect::<Vec<_>>(), there);
     }

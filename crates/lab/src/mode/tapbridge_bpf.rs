@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use datapath::tapbridge::{Bridge, Engine, Port, PortOptions, Running, Side};
 use netstate::link::Macvlan;
-use netstate::{Counters, Hop, Meter, Metered, Side as Direction, Way};
+use netstate::{Counters, Hop, Meter, Metered, Side as Direction, TrafficDirection};
 use testbed::{Host, mac};
 
 use super::bridge::{TENANT_A, TENANT_B, TENANT_NIC};
@@ -71,9 +71,9 @@ impl Mode for TapBridgeBpf {
 /// redirected packets; the TAPs count packets that enter user space, which should be none.
 pub(super) fn redirected(host: &str, [left, right]: [&str; 2], running: &Arc<Running>) -> [Hop; 3] {
     [
-        Hop::tx(host, left).before("tapbridge", dropped(running)).bypassed(Way::Both),
+        Hop::tx(host, left).before("tapbridge", dropped(running)).bypassed(TrafficDirection::Both),
         Hop::stage(host, "tapbridge", Direction::Tx, meter(running)),
-        Hop::rx(host, right).bypassed(Way::Both),
+        Hop::rx(host, right).bypassed(TrafficDirection::Both),
     ]
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use accel::{Accel, Reason, Status, Wanted};
-use netstate::{Counters, Hop, Meter, Metered, Side, Way};
+use netstate::{Counters, Hop, Meter, Metered, Side, TrafficDirection};
 use testbed::{Host, NIC};
 
 use super::bridge::{PORT_DEVICE, Tenants};
@@ -97,8 +97,8 @@ pub(super) fn hops(device: &str, both: &[Arc<Accel>; 2], at: [(&str, &str); 2]) 
             Hop::tx("a", NIC),
             Hop::rx("b", NIC),
             Hop::stage("b", "accel", Side::Rx, meter(from_b, carried)),
-            Hop::rx(b, device).bypassed_but_for(Way::Both, meter(from_b, shortcut)),
-            Hop::tx(b, port_b).bypassed(Way::Forward),
+            Hop::rx(b, device).bypassed_but_for(TrafficDirection::Both, meter(from_b, shortcut)),
+            Hop::tx(b, port_b).bypassed(TrafficDirection::Forward),
         ],
     ]
     .concat()
@@ -109,9 +109,10 @@ pub(super) fn into_tunnel(from: &End<'_>) -> Vec<Hop> {
     vec![
         // In the reverse direction the fast path delivers straight to the tenant's end of the
         // veth pair.
-        Hop::rx(from.at, from.port).bypassed(Way::Reverse),
+        Hop::rx(from.at, from.port).bypassed(TrafficDirection::Reverse),
         Hop::stage(from.host, "accel", Side::Tx, meter(from.accel, carried)),
-        Hop::tx(from.at, from.device).bypassed_but_for(Way::Both, meter(from.accel, shortcut)),
+        Hop::tx(from.at, from.device)
+            .bypassed_but_for(TrafficDirection::Both, meter(from.accel, shortcut)),
     ]
 }
 

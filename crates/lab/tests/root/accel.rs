@@ -5,7 +5,7 @@ use crate::traffic;
 
 use lab::{Capabilities, Network, Params};
 use libbpf_rs::Program;
-use netstate::{Counters, HopKind, Side, Way};
+use netstate::{Counters, HopKind, Side, TrafficDirection};
 use test_support::standing::{Standing, is_meant, stands};
 use test_support::{need, require};
 use testbed::{Offload, Privileges};
@@ -73,13 +73,15 @@ fn is_passed_by(network: &Network, what: &str) {
         echo(network, &[1, 64, 1400]);
         let carried = exchange(network);
         let wrong = network.hops.iter().zip(&carried).find(|(hop, [forward, reverse])| {
-            let passed =
-                |way| hop.bypass.as_ref().is_some_and(|b| b.way == way || b.way == Way::Both);
+            let passed = |way| {
+                hop.bypass.as_ref().is_some_and(|b| b.way == way || b.way == TrafficDirection::Both)
+            };
             // At least as many as the largest GSO packets make.
             let enough = |packets: u64| packets as usize >= BYTES / 65536;
             let few = |packets: u64| (packets as usize) < BYTES / 65536 / 3;
             let right = |way, packets| if passed(way) { few(packets) } else { enough(packets) };
-            !right(Way::Forward, *forward) || !right(Way::Reverse, *reverse)
+            !right(TrafficDirection::Forward, *forward)
+                || !right(TrafficDirection::Reverse, *reverse)
         });
         Ok(match wrong {
             None => Ok(()),

@@ -2,16 +2,16 @@
 //! moves, and that nothing of the daemons stays behind.
 
 use crate::traffic;
-use crate::traffic::befall;
 use crate::traffic::daemons;
+use crate::traffic::inject;
 use crate::traffic::processes;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
-use befall::{RECOVERY, befall};
 use daemons::left_on_the_machine;
+use inject::{RECOVERY, inject};
 use lab::{Capabilities, Mode, Network, Params, modes};
 use netstate::route::Match;
 use processes::processes_in;
@@ -101,7 +101,7 @@ fn a_session_that_dies_takes_the_routes_and_brings_them_back() {
         let mode = require!(mode(name));
         let network = mode.build(&PARAMS).unwrap();
         let found = route(&network, "a", TENANT_B);
-        let cost = befall(mode, &network, "session-ends").cost;
+        let cost = inject(mode, &network, "session-ends").cost;
         assert_eq!(route(&network, "a", TENANT_B), found, "{name}");
         // Without a route nothing is sent.
         assert!(cost.lost() > 0 && cost.received >= 50, "{name}: {cost:?}");
@@ -118,7 +118,7 @@ fn a_killed_daemon_is_named_and_its_routes_come_back_with_the_next() {
         network.check().unwrap();
         let found = route(&network, "a", TENANT_B);
         // The next daemon stays until the end.
-        let _befallen = befall(mode, &network, "daemon-killed");
+        let _befallen = inject(mode, &network, "daemon-killed");
         assert_eq!(route(&network, "a", TENANT_B), found, "{name}");
         testbed::poll("b's route", RECOVERY, || {
             let back = route(&network, "b", TENANT_A);
@@ -141,7 +141,7 @@ fn the_route_of_a_tenant_that_moves_follows_it() {
         let carried = |host: &str| {
             network.host(host).unwrap().netlink().link("veth0").unwrap().counters.tx_packets
         };
-        drop(befall(mode, &network, "tenant-moves"));
+        drop(inject(mode, &network, "tenant-moves"));
         assert_eq!(route(&network, "a", TENANT_B), by(32, REFLECTOR, protocol(name)), "{name}");
         // 50 are waited for before the move, and 50 after it.
         println!("{name}: {} by b, {} by the third host", carried("b"), carried("reflector"));

@@ -2,8 +2,8 @@
 //! becomes of traffic when a tenant moves or a daemon is killed, and that nothing stays behind.
 
 use crate::traffic;
-use crate::traffic::befall;
 use crate::traffic::daemons;
+use crate::traffic::inject;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,8 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use befall::{RECOVERY, befall};
 use daemons::left_on_the_machine;
+use inject::{RECOVERY, inject};
 use lab::{Capabilities, Mode, Network, Params, modes};
 use netstate::control_plane::Controlled;
 use netstate::{HopKind, MacAddr};
@@ -137,7 +137,7 @@ fn a_tenant_that_moves_is_followed() {
             // When the fast path of `a` takes packets again, once zebra's entry is the new one.
             let lag = scope.spawn(|| lag(&network, &is_done));
             let done = Stop(&is_done);
-            drop(befall(mode, &network, "mac-moves"));
+            drop(inject(mode, &network, "mac-moves"));
             if name.ends_with("+accel") {
                 testbed::poll("the fast path of a", RECOVERY, || {
                     // It takes packets that there are.
@@ -200,7 +200,7 @@ fn a_killed_bgpd_is_named_and_its_entries_come_back_with_the_next() {
     let mut network = mode.build(&PARAMS).unwrap();
     network.check().unwrap();
     // The next `bgpd` stays until the end.
-    let _befallen = befall(mode, &network, "daemon-killed");
+    let _befallen = inject(mode, &network, "daemon-killed");
     let server = mac("tenant-b", "eth0");
     assert_eq!(vtep(network.host("a").unwrap(), server), Some(HOST_B.into()));
     let error = network.check().unwrap_err().to_string();

@@ -2,7 +2,7 @@
 //! becomes of traffic when a router goes, and that nothing stays behind.
 
 use crate::traffic;
-use crate::traffic::befall;
+use crate::traffic::inject;
 use crate::traffic::processes;
 
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use befall::{RECOVERY, befall};
+use inject::{RECOVERY, inject};
 use lab::fault::during;
 use lab::{Capabilities, Mode, Network, Params, modes};
 use netstate::{HopKind, Side};
@@ -264,7 +264,7 @@ fn the_other_router_takes_over_from_one_whose_link_goes_down() {
     echo(&network, &[1, 1400]);
     assert!(has_addresses(&network, "qrouter-1") && !has_addresses(&network, "qrouter-2"));
     let before = forwarded(&network, "qrouter-2");
-    drop(befall(mode, &network, "link-down"));
+    drop(inject(mode, &network, "link-down"));
     let by_second = forwarded(&network, "qrouter-2") - before;
     assert!(by_second >= 50, "{by_second} packets by the second router");
     stream_both_ways(&network);
@@ -287,7 +287,7 @@ fn the_other_router_takes_over_from_a_killed_keepalived() {
     let mode = require!(mode("vrouter-ha"));
     let mut network = mode.build(&PARAMS).unwrap();
     network.check().unwrap();
-    drop(befall(mode, &network, "daemon-killed"));
+    drop(inject(mode, &network, "daemon-killed"));
     // Nobody takes the addresses from the first: its host's end does.
     assert!(has_addresses(&network, "qrouter-1") && has_addresses(&network, "qrouter-2"));
     let down = || Ok(network.host("network-1").unwrap().netlink().set_down(NIC)?);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Job, Moved, Outcome, Unexpected};
+use super::{Job, Moved, ToolOutcome, Unexpected};
 use crate::{Datagrams, LatencyNs, Measured, Workload};
 
 /// A tool's figures by its own names.
@@ -97,7 +97,7 @@ pub(super) struct Counted {
 }
 
 /// Returns the outcome of a run in which the interval covers all traffic.
-pub(super) fn outcome(job: &Job<'_>, counted: Counted, figures: Figures) -> Outcome {
+pub(super) fn outcome(job: &Job<'_>, counted: Counted, figures: Figures) -> ToolOutcome {
     let workload = job.load.workload;
     let datagrams = match workload {
         Workload::UdpStream => {
@@ -111,7 +111,7 @@ pub(super) fn outcome(job: &Job<'_>, counted: Counted, figures: Figures) -> Outc
         }
         _ => None,
     };
-    Outcome {
+    ToolOutcome {
         measured: Measured {
             workload,
             seconds: counted.seconds,

@@ -8,7 +8,8 @@ use serde::Deserialize;
 
 use super::figures::{Counted, Figures, datagrams, outcome};
 use super::{
-    Commands, Driver, Job, Outcome, Printed, Programs, Ready, Unexpected, Wanted, sizes, workloads,
+    Commands, Driver, Job, Printed, Programs, Ready, ToolOutcome, Unexpected, Wanted, sizes,
+    workloads,
 };
 use crate::{Load, MAX_MESSAGE_BYTES, Workload};
 
@@ -128,7 +129,7 @@ impl Driver for Iperf3 {
         }
     }
 
-    fn read(&self, job: &Job<'_>, printed: &Printed<'_>) -> Result<Outcome, Unexpected> {
+    fn read(&self, job: &Job<'_>, printed: &Printed<'_>) -> Result<ToolOutcome, Unexpected> {
         if let Ok(Refusal { error }) = serde_json::from_str(printed.client) {
             return Err(Unexpected::new(format!("results, not the error {error:?}")));
         }

@@ -130,7 +130,7 @@ struct Printed<'a> {
 
 /// Parsed output.
 #[derive(Debug)]
-struct Outcome {
+struct ToolOutcome {
     measured: Measured,
     figures: BTreeMap<String, f64>,
     moved: Moved,
@@ -151,7 +151,7 @@ trait Driver: Sync {
         false
     }
     /// Parses the output.
-    fn read(&self, job: &Job<'_>, printed: &Printed<'_>) -> Result<Outcome, Unexpected>;
+    fn read(&self, job: &Job<'_>, printed: &Printed<'_>) -> Result<ToolOutcome, Unexpected>;
 }
 
 /// Programs and package of a tool.

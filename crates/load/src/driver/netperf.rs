@@ -10,7 +10,8 @@
 
 use super::figures::{Counted, Figures, datagrams, outcome, same_time};
 use super::{
-    Commands, Driver, Job, Outcome, Printed, Programs, Ready, Unexpected, Wanted, sizes, two_ports,
+    Commands, Driver, Job, Printed, Programs, Ready, ToolOutcome, Unexpected, Wanted, sizes,
+    two_ports,
 };
 use crate::{MAX_MESSAGE_BYTES, Workload};
 
@@ -134,7 +135,7 @@ impl Driver for Netperf {
         }
     }
 
-    fn read(&self, job: &Job<'_>, printed: &Printed<'_>) -> Result<Outcome, Unexpected> {
+    fn read(&self, job: &Job<'_>, printed: &Printed<'_>) -> Result<ToolOutcome, Unexpected> {
         let workload = job.load.workload;
         let mut figures = values(printed.client, workload)?;
         let elapsed = figures.positive("ELAPSED_TIME")?;

@@ -6,8 +6,8 @@
 
 use super::figures::{Counted, Figures, outcome, same_time};
 use super::{
-    Commands, Driver, Job, Outcome, Printed, Programs, Ready, Unexpected, Wanted, sizes, two_ports,
-    workloads,
+    Commands, Driver, Job, Printed, Programs, Ready, ToolOutcome, Unexpected, Wanted, sizes,
+    two_ports, workloads,
 };
 use crate::{MAX_MESSAGE_BYTES, Workload};
 
@@ -69,7 +69,7 @@ impl Driver for Nuttcp {
         }
     }
 
-    fn read(&self, job: &Job<'_>, printed: &Printed<'_>) -> Result<Outcome, Unexpected> {
+    fn read(&self, job: &Job<'_>, printed: &Printed<'_>) -> Result<ToolOutcome, Unexpected> {
         let figures = values(printed.client)?;
         let coarse = figures.positive("real_seconds")?;
         let size = u64::from(job.load.message_bytes);

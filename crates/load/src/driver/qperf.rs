@@ -9,8 +9,8 @@
 
 use super::figures::{Counted, Figures, outcome, same_time};
 use super::{
-    Commands, Driver, Job, Outcome, Printed, Programs, Ready, Unexpected, Wanted, no_more_than_one,
-    sizes, two_ports, workloads,
+    Commands, Driver, Job, Printed, Programs, Ready, ToolOutcome, Unexpected, Wanted,
+    no_more_than_one, sizes, two_ports, workloads,
 };
 use crate::{MAX_MESSAGE_BYTES, Workload};
 
@@ -66,7 +66,7 @@ impl Driver for Qperf {
         }
     }
 
-    fn read(&self, job: &Job<'_>, printed: &Printed<'_>) -> Result<Outcome, Unexpected> {
+    fn read(&self, job: &Job<'_>, printed: &Printed<'_>) -> Result<ToolOutcome, Unexpected> {
         let workload = job.load.workload;
         let figures = values(printed.client, test(workload))?;
         let ran = figures.count("msg_size")?;

@@ -8,7 +8,7 @@ use sys::init::Init;
 use sys::netns::NetNs;
 use sys::program::Program;
 
-use super::{Driver, DriverError, Job, Outcome, Printed, Ready, ToolReport};
+use super::{Driver, DriverError, Job, Printed, Ready, ToolOutcome, ToolReport};
 use crate::{Ends, EngineError, Load, Measured, Watch, Workload};
 
 /// Interval at which programs are checked.
@@ -153,12 +153,12 @@ impl Session<'_> {
 
     fn accept(
         &self,
-        outcome: Outcome,
+        outcome: ToolOutcome,
         version: String,
         command: &str,
     ) -> Result<(Measured, ToolReport), DriverError> {
         let load = self.job.load;
-        let Outcome { mut measured, figures, moved } = outcome;
+        let ToolOutcome { mut measured, figures, moved } = outcome;
         let lost = measured.units == 0 && measured.sent_units > 0;
         // The warm-up has proved the path, so a flood without arrivals is a result.
         if lost && load.workload == Workload::UdpStream && !load.warmup.is_zero() {

@@ -9,7 +9,7 @@
 
 use super::figures::{Counted, Figures, number, outcome, same_time};
 use super::{
-    Commands, Driver, Job, Moved, Outcome, Printed, Programs, Ready, Unexpected, Wanted,
+    Commands, Driver, Job, Moved, Printed, Programs, Ready, ToolOutcome, Unexpected, Wanted,
     no_more_than_one, sizes, workloads,
 };
 use crate::{LatencyNs, Load, Workload};
@@ -81,7 +81,7 @@ impl Driver for Sockperf {
         Commands { server, client, ready }
     }
 
-    fn read(&self, job: &Job<'_>, printed: &Printed<'_>) -> Result<Outcome, Unexpected> {
+    fn read(&self, job: &Job<'_>, printed: &Printed<'_>) -> Result<ToolOutcome, Unexpected> {
         let client = plain(printed.client);
         if job.load.workload == Workload::UdpStream {
             throughput(job, &client, &plain(printed.server))
@@ -91,7 +91,7 @@ impl Driver for Sockperf {
     }
 }
 
-fn throughput(job: &Job<'_>, client: &str, server: &str) -> Result<Outcome, Unexpected> {
+fn throughput(job: &Job<'_>, client: &str, server: &str) -> Result<ToolOutcome, Unexpected> {
     let mut figures = Figures::default();
     let line = after(client, "Total of ")?;
     let (sent, rest) = parted(line, " messages sent in ")?;
@@ -128,7 +128,7 @@ fn throughput(job: &Job<'_>, client: &str, server: &str) -> Result<Outcome, Unex
     Ok(outcome(job, counted, figures))
 }
 
-fn ping_pong(job: &Job<'_>, client: &str) -> Result<Outcome, Unexpected> {
+fn ping_pong(job: &Job<'_>, client: &str) -> Result<ToolOutcome, Unexpected> {
     let mut figures = Figures::default();
     for (stage, lead) in [("Total Run", "[Total Run] "), ("Valid Duration", "[Valid Duration] ")] {
         let line = after(client, lead)?;

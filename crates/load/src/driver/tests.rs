@@ -24,7 +24,7 @@ fn job(load: &Load) -> Job<'_> {
     Job { load, target: at, listen: at, data_port: 20002, seconds: 1 }
 }
 
-fn read(tool: Tool, load: &Load, client: &str) -> Result<Outcome, Unexpected> {
+fn read(tool: Tool, load: &Load, client: &str) -> Result<ToolOutcome, Unexpected> {
     driver(tool).read(&job(load), &Printed { client, server: "" })
 }
 

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use crate::sampler::loss;
 use load::{Load, Measured};
-use results::{Pace, Sample};
+use results::{Pacing, Sample};
 use search::{Asked, Found, Trial};
 
 /// Loss allowed by each goal, strictest first.
@@ -132,7 +132,7 @@ fn first(
 /// Classifies a paced trial.
 fn judge(measured: &Measured) -> Trial {
     let in_time =
-        measured.pace.is_some_and(|pace: Pace| pace.sent_per_s >= KEPT * pace.intended_per_s);
+        measured.pace.is_some_and(|pace: Pacing| pace.sent_per_s >= KEPT * pace.intended_per_s);
     match measured.datagrams.map(|d| (d.intended, d)) {
         // Datagrams given up or refused were not offered: the generator missed its rate.
         Some((Some(intended), datagrams)) if in_time && datagrams.sent >= intended => {

@@ -12,7 +12,7 @@ fn trial(load: &Load, capacity: f64, unpaced: f64) -> Trialled {
     let sent = (per_s.min(unpaced) * seconds) as u64;
     let received = sent.min((capacity * seconds) as u64);
     let intended = load.datagrams_per_s.map(|per_s| (per_s as f64 * seconds) as u64);
-    let pace = intended.map(|intended| Pace {
+    let pace = intended.map(|intended| Pacing {
         intended_per_s: per_s,
         sent_per_s: per_s * sent as f64 / intended.max(1) as f64,
         late_p50_us: 1.0,

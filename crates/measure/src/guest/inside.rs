@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use load::{Between, Load, MeasuredTold, Watch};
+use load::{Between, Load, MeasuredRecord, Watch};
 use results::Privileges;
 use sys::netns::NetNs;
 
@@ -138,17 +138,24 @@ impl Inside<'_> {
         // No exact clock: the host's clock counts the guests' CPU time.
         let machine = Machine::open(false).map_err(|error| error.to_string())?;
         let (probes, machine) = (&probes, &machine);
-        let mut told =
-            Told { guest: self, remote, probes, machine, before: None, seen: None, error: None };
+        let mut told = IntervalProbe {
+            guest: self,
+            remote,
+            probes,
+            machine,
+            before: None,
+            seen: None,
+            error: None,
+        };
         let between = Between::Away { client: &self.netns, server: remote };
         let measured = load::run(load, between, &mut told, &self.stop);
         let measured = measured.map_err(|error| error.to_string())?;
-        let Told { seen, error, .. } = told;
+        let IntervalProbe { seen, error, .. } = told;
         let (client, server) =
             seen.ok_or_else(|| error.unwrap_or_else(|| "the engine skipped the interval".into()))?;
         let [_, far] = remote.devices();
         Ok(Ran {
-            measured: MeasuredTold::of(&measured),
+            measured: MeasuredRecord::of(&measured),
             client: Seen { device, observed: client },
             server: Seen { device: far.device.clone(), observed: server },
         })
@@ -156,7 +163,7 @@ impl Inside<'_> {
 }
 
 /// Reads the guests' counters around the interval, and notifies the host.
-struct Told<'a> {
+struct IntervalProbe<'a> {
     guest: &'a Inside<'a>,
     remote: &'a Remote,
     probes: &'a Probes,
@@ -167,7 +174,7 @@ struct Told<'a> {
     error: Option<String>,
 }
 
-impl Told<'_> {
+impl IntervalProbe<'_> {
     /// Makes the host read its counters, and waits for it.
     fn tell(&self, message: &FromGuest) -> Result<(), String> {
         self.guest.say(message)?;
@@ -206,7 +213,7 @@ impl Told<'_> {
     }
 }
 
-impl Watch for Told<'_> {
+impl Watch for IntervalProbe<'_> {
     fn begin(&mut self) {
         if let Err(error) = self.begun() {
             self.error.get_or_insert(error);

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use load::{LoadTold, MeasuredTold};
+use load::{LoadRecord, MeasuredRecord};
 use serde::{Deserialize, Serialize};
 
 use crate::remote::message::Observed;
@@ -33,7 +33,7 @@ pub enum ToGuest {
 #[serde(deny_unknown_fields)]
 pub struct Run {
     /// The load.
-    pub load: LoadTold,
+    pub load: LoadRecord,
     /// Control address of the serving guest.
     pub server: SocketAddr,
     /// Secret of the two guests.
@@ -61,7 +61,7 @@ pub enum FromGuest {
 #[serde(deny_unknown_fields)]
 pub struct Ran {
     /// Measurement by the client's guest.
-    pub measured: MeasuredTold,
+    pub measured: MeasuredRecord,
     /// Counter differences of the client's guest over the measured interval.
     pub client: Seen,
     /// Counter differences of the server's guest.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use load::{EngineError, Load, LoadTold, Measured, Watch, Within};
+use load::{EngineError, Load, LoadRecord, Measured, Watch, Within};
 use results::GuestSample;
 
 use super::channel::{Channel, ChannelError};
@@ -193,7 +193,7 @@ impl Within for Guests {
         watch: &mut dyn Watch,
         stop: &AtomicBool,
     ) -> Result<Measured, EngineError> {
-        let load_told = LoadTold::of(load)?;
+        let load_told = LoadRecord::of(load)?;
         // Fail early: without the server the load would wait for its time limit.
         self.server.check(&mut self.server.lock())?;
         let mut state = self.client.lock();

@@ -2,11 +2,11 @@
 //!
 //! A test sends in short pulses and rests between them. The rest follows from the CPU time and
 //! link capacity that the last pulse used: over pulse and rest together, the test stays below its
-//! share of each (`governor`). If a host's own traffic suffers during pulses ([`Fare`]), the share
+//! share of each (`governor`). If a host's own traffic suffers during pulses ([`HostLoad`]), the share
 //! is halved and recovers slowly. The same applies to the server's machine if it is another one
 //! (`run/pacing.rs`).
 //!
-//! [`Fare`]: crate::sampler::Fare
+//! [`HostLoad`]: crate::sampler::HostLoad
 //!
 //! The CPU share is proportional to the square of the idle part of the rests: once because it is
 //! a share of idle time, and once because other programs catch up with delayed work only in idle

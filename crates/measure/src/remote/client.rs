@@ -12,7 +12,7 @@ use channel::{Channel, ChannelError, RemoteError, Service, Token, open};
 use super::conversation::{converse, out_of_turn};
 use super::message::{Description, Observed, Reply, Request};
 use super::{Limits, place, session};
-use crate::sampler::{Fare, Rates};
+use crate::sampler::{HostLoad, Rates};
 use load::EngineError;
 use results::{self, DeviceRecord};
 
@@ -200,7 +200,7 @@ impl Remote {
     ///
     /// # Errors
     /// If the server does not reply.
-    pub(crate) fn fare(&self) -> Result<(Fare, Option<f64>), EngineError> {
+    pub(crate) fn fare(&self) -> Result<(HostLoad, Option<f64>), EngineError> {
         match self.ask(&Request::Fare)? {
             Reply::Fare { fare, link_bits_per_s } => Ok((fare, link_bits_per_s)),
             _ => Err(self.refused(out_of_turn())),

@@ -8,7 +8,7 @@ use netstate::{Counters, Interface};
 use serde::{Deserialize, Serialize};
 
 use super::Limits;
-use crate::sampler::{Dropped, Fare, MachineSample, NamespaceSample};
+use crate::sampler::{Dropped, HostLoad, MachineSample, NamespaceSample};
 use load::{FlowCount, Load, Phase, ServerReport, Workload};
 use results::{DeviceRecord, Machine};
 
@@ -63,7 +63,7 @@ pub enum Reply {
     /// Reply to [`Request::Fare`].
     Fare {
         /// Counters of the machine and of the server's namespace.
-        fare: Fare,
+        fare: HostLoad,
         /// Speed of [`Description::device`], bits/s, if known.
         link_bits_per_s: Option<f64>,
     },

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use channel::{Channel, ChannelError, Pace};
+use channel::{Channel, ChannelError, RateLimit};
 use netstate::Netlink;
 use probe::answering::Answering;
 use probe::message::Ask;
@@ -56,7 +56,7 @@ pub(super) struct Session<'a> {
     path: Option<Path>,
     load: Option<Running<'a>>,
     probe: Option<Answering<'a>>,
-    pace: Pace,
+    pace: RateLimit,
 }
 
 /// Samplers of this end.
@@ -93,7 +93,7 @@ impl<'a> Session<'a> {
             path: None,
             load: None,
             probe: None,
-            pace: Pace::new(REQUESTS_PER_S),
+            pace: RateLimit::new(REQUESTS_PER_S),
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nix::poll::poll;
 
 use super::judge::Judge;
-use super::pacing::{Pacing, Took};
+use super::pacing::{RestPacing, Took};
 use super::{Ended, order, unsupported};
 use crate::calibrate::Offer;
 use crate::in_force::InForce;
@@ -128,7 +128,7 @@ pub(super) struct Paths<'a> {
     /// Offer for each cell, by its index.
     pub offers: &'a [Offer],
     /// Enforces [`Plan::impact`].
-    pub pacing: Option<Pacing>,
+    pub pacing: Option<RestPacing>,
     pub stop: &'a AtomicBool,
 }
 
@@ -142,7 +142,7 @@ impl Source for Paths<'_> {
             machine: self.machine,
             said,
             in_force,
-            rest: self.pacing.as_ref().map_or(Duration::ZERO, Pacing::between),
+            rest: self.pacing.as_ref().map_or(Duration::ZERO, RestPacing::between),
             stop: self.stop,
         };
         let Some(pacing) = &mut self.pacing else {
@@ -166,7 +166,7 @@ impl Source for Paths<'_> {
     }
 
     fn rest(&self) -> Duration {
-        self.pacing.as_ref().map_or(Duration::ZERO, Pacing::left)
+        self.pacing.as_ref().map_or(Duration::ZERO, RestPacing::left)
     }
 }
 

@@ -27,7 +27,7 @@ use judge::Judge;
 use load::Load;
 use load::ask::Engine;
 use load::driver;
-use pacing::Pacing;
+use pacing::RestPacing;
 use results::stats::{StatsError, StopRule};
 use results::{Background, Cell, EndedBy, Interval, Status, Tool};
 
@@ -122,7 +122,7 @@ pub fn run(
     let mut trial =
         |subject: &PathUnderTest, load: &Load| calibrate::rate(load, subject.between(), stop);
     let mut log = CellLog::for_each(plan, subjects);
-    let pacing = plan.impact.map(|impact| Pacing::new(impact, subjects, plan.duration));
+    let pacing = plan.impact.map(|impact| RestPacing::new(impact, subjects, plan.duration));
     let mut judge = Judge::new(plan.rule, &plan.before, peer_load(subjects));
     let (offers, blocked) = match calibrate::offers(plan, subjects, observer, &mut trial) {
         // Stopped before the loads were known: run no block.
@@ -143,7 +143,7 @@ pub fn run(
                 observer,
             };
             let mut blocked = blocks.take(&rule);
-            blocked.notes.extend(source.pacing.as_ref().and_then(Pacing::said));
+            blocked.notes.extend(source.pacing.as_ref().and_then(RestPacing::said));
             (offers, blocked)
         }
     };
@@ -262,6 +262,6 @@ fn summarised(
         }
         cells.push(cell);
     }
-    let looks = rule.looks();
+    let looks = rule.interim_analyses();
     Outcome { cells, blocks_done, ended, looks, notes, background, block_time }
 }

@@ -8,7 +8,7 @@ use netstate::cpu::CpuTicks;
 use crate::impact::{CpuTime, Governor, HERE, Impact, Pulse, REMEMBERED, median_of, remember};
 use crate::path_under_test::PathUnderTest;
 use crate::remote::Remote;
-use crate::sampler::{Fare, HostCounters, Rates, link_speed, suffers};
+use crate::sampler::{HostCounters, HostLoad, Rates, link_speed, suffers};
 
 /// Maximum softirq CPU time attributed to the test, per second of its own CPU time.
 const SOFTIRQS: f64 = 2.0;
@@ -21,7 +21,7 @@ struct Watched {
     /// Waiting share before the run.
     waiting: f64,
     /// Start of its last rest and its counters then; `None` if unknown.
-    rest: Option<(Instant, Fare)>,
+    rest: Option<(Instant, HostLoad)>,
     /// CPU seconds of the whole machine in the last pulses beyond those of rests.
     machine: VecDeque<f64>,
 }
@@ -29,13 +29,13 @@ struct Watched {
 /// State of a machine at the start of a pulse, and during the rest before.
 #[derive(Debug, Clone, Copy)]
 struct Before {
-    fare: Fare,
+    fare: HostLoad,
     resting: Rates,
 }
 
 impl Watched {
     /// Creates a machine at rest: the time before the first pulse counts as a rest.
-    fn resting(boot: Option<&str>, fare: Fare) -> Watched {
+    fn resting(boot: Option<&str>, fare: HostLoad) -> Watched {
         Watched {
             boot: boot.map(str::to_owned),
             waiting: fare.waiting,
@@ -46,7 +46,7 @@ impl Watched {
 
     /// Processes its counters at the end of a rest, and returns its CPU time in it. `None` without
     /// counters from the start of the rest: nothing shows what is usual.
-    fn begin(&self, fare: Fare) -> Option<(Before, Option<CpuTicks>)> {
+    fn begin(&self, fare: HostLoad) -> Option<(Before, Option<CpuTicks>)> {
         let (since, then) = self.rest.as_ref()?;
         let resting = Rates::between(then, &fare, since.elapsed().as_secs_f64());
         let ticks = fare.ticks.zip(then.ticks).map(|(now, then)| now.since(&then));
@@ -58,7 +58,7 @@ impl Watched {
     fn end(
         &mut self,
         begun: Option<&Before>,
-        fare: Option<Fare>,
+        fare: Option<HostLoad>,
         more_s: Option<f64>,
         seconds: f64,
     ) -> bool {
@@ -77,7 +77,7 @@ impl Watched {
 
 /// Pulses and rests of a run.
 #[derive(Debug)]
-pub(crate) struct Pacing {
+pub(crate) struct RestPacing {
     governor: Governor,
     counters: HostCounters,
     /// This machine at [`HERE`], then the machines of other servers.
@@ -118,10 +118,10 @@ pub(crate) struct Begun {
     before: Duration,
 }
 
-impl Pacing {
+impl RestPacing {
     /// Creates the pacing of these paths for pulses that measure for `duration`. Servers on other
     /// machines are asked for their counters.
-    pub fn new(impact: Impact, subjects: &[PathUnderTest], duration: Duration) -> Pacing {
+    pub fn new(impact: Impact, subjects: &[PathUnderTest], duration: Duration) -> RestPacing {
         // If the number is unknown, assume one CPU: the smallest share and the longest rests.
         let mut cpus = vec![std::thread::available_parallelism().map_or(1, usize::from)];
         let counters = HostCounters::open();
@@ -147,7 +147,7 @@ impl Pacing {
             }
         }
         let governor = Governor::new(impact, &cpus, speeds.into_iter().reduce(f64::min), duration);
-        Pacing { governor, counters, watched, cpu: own_cpu(), due: None, unwatched }
+        RestPacing { governor, counters, watched, cpu: own_cpu(), due: None, unwatched }
     }
 
     /// Returns the rest between an answer and the next request in the next pulse.
@@ -183,7 +183,7 @@ impl Pacing {
         Begun { at: Instant::now(), here, there, cpu, before: cpu.saturating_sub(self.cpu) }
     }
 
-    fn end_of_rest(&mut self, at: usize, fare: Fare) -> Option<Before> {
+    fn end_of_rest(&mut self, at: usize, fare: HostLoad) -> Option<Before> {
         let (before, ticks) = self.watched[at].begin(fare)?;
         ticks.into_iter().for_each(|ticks| self.governor.rested(at, ticks));
         Some(before)
@@ -256,9 +256,9 @@ fn own_cpu() -> Duration {
 mod tests {
     use super::*;
 
-    fn fare(idle: u64, busy: u64) -> Fare {
+    fn fare(idle: u64, busy: u64) -> HostLoad {
         let ticks = Some(CpuTicks { idle, user: busy, ..CpuTicks::default() });
-        Fare { ticks, ..Fare::default() }
+        HostLoad { ticks, ..HostLoad::default() }
     }
 
     #[test]
@@ -273,7 +273,7 @@ mod tests {
         assert!(!watched.end(None, Some(fare(210, 31)), Some(-0.1), 0.1));
         let (before, ticks) = watched.begin(fare(220, 35)).unwrap();
         assert_eq!((ticks.unwrap().user, watched.machine_s()), (4, 0.0));
-        let dropping = Fare { drops: 5.0, ..fare(230, 36) };
+        let dropping = HostLoad { drops: 5.0, ..fare(230, 36) };
         assert!(watched.end(Some(&before), Some(dropping), Some(0.3), 0.1));
         assert!((watched.machine_s() - 0.1).abs() < 1e-9, "the middle of -0.1 and 0.3");
     }

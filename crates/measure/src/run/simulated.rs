@@ -527,9 +527,9 @@ impl Source for Resting<'_> {
 }
 
 /// Records callbacks, and how much of a rest was left.
-struct Told<'a>(&'a Cell<u32>, Vec<(&'static str, u32)>);
+struct RestRecorder<'a>(&'a Cell<u32>, Vec<(&'static str, u32)>);
 
-impl Observer for Told<'_> {
+impl Observer for RestRecorder<'_> {
     fn resting(&mut self, _rest: Duration) {
         self.1.push(("resting", self.0.get()));
     }
@@ -549,7 +549,7 @@ impl Observer for Told<'_> {
 fn a_setting_is_changed_before_the_end_of_a_rest() {
     for (whole, step, left_at) in [(60, 20, [40, 20]), (1400, 700, [700, 0])] {
         let left = Cell::new(0);
-        let mut told = Told(&left, Vec::new());
+        let mut told = RestRecorder(&left, Vec::new());
         let stopping = Stopping { blocks: 2, ..TWENTY };
         let plan = plan(1, Rule::Background, stopping);
         let subjects = [subject()];

@@ -6,7 +6,7 @@
 //! - [`Namespace`]: one per network namespace;
 //! - [`Drops`], if BPF is allowed: the kernel's reason for every drop.
 //!
-//! [`Survey`] describes other load before a run, [`Fare`] the state of other traffic.
+//! [`Survey`] describes other load before a run, [`HostLoad`] the state of other traffic.
 //!
 //! None needs a thread of its own while traffic runs. Their readings are interpreted by:
 //! - [`Disturbance`]: other load on the machine;
@@ -18,7 +18,7 @@ mod attributed;
 mod demand;
 mod disturbance;
 mod exact;
-mod fare;
+mod host_load;
 pub mod loss;
 mod machine;
 mod namespace;
@@ -29,8 +29,8 @@ mod timeline;
 pub use attributed::Attributed;
 pub use demand::service_demand;
 pub use disturbance::{Disturbance, Limits, Rule};
-pub use fare::Fare;
-pub(crate) use fare::{HostCounters, Rates, link_speed, suffers};
+pub use host_load::HostLoad;
+pub(crate) use host_load::{HostCounters, Rates, link_speed, suffers};
 pub use machine::{Machine, MachineSample, MachineSnapshot};
 pub use namespace::{Namespace, NamespaceSample, NamespaceSnapshot};
 pub use observe::{Dropped, Drops, DropsReading};

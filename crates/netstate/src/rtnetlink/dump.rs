@@ -3,7 +3,7 @@
 use netlink_sys::{Socket, SocketAddr};
 use nix::errno::Errno;
 
-use crate::netlink::{DUMPS, Error, Outcome, Result, interrupted};
+use crate::netlink::{DUMPS, DumpOutcome, Error, Result, interrupted};
 
 // include/uapi/linux/netlink.h.
 const NLMSG_ERROR: u16 = 2;
@@ -64,7 +64,7 @@ pub(crate) fn dump_once(
     request: (u16, &[u8]),
     object: &'static str,
     each: impl FnMut(u16, &[u8]),
-) -> Result<Outcome> {
+) -> Result<DumpOutcome> {
     Lists::open(protocol, object)?.dump_once(request, object, each)
 }
 
@@ -92,7 +92,7 @@ impl Lists {
         for _ in 0..DUMPS {
             let mut answers = Vec::new();
             let collect = |kind, payload: &[u8]| answers.push((kind, payload.to_vec()));
-            if self.dump_once(request, object, collect)? == Outcome::Whole {
+            if self.dump_once(request, object, collect)? == DumpOutcome::Whole {
                 answers.iter().for_each(|(kind, payload)| each(*kind, payload));
                 return Ok(());
             }
@@ -105,7 +105,7 @@ impl Lists {
         request: (u16, &[u8]),
         object: &'static str,
         each: impl FnMut(u16, &[u8]),
-    ) -> Result<Outcome> {
+    ) -> Result<DumpOutcome> {
         let answer = self.list(request, object, each);
         // Reopen the socket, so that remaining answers are not mistaken for those of the next
         // request.
@@ -120,7 +120,7 @@ impl Lists {
         request: (u16, &[u8]),
         object: &'static str,
         mut each: impl FnMut(u16, &[u8]),
-    ) -> Result<Outcome> {
+    ) -> Result<DumpOutcome> {
         self.send(request, NLM_F_DUMP, object)?;
         let mut is_interrupted = false;
         loop {
@@ -194,7 +194,7 @@ fn take(
     object: &'static str,
     is_interrupted: &mut bool,
     each: &mut impl FnMut(u16, &[u8]),
-) -> Result<Option<Outcome>> {
+) -> Result<Option<DumpOutcome>> {
     let status = |payload: &[u8]| payload.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
     let refused = |code: i32| {
         let errno = Errno::from_raw(code.saturating_neg());
@@ -207,10 +207,10 @@ fn take(
         rest = next;
         match kind {
             // Objects may be missing, whatever the status.
-            NLMSG_DONE if *is_interrupted => return Ok(Some(Outcome::Interrupted)),
+            NLMSG_DONE if *is_interrupted => return Ok(Some(DumpOutcome::Interrupted)),
             // A dump that ends early carries an errno.
             NLMSG_DONE if status(payload) < 0 => return Err(refused(status(payload))),
-            NLMSG_DONE => return Ok(Some(Outcome::Whole)),
+            NLMSG_DONE => return Ok(Some(DumpOutcome::Whole)),
             NLMSG_ERROR => return Err(refused(status(payload))),
             kind => each(kind, payload),
         }
@@ -250,11 +250,11 @@ mod tests {
         let (plain, marked) = (of(20, 2, &[1; 8]), of(20, 2 | NLM_F_DUMP_INTR, &[1; 8]));
         let end = of(NLMSG_DONE, 2, &[0; 4]);
         let (outcome, count) = read(&[plain.clone(), plain.clone(), end.clone()].concat());
-        assert_eq!((outcome.unwrap(), count), (Some(Outcome::Whole), 2));
+        assert_eq!((outcome.unwrap(), count), (Some(DumpOutcome::Whole), 2));
         let (outcome, _) = read(&[plain.clone(), marked, end].concat());
-        assert_eq!(outcome.unwrap(), Some(Outcome::Interrupted));
+        assert_eq!(outcome.unwrap(), Some(DumpOutcome::Interrupted));
         let end = of(NLMSG_DONE, 2 | NLM_F_DUMP_INTR, &[0; 4]);
-        assert_eq!(read(&[plain.clone(), end].concat()).0.unwrap(), Some(Outcome::Interrupted));
+        assert_eq!(read(&[plain.clone(), end].concat()).0.unwrap(), Some(DumpOutcome::Interrupted));
         let end = of(NLMSG_DONE, 2, &(-105_i32).to_ne_bytes());
         assert_eq!(
             read(&[plain.clone(), end].concat()).0.unwrap_err().errno(),

@@ -126,11 +126,11 @@ impl Netlink {
             let mut answers = Vec::new();
             let (request, flags) = (message.clone(), NLM_F_REQUEST | NLM_F_DUMP);
             match self.exchange(request, flags, operation, object, |answer| answers.push(answer))? {
-                Outcome::Whole => {
+                DumpOutcome::Whole => {
                     answers.into_iter().for_each(&mut each);
                     return Ok(());
                 }
-                Outcome::Interrupted => {}
+                DumpOutcome::Interrupted => {}
             }
         }
         Err(interrupted(operation, object))
@@ -155,7 +155,7 @@ impl Netlink {
         operation: &'static str,
         object: &str,
         each: impl FnMut(RouteNetlinkMessage),
-    ) -> Result<Outcome> {
+    ) -> Result<DumpOutcome> {
         // If another thread panicked, at most unread answers remain. The sequence number below
         // skips them.
         let mut state = self.socket.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -197,7 +197,7 @@ pub(crate) const DUMPS: usize = 10;
 
 /// Result of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum DumpOutcome {
     /// All objects, from one moment.
     Whole,
     /// A change interrupted the dump (`NLM_F_DUMP_INTR`): objects may be missing or from different
@@ -226,7 +226,7 @@ struct Reader<'a, E> {
 
 impl<E: FnMut(RouteNetlinkMessage)> Reader<'_, E> {
     /// Processes the messages of a datagram. `None`: more datagrams follow.
-    fn take(&mut self, buffer: &[u8]) -> Result<Option<Outcome>> {
+    fn take(&mut self, buffer: &[u8]) -> Result<Option<DumpOutcome>> {
         let refused = |code: i32| Error::Kernel {
             operation: self.operation,
             object: self.object.to_owned(),
@@ -251,14 +251,14 @@ impl<E: FnMut(RouteNetlinkMessage)> Reader<'_, E> {
             self.interrupted |= answer.header.flags & NLM_F_DUMP_INTR != 0;
             match answer.payload {
                 NetlinkPayload::Done(_) if self.interrupted => {
-                    return Ok(Some(Outcome::Interrupted));
+                    return Ok(Some(DumpOutcome::Interrupted));
                 }
                 // A dump that ends early carries an errno.
                 NetlinkPayload::Done(done) if done.code < 0 => return Err(refused(done.code)),
-                NetlinkPayload::Done(_) => return Ok(Some(Outcome::Whole)),
+                NetlinkPayload::Done(_) => return Ok(Some(DumpOutcome::Whole)),
                 NetlinkPayload::Error(error) => {
                     return match error.code {
-                        None => Ok(Some(Outcome::Whole)),
+                        None => Ok(Some(DumpOutcome::Whole)),
                         Some(code) => Err(refused(code.get())),
                     };
                 }
@@ -368,7 +368,7 @@ mod tests {
     }
 
     /// Returns the outcome of a stream of datagrams, and the links in it.
-    fn read(datagrams: &[Vec<u8>]) -> (Result<Option<Outcome>>, Vec<u32>) {
+    fn read(datagrams: &[Vec<u8>]) -> (Result<Option<DumpOutcome>>, Vec<u32>) {
         let mut links = Vec::new();
         let each = |answer| {
             let RouteNetlinkMessage::NewLink(link) = answer else { panic!("{answer:?}") };
@@ -387,16 +387,16 @@ mod tests {
     fn a_dump_that_was_interrupted_says_so_wherever_the_kernel_marks_it() {
         let whole = [link(1, 2), link(2, 2), done(2, 0)];
         let (outcome, links) = read(&whole);
-        assert_eq!((outcome.unwrap(), links), (Some(Outcome::Whole), vec![1, 2]));
+        assert_eq!((outcome.unwrap(), links), (Some(DumpOutcome::Whole), vec![1, 2]));
         let mark = 2 | NLM_F_DUMP_INTR;
         for marked in [
             [link(1, mark), link(2, 2), done(2, 0)],
             [link(1, 2), link(2, mark), done(2, 0)],
             [link(1, 2), link(2, 2), done(mark, 0)],
         ] {
-            assert_eq!(read(&marked).0.unwrap(), Some(Outcome::Interrupted));
+            assert_eq!(read(&marked).0.unwrap(), Some(DumpOutcome::Interrupted));
             let together = [marked.concat()];
-            assert_eq!(read(&together).0.unwrap(), Some(Outcome::Interrupted));
+            assert_eq!(read(&together).0.unwrap(), Some(DumpOutcome::Interrupted));
         }
         assert_eq!(read(&whole[..2]).0.unwrap(), None);
     }

@@ -3,7 +3,7 @@
 
 mod attribute;
 mod entry;
-mod way;
+mod lookup;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ use packet::ethernet::MacAddr;
 
 use attribute::{bridge, port, vxlan};
 pub use entry::{Change, EntryChange, Table};
-pub use way::{Found, Query};
+pub use lookup::{Found, Query};
 
 use crate::netlink::{Netlink, Result};
 

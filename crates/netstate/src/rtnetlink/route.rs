@@ -40,7 +40,7 @@ impl<'a> Route<'a> {
 
 /// Result of a route lookup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Way {
+pub struct NextHop {
     /// Index of the output link.
     pub link: u32,
     /// Next hop, if it is not the destination.
@@ -118,7 +118,7 @@ impl Netlink {
     /// # Errors
     /// `ENETUNREACH`, `EHOSTUNREACH`; `EACCES` or `EINVAL` of a prohibiting route or blackhole;
     /// `ENODEV` if the answer names no link.
-    pub fn way_to(&self, address: IpAddr, from: Option<IpAddr>) -> Result<Way> {
+    pub fn way_to(&self, address: IpAddr, from: Option<IpAddr>) -> Result<NextHop> {
         let address = address.to_canonical();
         let object = address.to_string();
         let mut message = look_up(address);
@@ -126,7 +126,7 @@ impl Netlink {
             message.header.source_prefix_length = length(from);
             message.attributes.push(RouteAttribute::Source(route_address(from)));
         }
-        let mut way = Way { link: 0, via: None, mtu: None, expires_s: None };
+        let mut way = NextHop { link: 0, via: None, mtu: None, expires_s: None };
         self.get(RouteNetlinkMessage::GetRoute(message), "find route", &object, |answer| {
             let RouteNetlinkMessage::NewRoute(route) = answer else { return };
             for attribute in route.attributes {

@@ -39,7 +39,7 @@ pub struct Changed {
 
 /// Detailed changes since the last call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Told {
+pub enum Notified {
     /// No notification.
     Nothing,
     /// These changes and no others.
@@ -120,7 +120,7 @@ impl Watch {
 
     /// [`Watch::changed`] with details, if only forwarding entries, neighbours and nftables rules
     /// have changed, and at most `most` entries.
-    pub fn told(&self, most: usize) -> Told {
+    pub fn told(&self, most: usize) -> Notified {
         let mut entries = Vec::new();
         let mut understood = true;
         let routes = receive(&self.routes, |datagram| {
@@ -137,11 +137,11 @@ impl Watch {
         // Lost or skipped notifications may have changed anything.
         let lost = routes == Heard::Lost || filters == Heard::Lost || room == 0;
         if self.rest_changed() || lost || !understood {
-            return Told::Anything;
+            return Notified::Anything;
         }
         match entries.is_empty() && rules.is_empty() {
-            true => Told::Nothing,
-            false => Told::These { entries, rules },
+            true => Notified::Nothing,
+            false => Notified::These { entries, rules },
         }
     }
 

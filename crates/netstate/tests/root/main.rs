@@ -4,4 +4,4 @@ mod guest;
 #[path = "../../../lab/tests/guest/qemu.rs"]
 #[allow(dead_code, reason = "tests of other crates use the rest")]
 mod qemu;
-mod strangers;
+mod untrusted;

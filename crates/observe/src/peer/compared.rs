@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::loss::{Bounds, Loss};
-use super::message::{MOST_FLOWS, Sample, Told};
+use super::message::{FlowRecord, MOST_FLOWS, Sample};
 use crate::flow_id::FlowId;
 use crate::flows::{Count, FlowCount, FlowsReading};
 use crate::peer_seen::{Direction, FlowSeen};
@@ -119,7 +119,7 @@ impl Compared {
         }
         self.epochs = Some((here[0], there[0]));
         let there = |sample: &Sample| -> BTreeMap<FlowId, FlowCount> {
-            let of = |told: &Told| (told.flow.clone(), told.count.clone());
+            let of = |told: &FlowRecord| (told.flow.clone(), told.count.clone());
             sample.flows.iter().map(of).collect()
         };
         let (first, settled) = (there(&round.there), there(&round.there_settled));
@@ -248,7 +248,7 @@ mod tests {
             answered_ns: 0,
             flows: flows
                 .iter()
-                .map(|(port, _, there)| Told {
+                .map(|(port, _, there)| FlowRecord {
                     flow: flow(*port),
                     count: count(there.0, there.1),
                     hops: Vec::new(),

@@ -126,7 +126,7 @@ pub struct Sample {
     /// When the reply was sent, ns since 1970 by the server's clock.
     pub answered_ns: i64,
     /// Flows; 256 at most.
-    pub flows: Vec<Told>,
+    pub flows: Vec<FlowRecord>,
     /// Flows left out for want of room.
     pub others: u64,
     /// Packets of flows that were not counted, for want of room.
@@ -138,7 +138,7 @@ pub struct Sample {
 /// A flow with its counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Told {
+pub struct FlowRecord {
     pub flow: FlowId,
     pub count: FlowCount,
     /// Hops of one of its packets, in order: namespace, device, side.
@@ -196,7 +196,7 @@ mod tests {
     use crate::event::Encapsulation;
 
     fn sample(flows: usize) -> Sample {
-        let told = |number: usize| Told {
+        let told = |number: usize| FlowRecord {
             flow: FlowId {
                 source: [10, 1, 0, 11].into(),
                 destination: [10, 1, 0, 12].into(),

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use channel::{Pace, ServerError, Serves, Service, Session, Tell, Token};
+use channel::{RateLimit, ServerError, Serves, Service, Session, Tell, Token};
 
-use super::message::{Asked, MOST_FLOWS, Reply, Request, Sample, Told, emit, parse_request};
+use super::message::{Asked, FlowRecord, MOST_FLOWS, Reply, Request, Sample, emit, parse_request};
 use super::now;
 use crate::filter::FlowPattern;
 use crate::flows::Flows;
@@ -77,7 +77,7 @@ struct Counts {
 impl Serves for Counts {
     fn serve(&self, mut session: Session) -> String {
         let alive = || !self.stop.load(Ordering::Relaxed);
-        let (mut pace, mut wanted) = (Pace::new(REQUESTS_PER_S), None);
+        let (mut pace, mut wanted) = (RateLimit::new(REQUESTS_PER_S), None);
         loop {
             let payload = match session.channel.receive(SILENCE, &alive) {
                 Ok(payload) => payload,
@@ -131,10 +131,10 @@ impl Counts {
                 let (flows, vni) = wanted.as_ref().ok_or("sample before ask")?;
                 let reading = self.flows.read(&|flow| flow.is_of(flows, *vni));
                 let reading = reading.map_err(|error| error.to_string())?;
-                let mut told: Vec<Told> = reading
+                let mut told: Vec<FlowRecord> = reading
                     .flows
                     .into_iter()
-                    .map(|(flow, count)| Told { hops: self.flows.hops(&flow), flow, count })
+                    .map(|(flow, count)| FlowRecord { hops: self.flows.hops(&flow), flow, count })
                     .collect();
                 // Ties are in the order of their addresses, because the sort is stable.
                 told.sort_by_key(|told| {

@@ -70,7 +70,7 @@ fn add_packet(totals: &mut Totals, netns: u32) {
         event(10_000, netns + 1, "nic0", Kind::Backlog),
     ]);
     ended.extend(journeys.finish());
-    let mut ways = Ways::default();
+    let mut ways = Paths::default();
     ended.iter().for_each(|journey| ways.add(journey, &Numbers));
     totals.add_ways(&ways, &Numbers);
 }

@@ -73,7 +73,7 @@ fn packets_are_cut_where_the_wire_takes_no_gso_packets_and_nowhere_else() {
         let way = beside_a_stream(&network, || {
             poll("a way from end to end", LIMIT, || {
                 let snapshot = interval(&mut watch, &network);
-                let is_whole = |way: &&observe::WaySeen| {
+                let is_whole = |way: &&observe::PathSeen| {
                     let ends = (way.hops.first(), way.hops.last());
                     let names = ends.0.zip(ends.1).map(|(a, b)| (&*a.namespace, &*b.namespace));
                     let is_large = way.hops.first().is_some_and(|hop| hop.gso_packets > 2.0);
@@ -227,7 +227,7 @@ fn packets_in_windows_are_followed_whole() {
         poll("ways in windows", LIMIT, || {
             let seen = watch.interval(INTERVAL, &own, &hosts(&network), &|| true).unwrap();
             (looked, intervals) = (looked + seen.looked, intervals + 1.0);
-            let is_of_stream = |way: &&observe::WaySeen| {
+            let is_of_stream = |way: &&observe::PathSeen| {
                 way.example.as_ref().is_some_and(|example| example.to_string().contains("tcp"))
             };
             for way in seen.ways.iter().filter(is_of_stream) {

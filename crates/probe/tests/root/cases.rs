@@ -1,6 +1,6 @@
 //! Published kinds of corruption, each with the expected result.
 
-use probe::report::{Report, Search, Way};
+use probe::report::{Direction, Report, Search};
 use probe::run::{Extent, Options};
 
 use crate::bed::{Fault, Mangled};
@@ -27,12 +27,12 @@ pub struct Case {
     /// The fault.
     pub fault: Fault,
     /// Direction of the fault.
-    pub way: Way,
+    pub way: Direction,
     /// Expected result.
     pub wanted: Wanted,
 }
 
-const fn case(name: &'static str, fault: Fault, way: Way, wanted: Wanted) -> Case {
+const fn case(name: &'static str, fault: Fault, way: Direction, wanted: Wanted) -> Case {
     Case { name, fault, way, wanted }
 }
 
@@ -40,61 +40,76 @@ const CHECKSUM: &str = "tx-checksum-ip-generic";
 
 /// All cases.
 pub const CASES: &[Case] = &[
-    case("no fault", Fault::None, Way::Out, Wanted::Clean),
+    case("no fault", Fault::None, Direction::Out, Wanted::Clean),
     case(
         "wrong inner checksum under tunnel GSO",
         Fault::InnerChecksum,
-        Way::Out,
+        Direction::Out,
         Wanted::Bad("corrupted", "tx-udp_tnl-segmentation"),
     ),
     case(
         "broken tail of a UDP GSO packet",
         Fault::UsoTail,
-        Way::Out,
+        Direction::Out,
         Wanted::Bad("corrupted", "tx-udp-segmentation"),
     ),
     case(
         "wrong length of the last UDP segment",
         Fault::UsoLength,
-        Way::Out,
+        Direction::Out,
         Wanted::Bad("corrupted", "tx-udp-segmentation"),
     ),
-    case("zeroed checksum", Fault::ChecksumZeroed, Way::Out, Wanted::Bad("corrupted", CHECKSUM)),
+    case(
+        "zeroed checksum",
+        Fault::ChecksumZeroed,
+        Direction::Out,
+        Wanted::Bad("corrupted", CHECKSUM),
+    ),
     case(
         "checksum left undone",
         Fault::ChecksumUnfinished,
-        Way::Out,
+        Direction::Out,
         Wanted::Bad("corrupted", CHECKSUM),
     ),
     case(
         "loss of GSO packets above 32 KiB",
         Fault::LargeGsoLost,
-        Way::Out,
+        Direction::Out,
         Wanted::Bad("lost", "tx-tcp-segmentation"),
     ),
-    case("loss above 1,400 bytes, lost ICMP", Fault::BlackHole(1400), Way::Out, Wanted::BlackHole),
-    case("router of MTU 1,400 with ICMP", Fault::Narrow(1400), Way::Out, Wanted::Clean),
-    case("only port 4789", Fault::Port4789, Way::Out, Wanted::Bad("lost", CHECKSUM)),
-    case("only IPv6", Fault::Tso6, Way::Out, Wanted::Bad("corrupted", "tx-tcp6-segmentation")),
+    case(
+        "loss above 1,400 bytes, lost ICMP",
+        Fault::BlackHole(1400),
+        Direction::Out,
+        Wanted::BlackHole,
+    ),
+    case("router of MTU 1,400 with ICMP", Fault::Narrow(1400), Direction::Out, Wanted::Clean),
+    case("only port 4789", Fault::Port4789, Direction::Out, Wanted::Bad("lost", CHECKSUM)),
+    case(
+        "only IPv6",
+        Fault::Tso6,
+        Direction::Out,
+        Wanted::Bad("corrupted", "tx-tcp6-segmentation"),
+    ),
     case(
         "CWR on each segment",
         Fault::Cwr,
-        Way::Out,
+        Direction::Out,
         Wanted::Bad("corrupted", "tx-tcp-ecn-segmentation"),
     ),
     case(
         "one direction only, from the peer",
         Fault::Tso4,
-        Way::Back,
+        Direction::Back,
         Wanted::Bad("corrupted", "tx-tcp-segmentation"),
     ),
-    case("1 packet in 1,000", Fault::Rare, Way::Out, Wanted::Path("corrupted")),
+    case("1 packet in 1,000", Fault::Rare, Direction::Out, Wanted::Path("corrupted")),
 ];
 
 impl Case {
     /// Returns the state of the bed.
     pub fn mangled(&self) -> Mangled {
-        let (out, back) = (self.way == Way::Out, self.way == Way::Back);
+        let (out, back) = (self.way == Direction::Out, self.way == Direction::Back);
         Mangled { fault: self.fault, out, back }
     }
 
@@ -110,7 +125,7 @@ impl Case {
     /// The difference, as text.
     pub fn check(&self, report: &Report) -> Result<(), String> {
         let wrong = |why: &str| Err(format!("{}: {why}\n{}", self.name, summary(report)));
-        let holes: Vec<Way> =
+        let holes: Vec<Direction> =
             report.mtu.iter().filter(|mtu| mtu.black_hole).map(|mtu| mtu.way).collect();
         if self.wanted == Wanted::BlackHole {
             return match holes == [self.way] && report.bad.is_empty() {
@@ -135,9 +150,11 @@ impl Case {
         }
         let Some(feature) = feature else { return Ok(()) };
         let found = report.bad.iter().any(|bad| match (&bad.search, self.way) {
-            (Search::Guilty { feature: found, .. }, Way::Out) => found == feature,
+            (Search::Guilty { feature: found, .. }, Direction::Out) => found == feature,
             // Settings of the peer are not switched from here.
-            (_, Way::Back) => bad.candidates.first().is_some_and(|one| one.feature == feature),
+            (_, Direction::Back) => {
+                bad.candidates.first().is_some_and(|one| one.feature == feature)
+            }
             _ => false,
         });
         if found { Ok(()) } else { wrong("another setting") }

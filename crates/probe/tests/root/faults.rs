@@ -2,7 +2,7 @@
 //! setting.
 
 use probe::judge::Verdict;
-use probe::report::{Search, Way};
+use probe::report::{Direction, Search};
 use probe::run::{Extent, Options};
 use settings::journal::Journal;
 use test_support::{need, require};
@@ -38,7 +38,7 @@ fn a_healthy_path_over_ipv6_carries_tunnels_and_shows_the_use_of_offloads() {
     let report = bed.probe(&quick(), None);
     assert!(!report.has_findings(), "{}", summary(&report));
     let in_tunnel = report.classes.iter().filter(|one| {
-        one.way == Way::Out && one.class.segment > 0 && one.name.contains("VXLAN/IPv6")
+        one.way == Direction::Out && one.class.segment > 0 && one.name.contains("VXLAN/IPv6")
     });
     let verdicts: Vec<&Verdict> = in_tunnel.map(|one| &one.verdict).collect();
     assert_eq!(verdicts, [&Verdict::Intact; 4]);

@@ -3,7 +3,7 @@
 use super::lines::{Axis, Lines, Point, Series, draw};
 use super::scale::Kind;
 use super::{Chart, Section};
-use crate::recording::{Figures, Hop, Recording, Series as Moments, Way};
+use crate::recording::{Figures, Hop, RecordedPath, Recording, Series as Moments};
 use crate::unit::count;
 
 /// Most lines of a chart: more could not be distinguished.
@@ -139,7 +139,7 @@ fn per_second(count: u64, seconds: f64) -> f64 {
 }
 
 /// Returns charts of rates and times of a path's hops.
-pub(crate) fn of_way(recording: &Recording, way: &Way) -> Vec<Chart> {
+pub(crate) fn of_way(recording: &Recording, way: &RecordedPath) -> Vec<Chart> {
     let lines = |from: usize, figure: &dyn Fn(&Figures) -> Option<f64>| -> Vec<Series> {
         let shown = way.hops.iter().skip(from).take(LINES).enumerate();
         let of =

@@ -95,7 +95,7 @@ impl SequentialPlan {
     }
 
     /// Returns the interim analyses in order: at least one, the last at `max_blocks`.
-    pub fn looks(&self) -> &[Look] {
+    pub fn interim_analyses(&self) -> &[Look] {
         &self.looks
     }
 
@@ -203,10 +203,11 @@ mod tests {
         for level in [0.9, 0.95, 0.99] {
             for max_blocks in 2..120 {
                 let plan = SequentialPlan::new(level, 5.min(max_blocks), max_blocks).unwrap();
-                let blocks: Vec<u32> = plan.looks().iter().map(|look| look.blocks).collect();
+                let blocks: Vec<u32> =
+                    plan.interim_analyses().iter().map(|look| look.blocks).collect();
                 assert!(blocks.is_sorted_by(|a, b| a < b), "{blocks:?}");
                 assert_eq!(blocks.last(), Some(&max_blocks));
-                assert!(plan.looks().iter().all(|look| look.confidence >= level - 1e-9));
+                assert!(plan.interim_analyses().iter().all(|look| look.confidence >= level - 1e-9));
             }
         }
     }
@@ -214,7 +215,7 @@ mod tests {
     #[test]
     fn forty_blocks_at_95_percent() {
         let plan = SequentialPlan::new(0.95, 5, 40).unwrap();
-        let blocks: Vec<u32> = plan.looks().iter().map(|look| look.blocks).collect();
+        let blocks: Vec<u32> = plan.interim_analyses().iter().map(|look| look.blocks).collect();
         assert_eq!(blocks, [8, 10, 13, 17, 22, 28, 35, 40]);
         assert_eq!(plan.at_look(9), None);
         assert!(plan.at_look(8).unwrap() > 0.99);
@@ -226,7 +227,7 @@ mod tests {
     fn too_few_blocks_for_looks_give_one_at_the_plain_level() {
         for max_blocks in [2, 5, 6] {
             let plan = SequentialPlan::new(0.95, 2, max_blocks).unwrap();
-            assert_eq!(plan.looks(), [Look { blocks: max_blocks, confidence: 0.95 }]);
+            assert_eq!(plan.interim_analyses(), [Look { blocks: max_blocks, confidence: 0.95 }]);
         }
     }
 

@@ -97,11 +97,11 @@ impl StopRule {
     }
 
     /// Returns the block counts of interim analyses; empty if all blocks are always done.
-    pub fn looks(&self) -> Vec<u32> {
+    pub fn interim_analyses(&self) -> Vec<u32> {
         match self {
             StopRule::Blocks { .. } => Vec::new(),
             StopRule::Goal { sequential, .. } | StopRule::Proof { sequential } => {
-                sequential.looks().iter().map(|look| look.blocks).collect()
+                sequential.interim_analyses().iter().map(|look| look.blocks).collect()
             }
         }
     }
@@ -154,7 +154,7 @@ impl StopRule {
     /// analysis keeps the coverage.
     fn is_out_of_reach(&self, blocks: u32, cells: &[Series]) -> bool {
         let StopRule::Goal { sequential, .. } = self else { return false };
-        let looks = sequential.looks();
+        let looks = sequential.interim_analyses();
         let at = looks.iter().position(|look| look.blocks == blocks);
         if at.is_none_or(|at| at < LOOKS_BEFORE_GIVING_UP || at + 1 == looks.len()) {
             return false;
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn a_number_of_blocks_is_that_number() {
         let rule = StopRule::Blocks { blocks: 5, level: 0.95 };
-        assert_eq!((rule.most_blocks(), rule.looks()), (5, vec![]));
+        assert_eq!((rule.most_blocks(), rule.interim_analyses()), (5, vec![]));
         assert_eq!(rule.decide(4, &[narrow(4)]), Decision::Continue);
         assert_eq!(rule.decide(5, &[wide(5)]), Decision::LastBlock);
     }
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn a_goal_is_judged_at_its_looks_over_all_cells() {
         let rule = StopRule::goal(0.95, 0.05, 40).unwrap();
-        let first = rule.looks()[0];
+        let first = rule.interim_analyses()[0];
         let n = first as usize;
         assert_eq!(rule.most_blocks(), 40);
         assert_eq!(rule.decide(first, &[narrow(n), of([])]), Decision::GoalReached);
@@ -305,13 +305,13 @@ mod tests {
             assert_eq!((zero, interval.confidence, interval.samples), ((0.0, 0.0, 0.0), 0.95, 5));
         }
         let rule = StopRule::goal(0.95, 0.05, 40).unwrap();
-        let n = rule.looks()[0];
+        let n = rule.interim_analyses()[0];
         let nothing = vec![0.0; n as usize];
         let cells = [narrow(n as usize), of(nothing.clone())];
         assert_eq!(rule.decide(n, &cells), Decision::GoalReached);
         // Nor does a cell that rarely carries anything count.
         let seldom = |n: usize| of((0..n).map(|at| if at % 3 == 0 { 0.1 } else { 0.0 }));
-        for look in rule.looks() {
+        for look in rule.interim_analyses() {
             let cells = [narrow(look as usize), seldom(look as usize)];
             assert_eq!(rule.decide(look, &cells), Decision::GoalReached);
             assert!(rule.outlook(look, &cells).unwrap().widest < 0.01);
@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn a_goal_that_is_far_out_of_reach_is_given_up_at_the_third_look_not_before() {
         let rule = StopRule::goal(0.95, 0.05, 40).unwrap();
-        let looks = rule.looks();
+        let looks = rule.interim_analyses();
         let at = |look: usize, ratios: fn(usize) -> Series| {
             rule.decide(looks[look], &[narrow(looks[look] as usize), ratios(looks[look] as usize)])
         };
@@ -366,7 +366,7 @@ mod tests {
     #[test]
     fn a_trial_ends_at_the_first_look_that_proves_it_and_not_between() {
         let rule = StopRule::proof(0.95, 20).unwrap();
-        let looks = rule.looks();
+        let looks = rule.interim_analyses();
         let first = looks[0];
         assert!(first < 10 && rule.most_blocks() == 20, "{looks:?}");
         let aa = narrow(first as usize);
@@ -391,7 +391,7 @@ mod tests {
     #[test]
     fn a_settled_workload_keeps_the_interval_of_its_look() {
         let rule = StopRule::proof(0.95, 30).unwrap();
-        let looks = rule.looks();
+        let looks = rule.interim_analyses();
         let [first, second] = [looks[0], looks[1]];
         let gain = Series {
             on_trial: true,
@@ -406,7 +406,7 @@ mod tests {
         assert_eq!(rule.settled(first, &cells), [false, true, false]);
         assert_eq!(rule.settled(first + 1, &cells), [false; 3], "no look");
         let goal = StopRule::goal(0.95, 0.05, 30).unwrap();
-        assert_eq!(goal.settled(goal.looks()[0], &cells), [false; 3]);
+        assert_eq!(goal.settled(goal.interim_analyses()[0], &cells), [false; 3]);
         // It stays settled.
         let gain = Series { settled: Some(first), ..gain };
         let cells = [baseline, gain.clone(), open(second)];
@@ -430,7 +430,7 @@ mod tests {
     #[test]
     fn a_trial_of_nothing_ends_when_it_is_known_to_be_nothing() {
         let rule = StopRule::proof(0.95, 20).unwrap();
-        let first = rule.looks()[0];
+        let first = rule.interim_analyses()[0];
         let at = |worth: f64, demand: f64| rule.decide(first, &[tried(first, worth, demand)]);
         assert_eq!(at(1.0, 1.0), Decision::Decided);
         assert_eq!(at(1.0, 0.9), Decision::Decided, "less CPU time is proven");

@@ -214,8 +214,8 @@ fn drop_point() -> DropPoint {
     }
 }
 
-fn pace() -> Pace {
-    Pace {
+fn pace() -> Pacing {
+    Pacing {
         intended_per_s: 1000.0,
         sent_per_s: 999.5,
         late_p50_us: 1.5,

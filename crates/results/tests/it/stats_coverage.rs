@@ -316,14 +316,14 @@ fn intervals_of_all_looks_cover_together() {
             let hits = (0..RUNS)
                 .filter(|_| {
                     let ratios = run(&mut noise, kind, max_blocks as usize);
-                    plan.looks().iter().all(|look| {
+                    plan.interim_analyses().iter().all(|look| {
                         let seen = &ratios[..look.blocks as usize];
                         covers(&plan.interval(look.blocks, seen).unwrap(), truth)
                     })
                 })
                 .count();
             let coverage = hits as f64 / RUNS as f64;
-            let looks = plan.looks().len();
+            let looks = plan.interim_analyses().len();
             println!("{kind:?}: {looks} looks up to {max_blocks}: {coverage:.4} at {level}");
             assert!(coverage >= lowest(level, RUNS), "{kind:?}: {coverage}, stated {level}");
             assert!(coverage < 1.0 - 0.25 * (1.0 - level), "{kind:?}: {coverage} at {level}");
@@ -378,7 +378,7 @@ fn looking_after_every_block_misses_too_often() {
             netperf.count((3..=30).map(t_interval));
             every_block.count((5..=30).map(|n| ratio_interval(&ratios[..n], 0.95).unwrap()));
             planned.count(
-                plan.looks().iter().map(|look| {
+                plan.interim_analyses().iter().map(|look| {
                     plan.interval(look.blocks, &ratios[..look.blocks as usize]).unwrap()
                 }),
             );

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use netstate::watch::{Told, Watch};
+use netstate::watch::{Notified, Watch};
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
@@ -80,9 +80,9 @@ fn nft(host: &Host, text: &str) -> bool {
 /// What notifications tell that have come.
 fn told(watch: &Watch, touched: &mut Touched) -> bool {
     match watch.told(100) {
-        Told::Nothing => true,
-        Told::These { rules, .. } => rules.iter().all(|datagram| touched.add(datagram)),
-        Told::Anything => false,
+        Notified::Nothing => true,
+        Notified::These { rules, .. } => rules.iter().all(|datagram| touched.add(datagram)),
+        Notified::Anything => false,
     }
 }
 
@@ -120,7 +120,7 @@ fn what_is_renewed_is_what_is_read() {
         if let Renewed::Rules(answer) = answer {
             let all = |_: &ruleset::model::Base| true;
             assert_eq!(answer.reached(all), now.reached(all), "{changes:#?} {touched:#?}");
-            assert_eq!(answer.lasting(), now.lasting());
+            assert_eq!(answer.established_part(), now.established_part());
             assert_eq!(answer.generation, now.generation);
             renewed += 1;
             known = Arc::new(answer);
@@ -154,14 +154,14 @@ fn what_begins_or_ends_to_be_called_is_more_than_rules() {
         let mut simple = None;
         poll("a notification", LIMIT, || {
             simple = match watch.told(100) {
-                Told::Nothing => None,
-                Told::These { rules, .. } => {
+                Notified::Nothing => None,
+                Notified::These { rules, .. } => {
                     let mut touched = Touched::default();
                     let understood = rules.iter().all(|datagram| touched.add(datagram));
                     let renewed = ruleset::renew(&mut nftables, &known, &touched).unwrap();
                     Some(understood && matches!(renewed, Renewed::Rules(_)))
                 }
-                Told::Anything => Some(false),
+                Notified::Anything => Some(false),
             };
             Ok(simple.map(drop).ok_or_else(|| "none".to_owned()))
         })

@@ -157,25 +157,25 @@ fn frames() -> OwnedFd {
 
 /// Which of the two ways is compared with the slow path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum ComparedPath {
     Fast,
     /// Rules keep every flow from a verdict.
     Half,
 }
 
-impl Way {
+impl ComparedPath {
     /// What is counted of packets that take it: sent in the one host, received in the other.
     fn taken(self) -> [&'static [&'static str]; 2] {
         match self {
-            Way::Fast => [&["encap_hit", "encap_shortcut"], &["decap_hit"]],
-            Way::Half => [&["encap_half"], &["decap_half"]],
+            ComparedPath::Fast => [&["encap_hit", "encap_shortcut"], &["decap_hit"]],
+            ComparedPath::Half => [&["encap_half"], &["decap_half"]],
         }
     }
 }
 
 /// Two hosts; the sending tenant is a TAP device of ours.
 struct Bench {
-    way: Way,
+    way: ComparedPath,
     tap: Tap,
     tenant: Tenant,
     underlay: Underlay,
@@ -194,10 +194,10 @@ struct Bench {
 }
 
 impl Bench {
-    fn random(way: Way, number: usize, random: &mut Random) -> Bench {
+    fn random(way: ComparedPath, number: usize, random: &mut Random) -> Bench {
         let shape = match way {
-            Way::Fast => Shape::nth(number, random),
-            Way::Half => Shape::Routed { rp_filter: random.below(3) as u8 },
+            ComparedPath::Fast => Shape::nth(number, random),
+            ComparedPath::Half => Shape::Routed { rp_filter: random.below(3) as u8 },
         };
         let hosts = shape.hosts();
         let mut sandboxes = shape.sandboxes();
@@ -246,7 +246,7 @@ impl Bench {
         };
         let tap = open(inner(0));
         // Of frames on the half path the vnet header has to say whether their sum is finished.
-        let is_behind = shape == Shape::Alone || (random.once_in(2) && way == Way::Fast);
+        let is_behind = shape == Shape::Alone || (random.once_in(2) && way == ComparedPath::Fast);
         let behind = is_behind.then(|| Host::new("tenant-b").unwrap());
         let other = match &behind {
             None => Some(open(inner(1))),
@@ -260,8 +260,8 @@ impl Bench {
             }
         };
         let harmless = match way {
-            Way::Fast => topology::harmless(shape, underlay, random),
-            Way::Half => topology::holding(random),
+            ComparedPath::Fast => topology::harmless(shape, underlay, random),
+            ComparedPath::Half => topology::holding(random),
         };
         let turn = random.once_in(2).then(|| Turn::random(shape, underlay, tos, random));
         for (number, host) in hosts.iter().enumerate() {
@@ -382,8 +382,8 @@ impl Bench {
         let [sent, received] = self.way.taken();
         // Finished outer checksums nobody has verified: the slow path's.
         let received = match self.way {
-            Way::Fast => [received, &["decap_checksum"]].concat(),
-            Way::Half => [received, &["decap_verdict", "decap_tracking"]].concat(),
+            ComparedPath::Fast => [received, &["decap_checksum"]].concat(),
+            ComparedPath::Half => [received, &["decap_verdict", "decap_tracking"]].concat(),
         };
         self.until([sent, &received]);
     }
@@ -421,7 +421,7 @@ impl Bench {
             }
             while let Some(length) = self.tenant.read(&mut buffer) {
                 let frame = &mut buffer[..length];
-                if self.way == Way::Half {
+                if self.way == ComparedPath::Half {
                     finish_sum(frame);
                 }
                 outcome.there.extend(seen(frame));
@@ -497,16 +497,16 @@ fn number(variable: &str) -> Option<u64> {
 #[test]
 fn random_packets_fare_the_same_on_both_paths() {
     require!(need::root());
-    fare_the_same(Way::Fast, CASES);
+    fare_the_same(ComparedPath::Fast, CASES);
 }
 
 #[test]
 fn random_packets_that_rules_are_to_see_fare_the_same_on_both_paths() {
     require!(need::root(), need::tool("nft"));
-    fare_the_same(Way::Half, CASES / 2);
+    fare_the_same(ComparedPath::Half, CASES / 2);
 }
 
-fn fare_the_same(way: Way, cases: usize) {
+fn fare_the_same(way: ComparedPath, cases: usize) {
     let seed = number("OVERLANE_ACCEL_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     let cases = number("OVERLANE_ACCEL_CASES").unwrap_or(cases as u64) as usize;
     eprintln!("OVERLANE_ACCEL_SEED={seed} OVERLANE_ACCEL_CASES={cases}");

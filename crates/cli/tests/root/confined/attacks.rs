@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 
 use nix::libc;
-use test_support::inject::{Argument, Outcome, inject};
+use test_support::inject::{Argument, CallOutcome, inject};
 
 /// A call that must not do its work.
 pub struct Attack {
@@ -269,13 +269,13 @@ impl Drop for Victim {
 
 impl Attack {
     /// Has a thread of the process try it.
-    pub fn by(&self, thread: i32) -> Outcome {
+    pub fn by(&self, thread: i32) -> CallOutcome {
         inject(thread, self.call, &self.arguments).unwrap_or_else(|e| panic!("{}: {e}", self.what))
     }
 }
 
 /// `connect` to an address by a descriptor of the process.
-pub fn connect(thread: i32, descriptor: i32, address: &[u8]) -> Outcome {
+pub fn connect(thread: i32, descriptor: i32, address: &[u8]) -> CallOutcome {
     let length = Argument::from(address.len() as i64);
     let arguments = [descriptor.into(), address.to_vec().into(), length];
     inject(thread, libc::SYS_connect, &arguments).unwrap()

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use attacks::{Attack, Victim, connect};
 use foreground::{Foreground, LIMIT, OVERLANE, path};
-use test_support::inject::{self, Outcome};
+use test_support::inject::{self, CallOutcome};
 use test_support::{need, require};
 use testbed::Host;
 
@@ -37,7 +37,7 @@ fn withstands(start: impl Fn() -> Foreground, victim: &mut Victim, attacks: &[At
         if !outcome.is_refused() {
             succeeded.push(format!("{}: {outcome}", attack.what));
         }
-        if let Outcome::Killed(_) = outcome {
+        if let CallOutcome::Killed(_) = outcome {
             // Its devices are gone when all of its threads are.
             let _ = program.child.wait();
             program = start();
@@ -49,7 +49,7 @@ fn withstands(start: impl Fn() -> Foreground, victim: &mut Victim, attacks: &[At
         if !outcome.is_refused() {
             succeeded.push(format!("connect by descriptor {descriptor}: {outcome}"));
         }
-        if let Outcome::Killed(_) = outcome {
+        if let CallOutcome::Killed(_) = outcome {
             let _ = program.child.wait();
             program = start();
         }

@@ -70,7 +70,7 @@ fn verify(frame: &[u8]) -> ([u8; 4], [u8; 4]) {
 #[test]
 fn the_addresses_of_2009() {
     let mut frame = frame([192, 168, 64, 64], [192, 168, 64, 32], 0, b"GET /");
-    assert_eq!(netmap().translate(Side::Left, &PLAIN, &mut frame), Ok(Outcome::Translated));
+    assert_eq!(netmap().translate(Side::Left, &PLAIN, &mut frame), Ok(NetmapOutcome::Translated));
     assert_eq!(verify(&frame), ([192, 168, 32, 64], [192, 168, 32, 32]));
 }
 
@@ -186,7 +186,7 @@ fn who_is_asked_for_is_answered_but_for_oneself() {
     let own = [192, 168, 64, 64];
     let mut request = arp(Operation::REQUEST, own, [192, 168, 64, 32]);
     let outcome = netmap().translate(Side::Left, &PLAIN, &mut request);
-    assert_eq!(outcome, Ok(Outcome::ArpRequest));
+    assert_eq!(outcome, Ok(NetmapOutcome::ArpRequest));
     assert_eq!(Netmap::answer(&mut request, MAC), Some(42));
     assert_eq!(request[..12], [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9]);
     let answer = Arp::parse(&request[14..]).unwrap().fields();
@@ -202,7 +202,7 @@ fn who_is_asked_for_is_answered_but_for_oneself() {
     ] {
         let mut request = arp(Operation::REQUEST, sender, target);
         let outcome = netmap().translate(Side::Left, &PLAIN, &mut request);
-        assert_eq!(outcome, Ok(Outcome::Translated), "{target:?}");
+        assert_eq!(outcome, Ok(NetmapOutcome::Translated), "{target:?}");
     }
     let mut reply = arp(Operation::REPLY, own, [192, 168, 64, 1]);
     netmap().translate(Side::Left, &PLAIN, &mut reply).unwrap();

@@ -50,7 +50,7 @@ const QUEUE_LENGTH: u32 = 4096;
 
 /// How GSO packets are passed to the kernel, for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Way {
+pub enum HandOverMode {
     /// Unsegmented, through that TAP to that NIC.
     TunnelGso {
         /// Name of the second TAP, whose packets are redirected to the NIC.
@@ -65,11 +65,11 @@ pub enum Way {
     },
 }
 
-impl std::fmt::Display for Way {
+impl std::fmt::Display for HandOverMode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Way::TunnelGso { tap, nic } => write!(f, "tunnel-gso ({tap} to {nic})"),
-            Way::UdpSegment { reason } => write!(f, "udp-segment ({reason})"),
+            HandOverMode::TunnelGso { tap, nic } => write!(f, "tunnel-gso ({tap} to {nic})"),
+            HandOverMode::UdpSegment { reason } => write!(f, "udp-segment ({reason})"),
         }
     }
 }
@@ -184,13 +184,13 @@ impl SecondTap {
     }
 
     /// Returns how GSO packets are currently passed to the kernel.
-    pub(super) fn way(&self) -> Way {
+    pub(super) fn way(&self) -> HandOverMode {
         if self.withdrawn.load(Ordering::Relaxed) {
             let reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner).clone();
             // A filter was found later; the reason is reported.
-            return Way::UdpSegment { reason };
+            return HandOverMode::UdpSegment { reason };
         }
-        Way::TunnelGso { tap: self.taps[0].name().to_owned(), nic: self.nic.0.clone() }
+        HandOverMode::TunnelGso { tap: self.taps[0].name().to_owned(), nic: self.nic.0.clone() }
     }
 
     /// Disables it permanently: from now on, the sockets handle everything.

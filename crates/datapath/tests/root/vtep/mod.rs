@@ -5,7 +5,7 @@ use std::process::Command;
 
 use datapath::counters::{Counters, DropReason};
 use datapath::tapbridge::{Port, PortOptions};
-use datapath::vtep::{Config, Endpoint, Engine, HandOver, Report, Way};
+use datapath::vtep::{Config, Endpoint, Engine, HandOver, HandOverMode, Report};
 use endpoint::*;
 use packet::vxlan::{PORT, Vni};
 use sys::tap::Offload as TapOffload;
@@ -280,7 +280,7 @@ fn packet_filters_end_the_uncut_hand_over_but_not_the_tunnel() {
     let [a, b] = hosts(&plan);
     let vtep = Vtep::new(&plan, &a, 0, &plan.config(0, &[1]));
     kernel(&plan, &b, 1, 0);
-    assert!(matches!(vtep.running.way(), Way::TunnelGso { .. }), "{}", vtep.running.way());
+    assert!(matches!(vtep.running.way(), HandOverMode::TunnelGso { .. }), "{}", vtep.running.way());
     ping(&vtep.tenant, INNER_V4[1], 56);
     let rules = "table inet t { chain c { type filter hook input priority 0; \
                  udp dport 4789 counter comment \"seen\"; }; }";
@@ -292,7 +292,8 @@ fn packet_filters_end_the_uncut_hand_over_but_not_the_tunnel() {
     nft(rules).unwrap();
     testbed::poll("the sockets' turn", LIMIT, || {
         let way = vtep.running.way();
-        let cut = matches!(&way, Way::UdpSegment { reason } if reason.contains("inet t c"));
+        let cut =
+            matches!(&way, HandOverMode::UdpSegment { reason } if reason.contains("inet t c"));
         Ok(if cut { Ok(()) } else { Err(way.to_string()) })
     })
     .unwrap();
@@ -303,11 +304,15 @@ fn packet_filters_end_the_uncut_hand_over_but_not_the_tunnel() {
 
     // At the start, likewise; insisting is possible.
     let vtep = Vtep::new(&plan, &a, 0, &plan.config(0, &[1]));
-    assert!(matches!(vtep.running.way(), Way::UdpSegment { .. }), "{}", vtep.running.way());
+    assert!(
+        matches!(vtep.running.way(), HandOverMode::UdpSegment { .. }),
+        "{}",
+        vtep.running.way()
+    );
     assert_eq!(leftovers(&a), "0 TAPs");
     vtep.end();
     let vtep = Vtep::new(&PLAN, &a, 0, &PLAN.config(0, &[1]));
-    assert!(matches!(vtep.running.way(), Way::TunnelGso { .. }), "{}", vtep.running.way());
+    assert!(matches!(vtep.running.way(), HandOverMode::TunnelGso { .. }), "{}", vtep.running.way());
     ping(&vtep.tenant, INNER_V4[1], 56);
     vtep.end();
     assert_eq!(leftovers(&a), "0 TAPs");
@@ -325,7 +330,7 @@ fn a_nic_that_cuts_datagrams_only_gets_datagrams() {
         let plan = Plan { profile, checksum, hand_over: HandOver::Auto, ..PLAN };
         let [a, _b] = hosts(&plan);
         let way = Endpoint::open(&plan.config(0, &[1]), a.netns()).unwrap().way();
-        assert_eq!(matches!(way, Way::TunnelGso { .. }), whole, "{plan:?}: {way}");
+        assert_eq!(matches!(way, HandOverMode::TunnelGso { .. }), whole, "{plan:?}: {way}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Traffic from a network's client to its server, checked byte by byte.
 
-pub mod befall;
 pub mod daemons;
+pub mod inject;
 pub mod processes;
 
 use std::io::{Read, Write};

@@ -19,9 +19,9 @@ pub(super) struct Seen {
     pub total: u64,
 }
 
-/// Place that a drop reason stands for.
+/// LossPlace that a drop reason stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum LossPlace {
     /// A socket of the namespace, with its label.
     Socket(&'static str),
     /// The namespace's IP layer, with its label.
@@ -38,25 +38,25 @@ enum Place {
     Other,
 }
 
-fn place(reason: &str, function: Option<&str>) -> Place {
+fn place(reason: &str, function: Option<&str>) -> LossPlace {
     match reason {
         // Exhausted reassembly memory has no drop reason of its own.
-        "NOT_SPECIFIED" if function.is_some_and(is_reassembly) => Place::Ip("reassembly"),
-        "SOCKET_RCVBUFF" => Place::Socket("socket buffer"),
-        "PROTO_MEM" => Place::Socket("UDP memory limit"),
-        "NO_SOCKET" => Place::Socket("no socket"),
-        "UDP_CSUM" => Place::Socket("UDP checksum"),
-        "SOCKET_FILTER" => Place::Socket("socket filter"),
-        "PKT_TOO_BIG" => Place::Ip("packet too big"),
-        "FRAG_REASM_TIMEOUT" | "FRAG_TOO_FAR" | "DUP_FRAG" => Place::Ip("reassembly"),
-        "IP_OUTNOROUTES" | "IP_INNOROUTES" => Place::Ip("no route"),
-        "NETFILTER_DROP" => Place::Netfilter,
-        "CPU_BACKLOG" => Place::Backlog,
-        "FULL_RING" => Place::Ring,
-        "DEV_READY" | "DEV_HDR" | "SKB_GSO_SEG" => Place::Device,
-        "OTHERHOST" | "PACKET_SOCK_ERROR" => Place::NotOurs,
-        _ if reason.starts_with("QDISC_") => Place::Qdisc,
-        _ => Place::Other,
+        "NOT_SPECIFIED" if function.is_some_and(is_reassembly) => LossPlace::Ip("reassembly"),
+        "SOCKET_RCVBUFF" => LossPlace::Socket("socket buffer"),
+        "PROTO_MEM" => LossPlace::Socket("UDP memory limit"),
+        "NO_SOCKET" => LossPlace::Socket("no socket"),
+        "UDP_CSUM" => LossPlace::Socket("UDP checksum"),
+        "SOCKET_FILTER" => LossPlace::Socket("socket filter"),
+        "PKT_TOO_BIG" => LossPlace::Ip("packet too big"),
+        "FRAG_REASM_TIMEOUT" | "FRAG_TOO_FAR" | "DUP_FRAG" => LossPlace::Ip("reassembly"),
+        "IP_OUTNOROUTES" | "IP_INNOROUTES" => LossPlace::Ip("no route"),
+        "NETFILTER_DROP" => LossPlace::Netfilter,
+        "CPU_BACKLOG" => LossPlace::Backlog,
+        "FULL_RING" => LossPlace::Ring,
+        "DEV_READY" | "DEV_HDR" | "SKB_GSO_SEG" => LossPlace::Device,
+        "OTHERHOST" | "PACKET_SOCK_ERROR" => LossPlace::NotOurs,
+        _ if reason.starts_with("QDISC_") => LossPlace::Qdisc,
+        _ => LossPlace::Other,
     }
 }
 
@@ -84,8 +84,8 @@ pub(super) fn charge(
         }
         let rank = match place(&drop.1.reason, drop.1.function.as_deref()) {
             // Copies for other receivers come last: they only explain the rest.
-            Place::NotOurs => 2 * drops.len(),
-            Place::Socket(_) => 2 * labels.len(),
+            LossPlace::NotOurs => 2 * drops.len(),
+            LossPlace::Socket(_) => 2 * labels.len(),
             _ => 2 * labels.len() + 1,
         };
         order.push((rank, drop));
@@ -98,12 +98,12 @@ pub(super) fn charge(
             device => format!("{label} {device} {what}"),
         };
         let name = match place(&drop.reason, drop.function.as_deref()) {
-            Place::Socket(words) => {
+            LossPlace::Socket(words) => {
                 *seen.sockets.entry(label.clone()).or_default() += packets;
                 format!("{label} {words}")
             }
-            Place::Ip(words) => format!("{label} {words}"),
-            Place::Netfilter => {
+            LossPlace::Ip(words) => format!("{label} {words}"),
+            LossPlace::Netfilter => {
                 // A full conntrack table and a rule have the same reason; conntrack counts its own
                 // drops.
                 let refused = namespaces
@@ -118,14 +118,14 @@ pub(super) fn charge(
                 ledger.charge(format!("{label} conntrack"), tracked, 1.0);
                 format!("{label} netfilter")
             }
-            Place::Backlog => {
+            LossPlace::Backlog => {
                 seen.backlog += packets;
                 at("softnet backlog")
             }
-            Place::Qdisc => at("qdisc"),
-            Place::Ring => at("ring"),
-            Place::Device => at("device"),
-            Place::NotOurs | Place::Other => {
+            LossPlace::Qdisc => at("qdisc"),
+            LossPlace::Ring => at("ring"),
+            LossPlace::Device => at("device"),
+            LossPlace::NotOurs | LossPlace::Other => {
                 let function = drop.function.as_deref();
                 let function = function.map(|f| format!(" ({f})")).unwrap_or_default();
                 match drop.device.as_str() {

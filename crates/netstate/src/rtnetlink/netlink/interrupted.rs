@@ -57,8 +57,8 @@ fn a_list_during_which_a_link_comes_or_goes_is_told_to_be_interrupted() {
             reader.exchange(message(), flags, "list", "links", |_| each()).unwrap()
         };
         once.store(false, Relaxed);
-        assert_eq!(list(&change_once), Outcome::Interrupted);
-        assert_eq!(list(&|| ()), Outcome::Whole);
+        assert_eq!(list(&change_once), DumpOutcome::Interrupted);
+        assert_eq!(list(&|| ()), DumpOutcome::Whole);
         // The same for dumps as bytes.
         let list = |each: &(dyn Fn() + Sync)| {
             // RTM_GETLINK, struct ifinfomsg.
@@ -67,8 +67,8 @@ fn a_list_during_which_a_link_comes_or_goes_is_told_to_be_interrupted() {
             namespace.run(list).unwrap().unwrap()
         };
         once.store(false, Relaxed);
-        assert_eq!(list(&change_once), Outcome::Interrupted);
-        assert_eq!(list(&|| ()), Outcome::Whole);
+        assert_eq!(list(&change_once), DumpOutcome::Interrupted);
+        assert_eq!(list(&|| ()), DumpOutcome::Whole);
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use observe::{Encapsulation, Ending, Event, Flow, Journeys, Kind, Origin, Packet, Tunnel};
 use proptest::prelude::*;
 
-use super::told::Invented;
+use super::record::Invented;
 use super::{MILLISECOND, TCP, UDP, at, event, flow, gso};
 
 fn kinds() -> impl Strategy<Value = Kind> {

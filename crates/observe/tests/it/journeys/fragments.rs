@@ -4,7 +4,7 @@ use observe::{
     Capture, Encapsulation, Ending, Event, Flow, Journeys, Kind, Origin, Packet, Tunnel,
 };
 
-use super::told::Invented;
+use super::record::Invented;
 use super::{MILLISECOND, TCP, UDP, at, endings, event, flow, origins, read};
 
 /// A fragment of the datagram 7.

@@ -2,7 +2,7 @@
 
 mod any;
 mod fragments;
-mod told;
+mod record;
 
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -11,9 +11,9 @@ use super::traffic::{Datagrams, port};
 use super::{network, privileged};
 
 /// Where a packet was dropped, why, and by which function of the kernel.
-type Told = (String, Option<String>, String, String);
+type DropRecord = (String, Option<String>, String, String);
 
-fn told(packet: &Packet) -> Vec<Told> {
+fn told(packet: &Packet) -> Vec<DropRecord> {
     let told = drops(packet).map(|(step, reason, function)| {
         (step.namespace.clone(), step.device.clone(), reason.to_owned(), function.to_owned())
     });
@@ -27,7 +27,7 @@ fn bed(network: &Network) -> Bed<'_> {
 }
 
 /// What is told of a case: of the wanted drop, and others before it.
-fn run(case: &Case) -> Result<(Told, String), String> {
+fn run(case: &Case) -> Result<(DropRecord, String), String> {
     let network = network(case.mode, Offload::Full)?;
     let bed = bed(&network);
     let port = bed.port;
@@ -45,7 +45,7 @@ fn run(case: &Case) -> Result<(Told, String), String> {
         seen.look();
         others = seen.packets.iter().flat_map(told).collect();
         let wanted = seen.packets.iter().find_map(|packet| {
-            let is = |told: &Told| {
+            let is = |told: &DropRecord| {
                 told.0 == host && told.1.as_deref() == device && told.2 == case.reason
             };
             Some((told(packet).into_iter().find(is)?, packet.text()))

@@ -313,7 +313,7 @@ fn no_drop_of_a_flood_is_lost_and_each_is_counted() {
         .unwrap();
         let counted = refused() - before;
         assert_eq!(tracer.lost().unwrap(), 0);
-        let not_told = tracer.not_told().unwrap();
+        let not_told = tracer.suppressed().unwrap();
         let of_reason = not_told.iter().filter(|drops| drops.reason == "NO_SOCKET");
         let not_told: u64 = of_reason.map(|drops| drops.packets).sum();
         let read = || Some(tracer.poll(Duration::ZERO).unwrap()).filter(|read| !read.is_empty());

@@ -29,7 +29,7 @@ pub fn deep() -> Results {
             cell.offered = Some(Offered { percent: Some(percent), per_s });
             time(cell, 1.0 / (1.05 - percent / 100.0));
             in_microseconds(cell);
-            let pace = Pace {
+            let pace = Pacing {
                 intended_per_s: per_s,
                 sent_per_s: per_s * 0.9995,
                 late_p50_us: 1.4,

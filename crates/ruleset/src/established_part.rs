@@ -18,7 +18,7 @@ impl Ruleset {
     /// [`Ruleset::verdict`] is the same for every flow that does not evaluate NAT chains. Handles,
     /// generations and unreachable chains are left out.
     #[must_use]
-    pub fn lasting(&self) -> Ruleset {
+    pub fn established_part(&self) -> Ruleset {
         self.reached(|base| base.kind != "nat")
     }
 

@@ -9,11 +9,11 @@ use lab::{Mode, Network};
 /// machine takes longer.
 pub const RECOVERY: Duration = Duration::from_secs(120);
 
-/// Has a fault of a mode befall a network, and prints what it cost.
-pub fn befall(mode: &dyn Mode, network: &Network, name: &str) -> Befallen {
+/// Has a fault of a mode inject a network, and prints what it cost.
+pub fn inject(mode: &dyn Mode, network: &Network, name: &str) -> Befallen {
     let fault = mode.faults().iter().find(|own| own.name == name).unwrap();
-    let befallen = fault.befall(network).unwrap_or_else(|e| panic!("{} {name}: {e}", mode.name()));
-    let cost = befallen.cost;
+    let injected = fault.inject(network).unwrap_or_else(|e| panic!("{} {name}: {e}", mode.name()));
+    let cost = injected.cost;
     println!("{}, {name}: {} lost, {cost:?}", mode.name(), cost.lost());
-    befallen
+    injected
 }

@@ -24,14 +24,14 @@ struct seen {
 	u64 location;
 	u32 reason;
 	u8 kind;
-	/* enum begins */
-	u8 begins;
+	/* enum sampling_start */
+	u8 sampling_start;
 	/* whether it is checked only as a later fragment */
 	u8 by_fragment;
 };
 
 /* Where a packet may be sampled: only where it begins on this machine. */
-enum begins {
+enum sampling_start {
 	NEVER = 0,
 	ALWAYS = 1,
 	/* passed by its socket to the device of its route */
@@ -125,7 +125,7 @@ static __always_inline int is_to_be_chosen(const struct filter *filter, const st
 {
 	u32 zero = 0;
 
-	switch (seen->begins) {
+	switch (seen->sampling_start) {
 	case NEVER:
 		return 0;
 	case AFTER_CUTTING: {
@@ -142,8 +142,8 @@ static __always_inline int is_to_be_chosen(const struct filter *filter, const st
 		return 0;
 	if (filter->sample > 1 && bpf_get_prandom_u32() % filter->sample)
 		return 0;
-	if (seen->begins != ALWAYS &&
-	    (!seen->dev || !(seen->begins == AT_SOCKETS ? is_from_socket(seen->skb, seen->dev) :
+	if (seen->sampling_start != ALWAYS &&
+	    (!seen->dev || !(seen->sampling_start == AT_SOCKETS ? is_from_socket(seen->skb, seen->dev) :
 							  is_origin(filter, seen->dev))))
 		return 0;
 	return is_room(filter);

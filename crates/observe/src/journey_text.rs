@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::told::{Fragment, Packet, PacketEnding, PacketLeg, PacketStep};
+use crate::record::{Fragment, Packet, PacketEnding, PacketLeg, PacketStep};
 
 /// Columns for namespaces and devices are as wide as their longest name, up to this many
 /// characters.

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use crate::event::{Checksum, Event, Kind, Tunnel};
 use crate::journey::{Ending, Journey, Origin};
-use crate::snapshot::{HopSeen, Latency, Rates, Side, WaySeen};
-use crate::told::{Addresses, Names};
+use crate::record::{Addresses, Names};
+use crate::snapshot::{HopSeen, Latency, PathSeen, Rates, Side};
 
 /// Paths shown per interval; packets of further paths are only counted.
 const MOST: usize = 64;
@@ -38,7 +38,7 @@ pub(crate) struct Seen {
 }
 
 #[derive(Debug, Default)]
-struct Way {
+struct PathState {
     packets: u64,
     example: Option<Addresses>,
     endings: HashMap<String, u64>,
@@ -65,8 +65,8 @@ impl<'a> OneWay<'a> {
 
 /// Paths of one interval.
 #[derive(Debug, Default)]
-pub(crate) struct Ways {
-    ways: HashMap<Vec<Place>, Way>,
+pub(crate) struct Paths {
+    ways: HashMap<Vec<Place>, PathState>,
     /// Packets of paths for which there was no room.
     pub others: u64,
     /// Number of packets over all paths.
@@ -143,7 +143,7 @@ pub(crate) fn places(journey: &Journey) -> impl Iterator<Item = Place> {
     stays(journey).0.into_iter().map(|stay| stay.place)
 }
 
-impl Ways {
+impl Paths {
     pub fn add(&mut self, journey: &Journey, names: &dyn Names) {
         let (stays, ending) = stays(journey);
         // Only the free was seen, so there is no path.
@@ -189,8 +189,8 @@ impl Ways {
         self,
         names: &dyn Names,
         counted: &dyn Fn(u32, u32, Side) -> (Option<Rates>, Option<u32>),
-    ) -> Vec<WaySeen> {
-        let mut ways: Vec<(Vec<Place>, Way)> = self.ways.into_iter().collect();
+    ) -> Vec<PathSeen> {
+        let mut ways: Vec<(Vec<Place>, PathState)> = self.ways.into_iter().collect();
         // Ties are ordered by place, so that the order does not change between intervals.
         ways.sort_by_cached_key(|(places, way)| (u64::MAX - way.packets, format!("{places:?}")));
         let shown = ways.into_iter().map(|(places, way)| {
@@ -200,7 +200,7 @@ impl Ways {
                 seen.hop(place, names.namespace(place.netns), known.unwrap_or_default())
             });
             let ending = way.endings.into_iter().max_by_key(|(name, n)| (*n, name.clone()));
-            WaySeen {
+            PathSeen {
                 packets: way.packets,
                 example: way.example,
                 ending: ending.map(|(name, _)| name).unwrap_or_default(),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// State of a host's own traffic: monotonic counters, and the waiting share.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Fare {
+pub struct HostLoad {
     /// Packets through the network stack.
     pub packets: f64,
     /// Packets dropped at full backlogs.
@@ -31,8 +31,8 @@ const WAITING: f64 = 0.10;
 /// `seconds` apart. `resting` has the rates of the rest before it, `waiting` is the share before
 /// the run.
 pub(crate) fn suffers(
-    begin: &Fare,
-    end: &Fare,
+    begin: &HostLoad,
+    end: &HostLoad,
     resting: &Rates,
     waiting: f64,
     seconds: f64,
@@ -52,7 +52,7 @@ pub(crate) struct Rates {
 }
 
 impl Rates {
-    pub fn between(begin: &Fare, end: &Fare, seconds: f64) -> Rates {
+    pub fn between(begin: &HostLoad, end: &HostLoad, seconds: f64) -> Rates {
         let seconds = seconds.max(1e-3);
         // A 32-bit counter that wrapped counts as unchanged.
         let rate = |end: f64, begin: f64| (end - begin).max(0.0) / seconds;
@@ -64,7 +64,7 @@ impl Rates {
     }
 }
 
-/// Reads [`Fare`]. A source that this kernel lacks reads as zero.
+/// Reads [`HostLoad`]. A source that this kernel lacks reads as zero.
 #[derive(Debug)]
 pub(crate) struct HostCounters {
     softnet: Option<ProcFile>,
@@ -85,7 +85,7 @@ impl HostCounters {
         }
     }
 
-    pub fn fare(&self) -> Fare {
+    pub fn fare(&self) -> HostLoad {
         let softnet = self.softnet.as_ref().and_then(|file| SoftnetStat::read(file).ok());
         let cpus = softnet.iter().flat_map(|stat| stat.cpus.values());
         let packets = cpus.clone().map(|cpu| f64::from(cpu.processed)).sum();
@@ -95,7 +95,7 @@ impl HostCounters {
         // The kernel may lack PSI.
         let waiting = read_value(PRESSURE).ok().and_then(|text| waiting(&text)).unwrap_or(0.0);
         let stat = self.stat.as_ref().and_then(|file| CpuStat::read(file).ok());
-        Fare { packets, drops, retransmits, waiting, ticks: stat.map(|stat| stat.total) }
+        HostLoad { packets, drops, retransmits, waiting, ticks: stat.map(|stat| stat.total) }
     }
 }
 
@@ -121,17 +121,17 @@ mod tests {
 
     #[test]
     fn drops_retransmits_and_waiting_are_harm_and_what_was_there_before_is_not() {
-        let calm = Fare { drops: 10.0, retransmits: 5.0, waiting: 0.2, ..Fare::default() };
+        let calm = HostLoad { drops: 10.0, retransmits: 5.0, waiting: 0.2, ..HostLoad::default() };
         let resting = Rates { retransmits: 1.0, ..Rates::default() };
-        let harm = |end: Fare| suffers(&calm, &end, &resting, 0.2, 0.1);
+        let harm = |end: HostLoad| suffers(&calm, &end, &resting, 0.2, 0.1);
         assert!(!harm(calm));
-        assert!(harm(Fare { drops: 11.0, ..calm }));
-        assert!(!harm(Fare { retransmits: 6.0, ..calm }));
-        assert!(harm(Fare { retransmits: 9.0, ..calm }));
-        assert!(harm(Fare { waiting: 0.35, ..calm }));
+        assert!(harm(HostLoad { drops: 11.0, ..calm }));
+        assert!(!harm(HostLoad { retransmits: 6.0, ..calm }));
+        assert!(harm(HostLoad { retransmits: 9.0, ..calm }));
+        assert!(harm(HostLoad { waiting: 0.35, ..calm }));
         // A host with constant drops.
         let dropping = Rates { drops: 100.0, ..Rates::default() };
-        let same = Fare { drops: 20.0, ..calm };
+        let same = HostLoad { drops: 20.0, ..calm };
         assert!(!suffers(&calm, &same, &dropping, 0.2, 0.1));
     }
 

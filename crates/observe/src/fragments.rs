@@ -16,7 +16,7 @@ pub(crate) struct Datagram {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Piece {
+pub(crate) struct FragmentKey {
     pub of: Datagram,
     /// Offset in the packet's payload, bytes.
     pub offset: u16,
@@ -25,34 +25,34 @@ pub(crate) struct Piece {
 /// Fragment state of a packet, for its own header and for the outer one of its tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Pieces {
-    outer: Option<Piece>,
-    inner: Option<Piece>,
+    outer: Option<FragmentKey>,
+    inner: Option<FragmentKey>,
 }
 
-impl Piece {
-    fn of(flow: &Flow) -> Option<Piece> {
+impl FragmentKey {
+    fn of(flow: &Flow) -> Option<FragmentKey> {
         let (offset, _) = flow.fragment?;
         let Flow { source, destination, id, protocol, .. } = *flow;
         let protocol = source.is_ipv4().then_some(protocol);
-        Some(Piece { of: Datagram { source, destination, id, protocol }, offset })
+        Some(FragmentKey { of: Datagram { source, destination, id, protocol }, offset })
     }
 }
 
 impl Pieces {
     pub fn of(event: &Event) -> Pieces {
         Pieces {
-            outer: event.tunnel.as_ref().and_then(|tunnel| Piece::of(&tunnel.outer)),
-            inner: event.flow.as_ref().and_then(Piece::of),
+            outer: event.tunnel.as_ref().and_then(|tunnel| FragmentKey::of(&tunnel.outer)),
+            inner: event.flow.as_ref().and_then(FragmentKey::of),
         }
     }
 
     /// Returns the fragments that it is, the outer one first.
-    pub fn iter(self) -> impl Iterator<Item = Piece> {
+    pub fn iter(self) -> impl Iterator<Item = FragmentKey> {
         self.outer.into_iter().chain(self.inner)
     }
 
     /// Returns the fragment that was made last.
-    pub fn outermost(self) -> Option<Piece> {
+    pub fn outermost(self) -> Option<FragmentKey> {
         self.iter().next()
     }
 
@@ -86,14 +86,14 @@ pub(crate) enum Change {
 }
 
 /// Compares the fragment state of one of the two headers.
-fn of_level(earlier: Option<Piece>, later: Option<Piece>) -> Change {
+fn of_level(earlier: Option<FragmentKey>, later: Option<FragmentKey>) -> Change {
     match (earlier, later) {
         (Some(one), Some(other)) if one == other => Change::None,
         (None, None) => Change::None,
         (Some(piece), None) => Change::Reassembled(Some(piece.of), None),
-        (None, Some(Piece { offset: 0, .. })) => Change::Fragmented,
+        (None, Some(FragmentKey { offset: 0, .. })) => Change::Fragmented,
         // IPv6 uses a new identification. Addresses may have been translated in between.
-        (Some(one), Some(Piece { of, offset: 0 }))
+        (Some(one), Some(FragmentKey { of, offset: 0 }))
             if one.of.id == of.id || of.protocol.is_none() =>
         {
             Change::Refragmented(one.of)

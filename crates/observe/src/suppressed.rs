@@ -1,4 +1,4 @@
-//! Drops that were counted but not reported one by one: `bpf/not_told.h`.
+//! Drops that were counted but not reported one by one: `bpf/suppressed.h`.
 //!
 //! With `--drops-only`, a rate limit applies: so many drops per second, and a bounded number in the
 //! ring at once. The kernel counts all further drops and emits no event for them. No reported drop
@@ -26,7 +26,7 @@ const LEAST: u64 = 50;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-pub struct NotTold {
+pub struct Suppressed {
     /// The kernel's reason.
     pub reason: String,
     /// The kernel function that dropped them; `null` if unknown.
@@ -35,16 +35,16 @@ pub struct NotTold {
     pub packets: u64,
 }
 
-impl NotTold {
+impl Suppressed {
     /// Sums the counts by reason and function: one function can drop at several places.
     pub(crate) fn summed(
         counts: impl Iterator<Item = ((String, Option<String>), u64)>,
-    ) -> Vec<NotTold> {
+    ) -> Vec<Suppressed> {
         let mut sums = BTreeMap::<_, u64>::new();
         for (named, packets) in counts {
             *sums.entry(named).or_default() += packets;
         }
-        let drops = sums.into_iter().map(|((reason, function), packets)| NotTold {
+        let drops = sums.into_iter().map(|((reason, function), packets)| Suppressed {
             reason,
             function,
             packets,
@@ -53,22 +53,22 @@ impl NotTold {
     }
 
     /// Returns the drops in `after` that were not yet counted in `before`.
-    pub fn since(before: &[NotTold], after: &[NotTold]) -> Vec<NotTold> {
-        let is_same = |one: &NotTold, other: &NotTold| {
+    pub fn since(before: &[Suppressed], after: &[Suppressed]) -> Vec<Suppressed> {
+        let is_same = |one: &Suppressed, other: &Suppressed| {
             one.reason == other.reason && one.function == other.function
         };
         let new = after.iter().map(|drops| {
             let known = before.iter().find(|known| is_same(known, drops));
             let known = known.map_or(0, |known| known.packets);
-            NotTold { packets: drops.packets.saturating_sub(known), ..drops.clone() }
+            Suppressed { packets: drops.packets.saturating_sub(known), ..drops.clone() }
         });
         new.filter(|drops| drops.packets > 0).collect()
     }
 }
 
-impl std::fmt::Display for NotTold {
+impl std::fmt::Display for Suppressed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let NotTold { reason, function, packets } = self;
+        let Suppressed { reason, function, packets } = self;
         // The kernel may hide its symbols.
         let function = function.as_deref().unwrap_or("?");
         write!(f, "{packets} dropped: {reason} by {function}")
@@ -115,7 +115,7 @@ impl Allowance {
     }
 
     /// Returns the unreported drops since the start, by place and reason.
-    pub(crate) fn not_told(&self) -> libbpf_rs::Result<BTreeMap<Key, u64>> {
+    pub(crate) fn suppressed(&self) -> libbpf_rs::Result<BTreeMap<Key, u64>> {
         let mut counts = BTreeMap::new();
         // Entries are never removed, so iterating over the map ends.
         for bytes in self.not_told.keys() {
@@ -139,11 +139,11 @@ fn parse(bytes: &[u8]) -> Option<Key> {
 mod tests {
     use super::*;
 
-    fn summed(counts: [(&str, &str, u64); 3]) -> Vec<NotTold> {
+    fn summed(counts: [(&str, &str, u64); 3]) -> Vec<Suppressed> {
         let named = |(reason, function, packets): (&str, &str, u64)| {
             ((reason.to_owned(), Some(function.to_owned())), packets)
         };
-        NotTold::summed(counts.into_iter().map(named))
+        Suppressed::summed(counts.into_iter().map(named))
     }
 
     #[test]
@@ -152,7 +152,7 @@ mod tests {
         let told: Vec<String> = before.iter().map(ToString::to_string).collect();
         assert_eq!(told, ["7 dropped: A by one", "5 dropped: B by one"]);
         let after = summed([("A", "one", 3), ("A", "one", 6), ("B", "one", 5)]);
-        let new = NotTold::since(&before, &after);
+        let new = Suppressed::since(&before, &after);
         assert_eq!(
             new.iter().map(ToString::to_string).collect::<Vec<_>>(),
             ["2 dropped: A by one"]

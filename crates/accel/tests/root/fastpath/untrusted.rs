@@ -15,8 +15,8 @@ use test_support::{need, require};
 use testbed::{Host, Offload};
 
 use super::pair::{DEVICE, PORT, Pair};
+use super::paths::{ALL, Answered, NONE, ask};
 use super::refusals::refused;
-use super::ways::{ALL, Answered, NONE, ask};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/strangers.bpf.o"));
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use results::{Pace, TcpState};
+use results::{Pacing, TcpState};
 use serde::{Deserialize, Serialize};
 
 use super::flow::latency_histogram;
@@ -15,7 +15,7 @@ const MOST_BINS: usize = 1 << 17;
 /// Message form of a [`Load`], without CPUs, which differ between machines.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LoadTold {
+pub struct LoadRecord {
     workload: String,
     message_bytes: u32,
     flows: u32,
@@ -32,12 +32,12 @@ pub struct LoadTold {
     setup_limit: Duration,
 }
 
-impl LoadTold {
+impl LoadRecord {
     /// Converts a load for another machine.
     ///
     /// # Errors
     /// [`EngineError::Invalid`] for a stalling server, which is for tests in this process only.
-    pub fn of(load: &Load) -> Result<LoadTold, EngineError> {
+    pub fn of(load: &Load) -> Result<LoadRecord, EngineError> {
         // No `..`: a new field must be handled here.
         let Load {
             workload,
@@ -62,7 +62,7 @@ impl LoadTold {
             let got = format!("{stall:?}");
             return Err(EngineError::invalid("server_stall", "a server in this process", got));
         }
-        Ok(LoadTold {
+        Ok(LoadRecord {
             workload: workload.name().to_owned(),
             message_bytes: *message_bytes,
             flows: *flows,
@@ -108,7 +108,7 @@ impl LoadTold {
 /// Message form of a [`Measured`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct MeasuredTold {
+pub struct MeasuredRecord {
     workload: String,
     seconds: f64,
     payload_bytes: u64,
@@ -121,18 +121,18 @@ pub struct MeasuredTold {
     arrivals: Option<Arrivals>,
     /// Value in ns, and its count.
     histogram: Option<Vec<(u64, u64)>>,
-    pace: Option<Pace>,
+    pace: Option<Pacing>,
     tcp_retransmits: Option<u64>,
     #[serde(default)]
     tcp: Option<TcpState>,
     socket_errors: BTreeMap<String, u64>,
-    flows: Vec<FlowTold>,
+    flows: Vec<FlowMeasuredRecord>,
     notes: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct FlowTold {
+struct FlowMeasuredRecord {
     units: u64,
     sent_units: u64,
     payload_bytes: u64,
@@ -140,9 +140,9 @@ struct FlowTold {
     server_cpus: Vec<usize>,
 }
 
-impl MeasuredTold {
+impl MeasuredRecord {
     /// Converts a result for another process.
-    pub fn of(measured: &Measured) -> MeasuredTold {
+    pub fn of(measured: &Measured) -> MeasuredRecord {
         // No `..`: a new field must be handled here.
         let Measured {
             workload,
@@ -164,14 +164,14 @@ impl MeasuredTold {
             flows,
             notes,
         } = measured;
-        let flow = |flow: &FlowMeasured| FlowTold {
+        let flow = |flow: &FlowMeasured| FlowMeasuredRecord {
             units: flow.units,
             sent_units: flow.sent_units,
             payload_bytes: flow.payload_bytes,
             client_cpus: flow.client_cpus.clone(),
             server_cpus: flow.server_cpus.clone(),
         };
-        MeasuredTold {
+        MeasuredRecord {
             workload: workload.name().to_owned(),
             seconds: *seconds,
             payload_bytes: *payload_bytes,
@@ -219,7 +219,7 @@ impl MeasuredTold {
             }
             None => None,
         };
-        let flow = |flow: FlowTold| FlowMeasured {
+        let flow = |flow: FlowMeasuredRecord| FlowMeasured {
             units: flow.units,
             sent_units: flow.sent_units,
             payload_bytes: flow.payload_bytes,
@@ -266,8 +266,8 @@ mod tests {
             ..Load::new(Workload::TcpRr)
         };
         let pinned = Load { client_cpus: vec![1], server_cpus: vec![0], ..load.clone() };
-        let told = serde_json::to_string(&LoadTold::of(&pinned).unwrap()).unwrap();
-        let told: LoadTold = serde_json::from_str(&told).unwrap();
+        let told = serde_json::to_string(&LoadRecord::of(&pinned).unwrap()).unwrap();
+        let told: LoadRecord = serde_json::from_str(&told).unwrap();
         assert_eq!(told.load(), Ok(load));
     }
 
@@ -294,10 +294,10 @@ mod tests {
             flows: vec![FlowMeasured { units: 10_000, ..FlowMeasured::default() }],
             notes: vec!["slow".to_owned()],
         };
-        let told = serde_json::to_string(&MeasuredTold::of(&measured)).unwrap();
-        let told: MeasuredTold = serde_json::from_str(&told).unwrap();
+        let told = serde_json::to_string(&MeasuredRecord::of(&measured)).unwrap();
+        let told: MeasuredRecord = serde_json::from_str(&told).unwrap();
         let arrived = told.clone().measured().unwrap();
-        assert_eq!(MeasuredTold::of(&arrived), told);
+        assert_eq!(MeasuredRecord::of(&arrived), told);
         assert_eq!(
             arrived.latency.map(|latency| (latency.p50, latency.p99_99, latency.count)),
             measured.latency.map(|latency| (latency.p50, latency.p99_99, latency.count))
@@ -310,7 +310,7 @@ mod tests {
         let text = r#"{"workload":"tcp_rr","seconds":0.0,"payload_bytes":0,"under_way_bytes":0,
             "messages_merge":false,"units":0,"sent_units":0,"datagrams":null,"histogram":null,
             "pace":null,"tcp_retransmits":null,"socket_errors":{},"flows":[],"notes":[]}"#;
-        let told: MeasuredTold = serde_json::from_str(text).unwrap();
+        let told: MeasuredRecord = serde_json::from_str(text).unwrap();
         assert_eq!(told.measured().unwrap_err(), "invalid interval of 0 s");
     }
 }

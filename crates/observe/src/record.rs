@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::event::{Checksum, Encapsulation, Event, Flow, Kind};
 use crate::explain::explanation;
 use crate::journey::{Ending, Journey, Origin, Step};
-use crate::not_told::NotTold;
+use crate::suppressed::Suppressed;
 
 /// Names for the kernel's numbers.
 pub trait Names {
@@ -43,7 +43,7 @@ pub struct Packet {
     /// With `--drops-only`: drops since the last record that were counted but not reported, because
     /// the rate limit was reached. Left out if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub not_told: Vec<NotTold>,
+    pub not_told: Vec<Suppressed>,
 }
 
 /// Fields of a TCP header (RFC 9293).

@@ -15,7 +15,7 @@ const RAREST: u32 = 1 << 20;
 
 /// Controls the sample rate.
 #[derive(Debug)]
-pub struct Pace {
+pub struct SampleRate {
     one_in: u32,
     /// Counts since the last decision.
     events: u64,
@@ -30,16 +30,16 @@ pub struct Pace {
 
 /// A change of the sample rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PaceChange {
+pub struct SampleRateChange {
     /// From now on, one packet in this many is followed.
     pub one_in: u32,
     /// Events lost since the last decision.
     pub lost: u64,
 }
 
-impl Default for Pace {
-    fn default() -> Pace {
-        Pace {
+impl Default for SampleRate {
+    fn default() -> SampleRate {
+        SampleRate {
             one_in: 1,
             events: 0,
             elapsed: Duration::ZERO,
@@ -50,10 +50,10 @@ impl Default for Pace {
     }
 }
 
-impl Pace {
+impl SampleRate {
     /// Takes the number of events read in this time, and of events lost since the start. Returns a
     /// change of the rate, if any.
-    pub fn look(&mut self, events: u64, lost: u64, elapsed: Duration) -> Option<PaceChange> {
+    pub fn look(&mut self, events: u64, lost: u64, elapsed: Duration) -> Option<SampleRateChange> {
         self.events += events;
         self.elapsed += elapsed;
         // Too early to judge the rate.
@@ -80,7 +80,7 @@ impl Pace {
             return None;
         }
         (self.one_in, self.quiet) = (wanted, Duration::ZERO);
-        Some(PaceChange { one_in: wanted, lost: newly })
+        Some(SampleRateChange { one_in: wanted, lost: newly })
     }
 }
 
@@ -92,7 +92,13 @@ mod tests {
 
     /// Looks at a load of so many events a second, of which `room` can be read, for some seconds;
     /// answers the changes.
-    fn under(pace: &mut Pace, load: u64, room: u64, seconds: u64, lost: &mut u64) -> Vec<u32> {
+    fn under(
+        pace: &mut SampleRate,
+        load: u64,
+        room: u64,
+        seconds: u64,
+        lost: &mut u64,
+    ) -> Vec<u32> {
         let mut changes = Vec::new();
         for _ in 0..seconds {
             let comes = load / u64::from(pace.one_in);
@@ -104,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_followed_by_chance_and_its_end_is_noticed() {
-        let (mut pace, mut lost) = (Pace::default(), 0);
+        let (mut pace, mut lost) = (SampleRate::default(), 0);
         assert!(under(&mut pace, 50_000, 100_000, 10, &mut lost).is_empty());
         // Ten times as many as can be read: the next power of two, and half of that.
         assert_eq!(under(&mut pace, 1_000_000, 100_000, 20, &mut lost), [32]);
@@ -115,17 +121,17 @@ mod tests {
 
     #[test]
     fn short_looks_are_one() {
-        let mut pace = Pace::default();
+        let mut pace = SampleRate::default();
         let short = Duration::from_millis(100);
         assert_eq!(pace.look(10, 100, short), None);
         assert_eq!(pace.look(10, 200, short), None);
         let change = pace.look(10, 300, short);
-        assert_eq!(change, Some(PaceChange { one_in: 32, lost: 300 }));
+        assert_eq!(change, Some(SampleRateChange { one_in: 32, lost: 300 }));
     }
 
     #[test]
     fn there_is_a_rarest() {
-        let (mut pace, mut lost) = (Pace::default(), 0);
+        let (mut pace, mut lost) = (SampleRate::default(), 0);
         for _ in 0..10 {
             lost += u64::from(u32::MAX);
             pace.look(0, lost, SECOND);
