@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use doctor::host::{FarEnd, LeftOut};
 use doctor::{Check, Finding, Host, Scope, collect, diagnose};
-use measure::remote::tunnels_of;
+use measure::remote::{RemoteError, tunnels_of};
 
 use crate::doctor_args::Reading;
 use crate::exit::usage;
@@ -41,6 +41,13 @@ pub fn read(reading: &Reading) -> anyhow::Result<Host> {
             Ok(tunnels) => {
                 far_ends.push(FarEnd { address: peer.ip().to_canonical(), tunnels });
             }
+            // It answers: only the user can mend this.
+            Err(
+                error @ (RemoteError::TokenNeeded { .. }
+                | RemoteError::NoToken { .. }
+                | RemoteError::WrongToken { .. }
+                | RemoteError::Hello { .. }),
+            ) => return Err(error.into()),
             // A fault of the network may be why it does not answer: report what this host shows.
             Err(error) => silent.push(LeftOut {
                 object: format!("--peer {peer}"),
