@@ -27,7 +27,7 @@ const PACKAGE: &str = "qemu-system-x86";
 /// Time limit for QEMU to create its sockets and its TAP device.
 const START_LIMIT: Duration = Duration::from_secs(30);
 /// Time limit for a guest to boot in software emulation. It takes about 3 s on an idle machine.
-pub(super) const BOOT_LIMIT: Duration = Duration::from_secs(90);
+pub(super) const BOOT_LIMIT: Duration = Duration::from_secs(300);
 /// Time limit for the trial boot under KVM.
 const TRIAL_LIMIT: Duration = Duration::from_secs(20);
 /// Maximum length of the line that reports a guest's state, bytes.

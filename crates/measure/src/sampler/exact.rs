@@ -253,11 +253,11 @@ impl ExactClock {
                 .lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY)
                 .map_err(|e| format!("reading map \"clocks\": {e}"))?
                 .ok_or("map \"clocks\" has no entry 0")?;
-            let cpus: Result<Vec<OneCpu>, [u64; WORDS]> =
-                values.iter().map(|value| one_cpu(&words(value), now)).collect();
+            let values: Vec<[u64; WORDS]> = values.iter().map(|value| words(value)).collect();
+            let cpus = values.iter().map(|value| one_cpu(value, now)).collect();
             match cpus {
-                Ok(cpus) => return Ok(ExactReading { cpus }),
-                Err(value) => torn = Some(value),
+                Some(cpus) => return Ok(ExactReading { cpus }),
+                None => torn = values.into_iter().find(|value| one_cpu(value, now).is_none()),
             }
             std::thread::yield_now();
         }
@@ -281,25 +281,24 @@ fn words(value: &[u8]) -> [u64; WORDS] {
     words
 }
 
-/// Returns one CPU's times at `now`. If the value was read between the program's two writes, its
-/// times do not add up, and it is returned as the error.
-fn one_cpu(value: &[u64; WORDS], now: u64) -> Result<OneCpu, [u64; WORDS]> {
+/// Returns one CPU's times at `now`. `None`: the value was read between the program's two writes, so
+/// its times do not add up.
+fn one_cpu(value: &[u64; WORDS], now: u64) -> Option<OneCpu> {
     let [ns @ .., start, last, in_irq, in_softirq, task_kind, _raised] = *value;
     let mut ns: [u64; KINDS] = ns;
     if last == 0 {
-        return Ok(OneCpu { ns: None });
+        return Some(OneCpu { ns: None });
     }
     let sum = ns.iter().fold(0_u64, |sum, ns| sum.wrapping_add(*ns));
     if start == 0 || sum != last.wrapping_sub(start) {
-        return Err(*value);
+        return None;
     }
     let running = [in_irq, in_softirq].into_iter().find(|kind| *kind != 0).unwrap_or(task_kind);
-    let running = usize::try_from(running).ok().and_then(|kind| ns.get_mut(kind));
-    let Some(running) = running else { return Err(*value) };
+    let running = usize::try_from(running).ok().and_then(|kind| ns.get_mut(kind))?;
     // `last` may be slightly after `now`, which was read earlier. The difference is then negative
     // and corrects the sum to `now`.
     *running = running.wrapping_add(now.wrapping_sub(last));
-    Ok(OneCpu { ns: Some(ns) })
+    Some(OneCpu { ns: Some(ns) })
 }
 
 #[cfg(test)]
@@ -346,7 +345,7 @@ mod tests {
         for bad in
             [value(1000, 1101, [0, 0, 1]), value(0, 100, [0, 0, 1]), value(1000, 1100, [0, 0, 99])]
         {
-            assert_eq!(one_cpu(&bad, 1150), Err(bad));
+            assert_eq!(one_cpu(&bad, 1150), None);
         }
         assert_eq!(one_cpu(&[0; WORDS], 1150).unwrap().ns, None);
     }

@@ -99,9 +99,10 @@ fn a_killed_run_leaves_its_samples() {
         (&results["complete"], &results["ended_by"]),
         (&false.into(), &"interrupted".into())
     );
-    let vxlan = results["cells"].as_array().unwrap().iter().find(|cell| cell["mode"] == "vxlan");
-    let samples = vxlan.unwrap()["samples"].as_array().unwrap();
-    assert!(!samples.is_empty(), "{results:#}");
+    // Which cells, the order of the run decides.
+    let mut cells = results["cells"].as_array().unwrap().iter();
+    let is_sampled = cells.any(|cell| !cell["samples"].as_array().unwrap().is_empty());
+    assert!(is_sampled, "{results:#}");
     let text = run(["report", kept]).expect(0).stdout;
     assert!(text.contains("the run was killed"), "{text}");
     // The next run does not overwrite them.
