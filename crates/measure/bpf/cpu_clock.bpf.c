@@ -5,9 +5,9 @@
  * so that a CPU's times always add up to `last - start`. The reader relies on that
  * sum to detect a half-written value.
  *
- * The time is split by its cause, so that the load of a measurement can be told
- * apart from other programs: tasks by their ancestors, network softirqs by the
- * context that raised them.
+ * The time is split by its cause, to separate the load of a measurement from other
+ * programs: tasks by their ancestors, network softirqs by the context that raised
+ * them.
  *
  * Not for PREEMPT_RT, where softirqs are preempted and interrupts are threads.
  */

@@ -144,7 +144,7 @@ impl Case {
     }
 }
 
-/// What doctor says of one case.
+/// Doctor's findings for one case.
 #[derive(Default)]
 struct Judgement {
     all: Option<Diagnosis>,

@@ -59,7 +59,7 @@ fn kept(exact: &CpuNs, sampled: &CpuSeconds) -> f64 {
 pub(super) struct Caused {
     /// Caused by the measurement.
     pub own: f64,
-    /// Of unknown cause: packets that arrive by an interrupt, and kernel threads.
+    /// Unknown cause: packets that arrive by an interrupt, and kernel threads.
     pub open: f64,
 }
 
