@@ -42,8 +42,6 @@ pub struct Compared {
     pub chain: Place,
     /// Rules that the flow was compared with; a chain that is called twice counts twice.
     pub rules: usize,
-    /// Rules of the chain that repeat an earlier one.
-    pub repeated: usize,
 }
 
 impl Ruleset {
@@ -55,17 +53,25 @@ impl Ruleset {
         self.evaluate(flow, path, &mut Budget(STEPS, None))
     }
 
-    /// Returns the chain whose rules cost the flow most comparisons, if there is any.
-    pub fn longest(&self, flow: &Flow, path: &[Step]) -> Option<Compared> {
+    /// [`Ruleset::verdict`], with the chain whose rules cost the flow most comparisons, if there is
+    /// any.
+    pub fn compared(&self, flow: &Flow, path: &[Step]) -> (Answer, Option<Compared>) {
         let mut budget = Budget(STEPS, Some(BTreeMap::new()));
-        self.evaluate(flow, path, &mut budget);
-        let (at, rules) = budget.1?.into_iter().max_by_key(|(_, rules)| *rules)?;
-        let chain = &self.chains[at];
+        let answer = self.evaluate(flow, path, &mut budget);
+        let longest = budget.1.into_iter().flatten().max_by_key(|(_, rules)| *rules);
+        let compared =
+            longest.map(|(at, rules)| Compared { chain: place(&self.chains[at], None), rules });
+        (answer, compared)
+    }
+
+    /// Returns how many rules of a chain repeat an earlier one.
+    pub fn repeated(&self, at: &Place) -> usize {
+        let Some(chain) = self.chains.iter().find(|chain| place(chain, None) == *at) else {
+            return 0;
+        };
         let mut seen = HashSet::new();
         let is_new = |rule: &&Rule| seen.insert(format!("{:?}", rule.expressions));
-        let different = chain.rules.iter().filter(is_new).count();
-        let repeated = chain.rules.len() - different;
-        Some(Compared { chain: place(chain, None), rules, repeated })
+        chain.rules.len() - chain.rules.iter().filter(is_new).count()
     }
 
     fn evaluate(&self, flow: &Flow, path: &[Step], budget: &mut Budget) -> Answer {

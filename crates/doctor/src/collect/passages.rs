@@ -7,14 +7,14 @@ use netstate::entry::Knowledge;
 use netstate::interface::Interface;
 use netstate::route_table::RouteKind;
 use ruleset::{
-    Connection, Flow, Hook, Place, Ruleset, State, Step, Transport, Tuple, Verdict, flow,
+    Compared, Connection, Flow, Hook, Place, Ruleset, State, Step, Transport, Tuple, Verdict, flow,
 };
 
 use super::Subject;
 use crate::host::{Filtered, LongChain, Namespace, Passage, PassageKind, Reading};
 
-/// Most questions about one namespace. A node may have a thousand remote ends, and a rule that drops
-/// the packets of one of them mostly drops those of many.
+/// Most questions about one namespace, half of them about outer packets. A node may have a thousand
+/// remote ends, and a rule that drops the packets of one of them mostly drops those of many.
 const MOST: usize = 200;
 /// Tenants of each bridge, and networks behind each tunnel, that are asked about.
 const SAMPLES: usize = 3;
@@ -42,7 +42,9 @@ pub(super) fn read(subjects: &[Subject], namespaces: &mut [Namespace]) {
                 let rules = subjects[at].netns.run(ruleset::read);
                 match rules {
                     Ok(Ok(rules)) => {
-                        let passages = questions.into_iter().map(|one| answer(&rules, one));
+                        let mut repeated = Vec::new();
+                        let ask = |one| answer(&rules, one, &mut repeated);
+                        let passages = questions.into_iter().map(ask);
                         Reading::Read(passages.collect())
                     }
                     Ok(Err(error)) => Reading::Unread(error.to_string()),
@@ -54,9 +56,11 @@ pub(super) fn read(subjects: &[Subject], namespaces: &mut [Namespace]) {
     }
 }
 
-fn answer(rules: &Ruleset, question: Question) -> Passage {
+/// Evaluates the rules. `repeated` has the counts of chains that were met before.
+fn answer(rules: &Ruleset, question: Question, repeated: &mut Vec<(Place, usize)>) -> Passage {
     let Question { mut passage, flow, path } = question;
-    passage.verdict = match rules.verdict(&flow, &path).verdict {
+    let (answer, longest) = rules.compared(&flow, &path);
+    passage.verdict = match answer.verdict {
         Verdict::Accept => Filtered::Passed,
         Verdict::Drop { at } => {
             let family = family(&at).to_owned();
@@ -71,12 +75,20 @@ fn answer(rules: &Ruleset, question: Question) -> Passage {
         }
         Verdict::Depends { .. } | Verdict::NotUnderstood { .. } => Filtered::Undecided,
     };
-    passage.longest = rules.longest(&flow, &path).map(|longest| LongChain {
-        family: family(&longest.chain).to_owned(),
-        table: longest.chain.table,
-        chain: longest.chain.chain,
-        rules: longest.rules as u64,
-        repeated: longest.repeated as u64,
+    passage.longest = longest.map(|Compared { chain, rules: compared }| {
+        let known = repeated.iter().find(|(known, _)| *known == chain).map(|(_, count)| *count);
+        let count = known.unwrap_or_else(|| {
+            let count = rules.repeated(&chain);
+            repeated.push((chain.clone(), count));
+            count
+        });
+        LongChain {
+            family: family(&chain).to_owned(),
+            table: chain.table,
+            chain: chain.chain,
+            rules: compared as u64,
+            repeated: count as u64,
+        }
     });
     passage
 }
@@ -114,6 +126,8 @@ fn questions(namespaces: &[Namespace], at: usize) -> Vec<Question> {
             outer(here, namespace, tunnel, &mut all);
         }
     }
+    // Leave room for questions about tenants.
+    all.truncate(MOST / 2);
     forwarded(here, &mut all);
     bridged(here, &mut all);
     all.truncate(MOST);
