@@ -5,4 +5,5 @@ mod example;
 mod golden;
 mod large;
 mod page;
+mod readme;
 mod report;
