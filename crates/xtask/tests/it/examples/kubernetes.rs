@@ -11,14 +11,14 @@ use super::api::{documents, errors};
 #[test]
 fn every_document_is_what_the_api_takes() {
     let mut kinds = BTreeMap::new();
-    for file in ["servers.yaml", "jobs.yaml"] {
+    for file in ["servers.yaml", "jobs.yaml", "watch.yaml", "accel-check.yaml"] {
         for document in documents(file) {
             let errors = errors(&document);
             assert!(errors.is_empty(), "{file}: {document:#}\n{}", errors.join("\n"));
             *kinds.entry(document["kind"].as_str().unwrap().to_owned()).or_insert(0) += 1;
         }
     }
-    let expected = [("Deployment", 2), ("Job", 2), ("Service", 2)];
+    let expected = [("DaemonSet", 1), ("Deployment", 2), ("Job", 3), ("Service", 2)];
     assert_eq!(kinds, expected.map(|(kind, n)| (kind.to_owned(), n)).into());
 }
 

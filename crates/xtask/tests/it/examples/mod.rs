@@ -3,3 +3,4 @@
 mod accel;
 mod api;
 mod kubernetes;
+mod metrics;
