@@ -297,15 +297,33 @@ static __always_inline void read_tunnel(struct event *event, struct headers *hea
 	event->tunnel = kind;
 }
 
-/*
- * Parses the headers of the packet whose IP header is at `at`, and those of the inner packet of
- * a tunnel.
- */
-static __always_inline int read_headers(struct event *event, struct headers *headers, const u8 *at)
+/* Returns an address as a number, which the verifier passes to functions that are not static. */
+static __always_inline u64 number(struct headers *headers, const u8 *at)
 {
-	const u8 *payload, *inside;
+	headers->ip = (u64)at;
+	return address_back(&headers->ip);
+}
+
+/*
+ * Returns the event of the packet that this CPU looks at, and its headers. Each object defines
+ * it, because they keep different data beside these.
+ */
+static __always_inline struct event *current_event(struct headers **headers);
+
+/*
+ * Parses the headers of the packet whose IP header is at the address `ip`, and those of the
+ * inner packet of a tunnel, into `current_event`. The function takes a number and is not
+ * static, so that the verifier checks it once per program and not for each path to it.
+ */
+__attribute__((noinline)) int read_headers(u64 ip)
+{
+	const u8 *at = (const u8 *)ip, *payload, *inside;
+	struct headers *headers;
+	struct event *event = current_event(&headers);
 	u32 length;
 
+	if (!event)
+		return 0;
 	__builtin_memset(&event->inner, 0, sizeof(event->inner));
 	headers->ip = (u64)at;
 	headers->inner = 0;
@@ -333,6 +351,17 @@ static __always_inline int read_headers(struct event *event, struct headers *hea
 		length = ARP_BYTES;
 	headers->length += length;
 	return 1;
+}
+
+/* Whether the headers in `current_event` match the filter; checked once, as `read_headers`. */
+__attribute__((noinline)) int is_read_wanted(void)
+{
+	u32 zero = 0;
+	struct headers *headers;
+	struct event *event = current_event(&headers);
+	const struct filter *filter = bpf_map_lookup_elem(&filters, &zero);
+
+	return event && filter && is_wanted(filter, event);
 }
 
 /* Returns the IP header of a frame that begins at `frame`. */

@@ -67,6 +67,17 @@ struct {
 	__type(value, struct draft);
 } drafts SEC(".maps");
 
+static __always_inline struct event *current_event(struct headers **headers)
+{
+	u32 at = DRAFT;
+	struct draft *draft = bpf_map_lookup_elem(&drafts, &at);
+
+	if (!draft)
+		return 0;
+	*headers = &draft->headers;
+	return &draft->snapshot.event;
+}
+
 static __always_inline u32 inode_of(struct net *net)
 {
 	u32 inode = 0;
@@ -167,8 +178,7 @@ static __always_inline void keep_datagram(const struct snapshot *snapshot)
 }
 
 /* Parses the headers, from the position where they are at this place. */
-static __always_inline int headers_of(struct event *event, struct headers *headers,
-				      const struct seen *seen)
+static __always_inline int headers_of(struct headers *headers, const struct seen *seen)
 {
 	struct sk_buff *skb = seen->skb;
 	u8 *head = skb->head, *data = skb->data;
@@ -188,11 +198,11 @@ static __always_inline int headers_of(struct event *event, struct headers *heade
 		at = data;
 		break;
 	default:
-		if (at && read_headers(event, headers, at))
+		if (at && read_headers(number(headers, at)))
 			return 1;
 		at = mac && mac != NOT_SET ? behind_ethernet(head + mac) : 0;
 	}
-	return at && read_headers(event, headers, at);
+	return at && read_headers(number(headers, at));
 }
 
 /*
@@ -312,7 +322,7 @@ static __attribute__((noinline)) int see(struct seen *seen)
 	snapshot->end = 0;
 	event->kind = seen->kind;
 	event->skb = address;
-	if (!headers_of(event, &draft->headers, seen))
+	if (!headers_of(&draft->headers, seen))
 		return 0;
 	if (is_later_fragment(&event->inner)) {
 		draft->headers.is_followed = find_first(event);
@@ -330,7 +340,7 @@ static __attribute__((noinline)) int see(struct seen *seen)
 		read_bytes(draft, seen, filter);
 	/* A packet that matched stays wanted after its addresses were translated. */
 	if (!read_back(&draft->headers.is_followed) &&
-	    (!is_wanted(filter, event) ||
+	    (!is_read_wanted() ||
 	     (filter->with_expression && !is_meant(draft))) &&
 	    !(is_selective && was_chosen(filter, address) && is_still(address, &event->inner)))
 		return 0;
