@@ -12,9 +12,6 @@ use results::{
     Role, Sample, ServiceDemand, Status, TcpState,
 };
 
-/// Reason of a cell without samples.
-const NO_SAMPLE: &str = "no sample was taken";
-
 /// Returns a cell without samples.
 pub(crate) fn empty(
     plan: &Plan,
@@ -39,7 +36,7 @@ pub(crate) fn empty(
         engine: ask.engine,
         unit: ask.unit(),
         status: Status::Failed,
-        reason: Some(NO_SAMPLE.to_owned()),
+        reason: Some(Cell::NO_SAMPLE.to_owned()),
         median: None,
         ratio: None,
         flow_shares: None,
@@ -262,6 +259,6 @@ fn failure(samples: &[Sample]) -> (Status, Option<String>) {
         }
     }
     let most = reasons.iter().max_by_key(|(count, _)| *count);
-    let reason = most.map_or(NO_SAMPLE, |(_, reason)| reason);
+    let reason = most.map_or(Cell::NO_SAMPLE, |(_, reason)| reason);
     (Status::Failed, Some(reason.to_owned()))
 }

@@ -109,7 +109,7 @@ fn row(panel: &crate::panel::Panel<'_>, cell: &Cell) -> Markup {
         tr {
             td { (cell.offload.to_string()) }
             td { (name(cell)) }
-            td.n { (cell.median.map_or("failed".to_string(), |m| panel.scale().number(m))) }
+            td.n { (panel.figure(cell)) }
             td.n { (cell.ratio.as_ref().map(of_interval).unwrap_or_default()) }
             td.n { (cell.ratio.as_ref().map(range).unwrap_or_default()) }
             td.n { (cpu_ratio(cell)) }

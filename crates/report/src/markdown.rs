@@ -83,7 +83,7 @@ fn push_panel(out: &mut String, results: &Results, panel: &Panel<'_>) {
     push_row(out, &rule);
     for cell in panel.cells() {
         let mut row = vec![escaped(&cell.offload.to_string()), label(cell)];
-        row.push(cell.median.map_or("failed".to_string(), |median| panel.scale().number(median)));
+        row.push(panel.figure(cell));
         let interval = cell.ratio.filter(|_| cell.role != Role::Baseline);
         row.push(match cell.role {
             Role::Baseline => "1".to_string(),

@@ -28,6 +28,8 @@ pub(crate) fn panels(results: &Results) -> Vec<Panel<'_>> {
     });
     cells
         .chunk_by(|a, b| Work::of(a) == Work::of(b))
+        // The run ended before: `missing` counts these cells.
+        .filter(|panel| !panel.iter().all(|cell| cell.never_ran()))
         .map(|panel| {
             let groups = panel.chunk_by(|a, b| a.offload == b.offload);
             Panel {
@@ -58,6 +60,15 @@ fn within(a: &Cell, b: &Cell) -> std::cmp::Ordering {
 impl<'a> Panel<'a> {
     pub(crate) fn cells(&self) -> impl Iterator<Item = &'a Cell> {
         self.groups.iter().flat_map(|group| group.cells.iter().copied())
+    }
+
+    /// Formats the median of a cell in the panel's scale, or says that it has none.
+    pub(crate) fn figure(&self, cell: &Cell) -> String {
+        match cell.median {
+            Some(median) => self.scale().number(median),
+            None if cell.never_ran() => "not run".to_owned(),
+            None => "failed".to_owned(),
+        }
     }
 
     /// Returns whether the CPU time of a cell is known, or a reason why it is not.

@@ -46,7 +46,10 @@ pub(crate) fn missing(results: &Results) -> Vec<Missing> {
     let mut cells: BTreeMap<(&str, &str), (Status, Vec<String>)> = BTreeMap::new();
     for cell in &results.cells {
         // Cells of a mode that failed as a whole are covered by its entry.
-        if cell.status != Status::Ok && !whole.contains(&cell.mode.as_str()) {
+        if cell.status != Status::Ok
+            && !cell.never_ran()
+            && !whole.contains(&cell.mode.as_str())
+        {
             let reason = cell.reason.as_deref().unwrap_or("no reason given");
             let entry = cells.entry((&cell.mode, reason)).or_insert((cell.status, Vec::new()));
             entry.1.push(place(results, cell));
@@ -59,6 +62,15 @@ pub(crate) fn missing(results: &Results) -> Vec<Missing> {
         remedy: None,
     }));
     missing.extend(failed_trials(results));
+    let never_ran = results.cells.iter().filter(|cell| cell.never_ran()).count();
+    if never_ran > 0 {
+        missing.push(Missing {
+            what: count(never_ran, "cell"),
+            status: Status::Unsupported,
+            reason: "the run ended before the first sample".to_owned(),
+            remedy: None,
+        });
+    }
     missing
 }
 

@@ -140,9 +140,7 @@ struct Column {
 fn columns(panel: &Panel<'_>) -> Vec<Column> {
     let column = |head: &str, value| Column { head: head.to_string(), value };
     let mut columns = vec![
-        column(panel.scale().label, |panel, cell| {
-            cell.median.map_or("failed".to_string(), |median| panel.scale().number(median))
-        }),
+        column(panel.scale().label, |panel, cell| panel.figure(cell)),
         column("ratio", |_, cell| match (cell.role, cell.ratio) {
             (Role::Baseline, _) => "1".to_string(),
             (_, Some(interval)) => {

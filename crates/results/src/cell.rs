@@ -107,6 +107,16 @@ pub struct Cell {
     pub trend: Option<String>,
 }
 
+impl Cell {
+    /// Reason of a cell whose turn did not come before the run ended.
+    pub const NO_SAMPLE: &'static str = "no sample was taken";
+
+    /// Returns whether the run ended before the first sample of the cell.
+    pub fn never_ran(&self) -> bool {
+        self.samples.is_empty() && self.reason.as_deref() == Some(Self::NO_SAMPLE)
+    }
+}
+
 /// CPU time of the load per unit of work: its tasks and guests on all CPUs, and the softirqs of its
 /// packets. Files of older versions: of the whole machine, idle load subtracted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
