@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use sys::tcp::Connecting;
 
-use crate::connection::{self, Channel, ChannelError, Side, TICK};
+use crate::connection::{self, Channel, ChannelError, TICK};
 use crate::gate::{HANDSHAKE_LIMIT, WRONG_TOKEN_WAIT};
-use crate::handshake::{HELLO_BYTES, Hello, HelloError, MAC_BYTES, Said};
+use crate::handshake::{HELLO_BYTES, Hello, HelloError, NOISE_BYTES, Said};
 use crate::service::Service;
 use crate::token::Token;
 
@@ -250,20 +250,19 @@ fn shake_hands(
         (false, true) => return Err(final_one(RemoteError::NoToken { server })),
         _ => {}
     }
-    let keys = Said { server: theirs, client }.keys(token);
+    let (initiator, first) = Said { server: theirs, client }.initiate(token);
     *proved = Some(Instant::now());
-    connection::write_all(&stream, &keys.client_proof()).map_err(broken)?;
-    let mut proof = [0; MAC_BYTES];
-    match connection::read_exact(&stream, &mut proof, deadline, &alive) {
+    connection::write_all(&stream, &first).map_err(broken)?;
+    let mut second = [0; NOISE_BYTES];
+    match connection::read_exact(&stream, &mut second, deadline, &alive) {
         // Servers close the connection when the proof is wrong.
         Err(error) if is_hung_up(&error) => return Err((RemoteError::WrongToken { server }, true)),
         other => other.map_err(broken)?,
     }
-    // The server does not have the token: send it no requests.
-    if !keys.is_server_proof(&proof) {
-        return Err(final_one(RemoteError::WrongToken { server }));
-    }
-    Ok(Channel::new(stream, Side::Client, keys.session()))
+    // Without the token, the server gets no requests.
+    let cipher = initiator.finish(&second);
+    let cipher = cipher.ok_or_else(|| final_one(RemoteError::WrongToken { server }))?;
+    Ok(Channel::new(stream, cipher))
 }
 
 /// Returns whether the other end closed the connection, cleanly or by a reset.

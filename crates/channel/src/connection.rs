@@ -9,8 +9,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 
-use super::frame::{Direction, FrameError, HEAD_BYTES, REPLY_LIMIT, REQUEST_LIMIT, Sequence};
-use super::handshake::MAC_BYTES;
+use super::frame::{Cipher, FrameError, HEAD_BYTES, sealed_length};
 
 /// Interval at which a wait checks whether to go on.
 pub const TICK: Duration = Duration::from_millis(100);
@@ -30,17 +29,7 @@ pub(crate) const OPTIONS: sys::tcp::Options =
 #[derive(Debug)]
 pub struct Channel {
     stream: TcpStream,
-    outgoing: Sequence,
-    incoming: Sequence,
-}
-
-/// An end of a channel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
-    /// The end that connected.
-    Client,
-    /// The end that accepted.
-    Server,
+    cipher: Cipher,
 }
 
 /// Reason why a channel is no longer usable.
@@ -163,22 +152,16 @@ pub(crate) fn is_a_tick(error: &std::io::Error) -> bool {
 }
 
 impl Channel {
-    pub(crate) fn new(stream: TcpStream, side: Side, key: [u8; MAC_BYTES]) -> Channel {
-        let requests = Sequence::new(key, Direction::ToServer, REQUEST_LIMIT);
-        let replies = Sequence::new(key, Direction::ToClient, REPLY_LIMIT);
-        let (outgoing, incoming) = match side {
-            Side::Client => (requests, replies),
-            Side::Server => (replies, requests),
-        };
-        Channel { stream, outgoing, incoming }
+    pub(crate) fn new(stream: TcpStream, cipher: Cipher) -> Channel {
+        Channel { stream, cipher }
     }
 
-    /// Sends a message as one frame. Its tag authenticates order and origin.
+    /// Sends a message as one frame, encrypted and authenticated.
     ///
     /// # Errors
     /// [`ChannelError`]. The channel is then unusable.
     pub fn send(&mut self, payload: &[u8]) -> Result<(), ChannelError> {
-        let frame = self.outgoing.seal(payload)?;
+        let frame = self.cipher.seal(payload)?;
         write_all(&self.stream, &frame)
     }
 
@@ -195,10 +178,10 @@ impl Channel {
         let deadline = Instant::now() + MESSAGE_LIMIT;
         let mut head = [0; HEAD_BYTES];
         read_exact(&self.stream, &mut head, deadline, alive)?;
-        let mut payload = vec![0; self.incoming.length(&head)?];
-        read_exact(&self.stream, &mut payload, deadline, alive)?;
-        self.incoming.open(&head, &payload)?;
-        Ok(payload)
+        let length = self.cipher.length(&head)?;
+        let mut sealed = vec![0; sealed_length(length)];
+        read_exact(&self.stream, &mut sealed, deadline, alive)?;
+        Ok(self.cipher.open(length, &sealed)?)
     }
 
     /// Returns the reason if the other end has closed, as far as the kernel knows.
@@ -240,11 +223,12 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (server, _) = listener.accept().unwrap();
-        let channel = |stream: TcpStream, side| {
+        let channel = |stream: TcpStream, cipher| {
             prepare(&stream).unwrap();
-            Channel::new(stream, side, [7; MAC_BYTES])
+            Channel::new(stream, cipher)
         };
-        (channel(client, Side::Client), channel(server, Side::Server))
+        let ciphers = crate::frame::tests::pair();
+        (channel(client, ciphers.0), channel(server, ciphers.1))
     }
 
     #[test]

@@ -1,38 +1,31 @@
-//! Frames: length (4 bytes, big-endian), tag (32 bytes), payload.
-//!
-//! The tag is the HMAC-SHA256, under the session's key, of the direction, the frame's number
-//! (from 0, per direction), the length and the payload. The receiver checks the length before
-//! it allocates memory, and the tag before it parses the payload.
+//! Frames: an encrypted header with the length of the payload, then the payload in encrypted parts
+//! of at most [`PART_BYTES`]. Header and parts are transport messages of the Noise session
+//! ([`crate::handshake`]): each is numbered per direction, so that none can be changed, repeated,
+//! left out or reordered. The receiver checks the length before it allocates memory.
 
-use hmac::Mac;
+use snow::TransportState;
 
-use crate::handshake::{MAC_BYTES, keyed};
-
+/// Length of a message's tag, bytes.
+const TAG_BYTES: usize = 16;
 /// Size of a frame's header, bytes.
-pub const HEAD_BYTES: usize = 4 + MAC_BYTES;
+pub const HEAD_BYTES: usize = 4 + TAG_BYTES;
+/// Maximum payload of a part, bytes: a Noise message has at most 65535.
+const PART_BYTES: usize = 65_535 - TAG_BYTES;
 
 /// Maximum payload of a request, bytes. Loads are small.
 pub const REQUEST_LIMIT: usize = 64 << 10;
 /// Maximum payload of a reply, bytes: reports of 1024 flows and the features of a device.
 pub const REPLY_LIMIT: usize = 1 << 20;
 
-/// Direction of a frame, part of its tag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Direction {
-    /// From client to server: a request.
-    ToServer = 0,
-    /// From server to client: a reply.
-    ToClient = 1,
-}
-
-/// Frames of one direction of a session.
-#[derive(Clone)]
-pub struct Sequence {
-    key: [u8; MAC_BYTES],
-    direction: Direction,
-    next: u64,
-    limit: usize,
+/// Keys and numbers of both directions of a session.
+pub struct Cipher {
+    state: Box<TransportState>,
+    /// Maximum payload of the frames that this end sends, bytes,
+    outgoing: usize,
+    /// and of those that it receives.
+    incoming: usize,
+    /// Number of the next frame that is received.
+    number: u64,
 }
 
 /// Reason why a frame is refused. The session ends with it.
@@ -54,16 +47,25 @@ pub enum FrameError {
     },
 }
 
-impl std::fmt::Debug for Sequence {
+impl std::fmt::Debug for Cipher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Sequence({:?}, next {})", self.direction, self.next)
+        write!(f, "Cipher(next {})", self.number)
     }
 }
 
-impl Sequence {
-    /// Creates the sequence at a session's first frame, with payloads of at most `limit` bytes.
-    pub fn new(key: [u8; MAC_BYTES], direction: Direction, limit: usize) -> Sequence {
-        Sequence { key, direction, next: 0, limit }
+impl Cipher {
+    /// The client sends requests and receives replies.
+    pub(crate) fn of_client(state: TransportState) -> Cipher {
+        Cipher::new(state, REQUEST_LIMIT, REPLY_LIMIT)
+    }
+
+    /// The server receives requests and sends replies.
+    pub(crate) fn of_server(state: TransportState) -> Cipher {
+        Cipher::new(state, REPLY_LIMIT, REQUEST_LIMIT)
+    }
+
+    fn new(state: TransportState, outgoing: usize, incoming: usize) -> Cipher {
+        Cipher { state: Box::new(state), outgoing, incoming, number: 0 }
     }
 
     /// Returns the next frame, with this payload.
@@ -71,92 +73,140 @@ impl Sequence {
     /// # Errors
     /// [`FrameError::Length`].
     pub fn seal(&mut self, payload: &[u8]) -> Result<Vec<u8>, FrameError> {
-        self.check_length(payload.len())?;
-        let tag = self.mac(payload).finalize().into_bytes();
-        self.next += 1;
-        let mut frame = Vec::with_capacity(HEAD_BYTES + payload.len());
-        frame.extend_from_slice(&(payload.len() as u32).to_be_bytes());
-        frame.extend_from_slice(&tag);
-        frame.extend_from_slice(payload);
+        check_length(payload.len(), self.outgoing)?;
+        let mut frame = vec![0; HEAD_BYTES + sealed_length(payload.len())];
+        let (head, mut rest) = frame.split_at_mut(HEAD_BYTES);
+        self.encrypt(&(payload.len() as u32).to_be_bytes(), head);
+        for part in payload.chunks(PART_BYTES) {
+            let (sealed, behind) = rest.split_at_mut(part.len() + TAG_BYTES);
+            self.encrypt(part, sealed);
+            rest = behind;
+        }
         Ok(frame)
     }
 
-    /// Returns the payload length in a header.
+    /// Decrypts the header of the next frame. Returns the length of its payload, bytes; the frame
+    /// goes on with [`sealed_length`] of it.
     ///
     /// # Errors
-    /// [`FrameError::Length`].
-    pub fn length(&self, head: &[u8; HEAD_BYTES]) -> Result<usize, FrameError> {
-        let length = u32::from_be_bytes([head[0], head[1], head[2], head[3]]) as usize;
-        self.check_length(length)?;
+    /// [`FrameError`]: a header of another session or order; a length beyond the limit.
+    pub fn length(&mut self, head: &[u8; HEAD_BYTES]) -> Result<usize, FrameError> {
+        let mut length = [0; 4];
+        self.decrypt(head, &mut length)?;
+        let length = u32::from_be_bytes(length) as usize;
+        check_length(length, self.incoming)?;
         Ok(length)
     }
 
-    /// Verifies that this is the next frame.
+    /// Decrypts the rest of a frame whose payload has `length` bytes.
     ///
     /// # Errors
     /// [`FrameError::Tag`].
-    pub fn open(&mut self, head: &[u8; HEAD_BYTES], payload: &[u8]) -> Result<(), FrameError> {
-        let number = self.next;
-        self.mac(payload).verify_slice(&head[4..]).map_err(|_| FrameError::Tag { number })?;
-        self.next += 1;
-        Ok(())
-    }
-
-    fn check_length(&self, length: usize) -> Result<(), FrameError> {
-        // Both ends have the same limit, so a sender notices first.
-        if length > self.limit {
-            return Err(FrameError::Length { length, limit: self.limit });
+    ///
+    /// # Panics
+    /// If `sealed` does not have [`sealed_length`] bytes.
+    pub fn open(&mut self, length: usize, sealed: &[u8]) -> Result<Vec<u8>, FrameError> {
+        assert_eq!(sealed.len(), sealed_length(length), "a whole frame");
+        let mut payload = vec![0; length];
+        let parts = payload.chunks_mut(PART_BYTES).zip(sealed.chunks(PART_BYTES + TAG_BYTES));
+        for (part, sealed) in parts {
+            self.decrypt(sealed, part)?;
         }
-        Ok(())
+        self.number += 1;
+        Ok(payload)
     }
 
-    fn mac(&self, payload: &[u8]) -> hmac::Hmac<sha2::Sha256> {
-        let mut mac = keyed(&self.key);
-        mac.update(&[self.direction as u8]);
-        // The number makes repeated or reordered frames invalid.
-        mac.update(&self.next.to_be_bytes());
-        mac.update(&(payload.len() as u64).to_be_bytes());
-        mac.update(payload);
-        mac
+    fn encrypt(&mut self, plain: &[u8], sealed: &mut [u8]) {
+        let length = self.state.write_message(plain, sealed);
+        // Fails only for messages that are too long, and after 2^64 messages.
+        assert_eq!(length, Ok(plain.len() + TAG_BYTES), "a part of a frame");
+    }
+
+    fn decrypt(&mut self, sealed: &[u8], plain: &mut [u8]) -> Result<(), FrameError> {
+        let number = self.number;
+        match self.state.read_message(sealed, plain) {
+            Ok(length) if length == plain.len() => Ok(()),
+            _ => Err(FrameError::Tag { number }),
+        }
     }
 }
 
+/// Returns the length of a frame behind its header, for a payload of this length, bytes.
+pub const fn sealed_length(payload: usize) -> usize {
+    payload + payload.div_ceil(PART_BYTES) * TAG_BYTES
+}
+
+fn check_length(length: usize, limit: usize) -> Result<(), FrameError> {
+    // Both ends have the same limit, so a sender notices first.
+    if length > limit { Err(FrameError::Length { length, limit }) } else { Ok(()) }
+}
+
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use crate::handshake::{Hello, Said};
+    use crate::service::Service;
     use proptest::prelude::*;
 
-    fn pair() -> (Sequence, Sequence) {
-        let new = || Sequence::new([7; 32], Direction::ToServer, 1000);
-        (new(), new())
+    /// The ciphers of a client and a server.
+    pub(crate) fn pair() -> (Cipher, Cipher) {
+        let hello = || Hello::fresh(Service::Watch, false);
+        let said = Said { server: hello(), client: hello() };
+        let (initiator, first) = said.initiate(None);
+        let (second, server) = said.respond(None, &first).unwrap();
+        (initiator.finish(&second).unwrap(), server)
     }
 
-    fn open(sequence: &mut Sequence, frame: &[u8]) -> Result<Vec<u8>, FrameError> {
-        let (head, payload) = frame.split_first_chunk::<HEAD_BYTES>().unwrap();
-        assert_eq!(sequence.length(head)?, payload.len());
-        sequence.open(head, payload)?;
-        Ok(payload.to_vec())
+    pub(crate) fn open(cipher: &mut Cipher, frame: &[u8]) -> Result<Vec<u8>, FrameError> {
+        let (head, sealed) = frame.split_first_chunk::<HEAD_BYTES>().unwrap();
+        let length = cipher.length(head)?;
+        assert_eq!(sealed.len(), sealed_length(length));
+        cipher.open(length, sealed)
     }
 
     #[test]
     fn a_frame_is_taken_once_in_order_and_in_its_direction() {
-        let (mut sender, mut receiver) = pair();
-        let frames = [b"a", b"b"].map(|payload| sender.seal(payload).unwrap());
-        assert_eq!(open(&mut receiver.clone(), &frames[1]), Err(FrameError::Tag { number: 0 }));
-        assert_eq!(open(&mut receiver, &frames[0]), Ok(b"a".to_vec()));
-        assert_eq!(open(&mut receiver, &frames[0]), Err(FrameError::Tag { number: 1 }));
-        assert_eq!(open(&mut receiver, &frames[1]), Ok(b"b".to_vec()));
-        let mut reflected = Sequence::new([7; 32], Direction::ToClient, 1000);
-        assert!(open(&mut reflected, &frames[0]).is_err());
+        let (mut client, mut server) = pair();
+        let frames = [b"a", b"b"].map(|payload| client.seal(payload).unwrap());
+        assert_eq!(open(&mut server, &frames[1]), Err(FrameError::Tag { number: 0 }));
+        assert_eq!(open(&mut server, &frames[0]), Ok(b"a".to_vec()));
+        assert_eq!(open(&mut server, &frames[0]), Err(FrameError::Tag { number: 1 }));
+        assert_eq!(open(&mut server, &frames[1]), Ok(b"b".to_vec()));
+        // Reflected.
+        let frame = client.seal(b"c").unwrap();
+        assert!(open(&mut client, &frame).is_err());
+    }
+
+    #[test]
+    fn nothing_of_a_payload_is_readable() {
+        let (mut client, mut server) = pair();
+        let payload = b"the same words twice, the same words twice".repeat(3000);
+        let frame = server.seal(&payload).unwrap();
+        assert!(!frame.windows(8).any(|bytes| bytes == b"the same"));
+        assert_ne!(frame, server.seal(&payload).unwrap());
+        assert_eq!(open(&mut client, &frame).unwrap(), payload);
     }
 
     #[test]
     fn a_length_beyond_the_limit_is_refused_before_reading_on() {
-        let (mut sender, receiver) = pair();
-        assert!(sender.seal(&[0; 1001]).is_err());
-        let head = [0xff; HEAD_BYTES];
-        let length = u32::MAX as usize;
-        assert_eq!(receiver.length(&head), Err(FrameError::Length { length, limit: 1000 }));
+        let (mut client, mut server) = pair();
+        let refused = FrameError::Length { length: REQUEST_LIMIT + 1, limit: REQUEST_LIMIT };
+        assert_eq!(client.seal(&vec![0; REQUEST_LIMIT + 1]), Err(refused.clone()));
+        client.outgoing += 1;
+        let frame = client.seal(&vec![0; REQUEST_LIMIT + 1]).unwrap();
+        assert_eq!(server.length(frame.first_chunk().unwrap()), Err(refused));
+        let (_, mut server) = pair();
+        assert_eq!(server.length(&[0xff; HEAD_BYTES]), Err(FrameError::Tag { number: 0 }));
+    }
+
+    #[test]
+    fn payloads_of_several_parts_arrive_whole() {
+        let (mut client, mut server) = pair();
+        for length in [0, 1, PART_BYTES - 1, PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES, REPLY_LIMIT] {
+            let payload: Vec<u8> = (0..length).map(|at| at as u8).collect();
+            let frame = server.seal(&payload).unwrap();
+            assert!(open(&mut client, &frame).unwrap() == payload, "{length} bytes");
+        }
     }
 
     proptest! {
@@ -165,14 +215,12 @@ mod tests {
             payload in prop::collection::vec(any::<u8>(), 0..200),
             bit: prop::sample::Index,
         ) {
-            let (mut sender, mut receiver) = pair();
-            let frame = sender.seal(&payload).unwrap();
+            let (mut client, mut server) = pair();
+            let frame = client.seal(&payload).unwrap();
             let mut changed = frame.clone();
-            // Flip bits after the length field: changing the length would make another frame.
-            let bit = 32 + bit.index((frame.len() - 4) * 8);
+            let bit = bit.index(frame.len() * 8);
             changed[bit / 8] ^= 1 << (bit % 8);
-            prop_assert!(open(&mut receiver.clone(), &changed).is_err());
-            prop_assert_eq!(open(&mut receiver, &frame), Ok(payload));
+            prop_assert!(open(&mut server, &changed).is_err());
         }
     }
 }

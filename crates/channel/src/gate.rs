@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags};
 
-use crate::handshake::{HELLO_BYTES, Hello, Keys, MAC_BYTES, Said};
+use crate::frame::Cipher;
+use crate::handshake::{HELLO_BYTES, Hello, NOISE_BYTES, Said};
 use crate::service::Service;
 use crate::token::Token;
 
@@ -65,7 +66,7 @@ struct Newcomer {
     origin: Origin,
     since: Instant,
     server: Hello,
-    said: [u8; HELLO_BYTES + MAC_BYTES],
+    said: [u8; HELLO_BYTES + NOISE_BYTES],
     filled: usize,
     /// Time at which to close it, after a wrong proof.
     condemned: Option<Instant>,
@@ -75,7 +76,9 @@ struct Newcomer {
 pub(crate) struct Admitted {
     pub stream: TcpStream,
     pub from: SocketAddr,
-    pub keys: Keys,
+    /// Second message of the handshake, to be sent.
+    pub second: [u8; NOISE_BYTES],
+    pub cipher: Cipher,
 }
 
 pub(crate) enum Admission {
@@ -116,7 +119,7 @@ impl Gate {
                 origin,
                 since: now,
                 server,
-                said: [0; HELLO_BYTES + MAC_BYTES],
+                said: [0; HELLO_BYTES + NOISE_BYTES],
                 filled: 0,
                 condemned: None,
             }),
@@ -191,13 +194,10 @@ impl Gate {
         while at < self.newcomers.len() {
             match self.newcomers[at].listen(token, now) {
                 Heard::More => at += 1,
-                Heard::Proof(keys) => {
+                Heard::Proof(second, cipher) => {
                     let Newcomer { stream, from, .. } = self.newcomers.remove(at);
-                    outcomes.push(Admission::Admitted(Box::new(Admitted {
-                        stream,
-                        from,
-                        keys: *keys,
-                    })));
+                    let admitted = Admitted { stream, from, second, cipher };
+                    outcomes.push(Admission::Admitted(Box::new(admitted)));
                 }
                 Heard::Wrong(reason) => {
                     let from = self.newcomers.remove(at).from;
@@ -212,7 +212,8 @@ impl Gate {
 /// State of a connection after reading.
 enum Heard {
     More,
-    Proof(Box<Keys>),
+    /// The second message of the handshake, and the session's cipher.
+    Proof([u8; NOISE_BYTES], Cipher),
     Wrong(String),
 }
 
@@ -252,9 +253,9 @@ impl Newcomer {
             if self.filled == self.said.len()
                 && let Some(proof) = proof.first_chunk()
             {
-                let keys = Said { server: self.server, client }.keys(token);
-                if keys.is_client_proof(proof) {
-                    return Heard::Proof(Box::new(keys));
+                let said = Said { server: self.server, client };
+                if let Some((second, cipher)) = said.respond(token, proof) {
+                    return Heard::Proof(second, cipher);
                 }
                 self.condemned = Some(now + WRONG_TOKEN_WAIT);
                 return Heard::More;

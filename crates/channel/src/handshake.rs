@@ -2,25 +2,32 @@
 //!
 //! ```text
 //! server → client  hello: magic, version, whether a token is required, nonce
-//! client → server  hello, proof
-//! server → client  proof
+//! client → server  hello, first Noise message
+//! server → client  second Noise message
 //! ```
 //!
 //! A hello is 48 bytes: service (8), its version (2, big-endian), flags (2), zeros (4), nonce
 //! (32). The first 10 bytes keep their meaning in every later version, so that an end of another
-//! version can report it. A proof is the HMAC-SHA256, keyed with the token, of the prover's role
-//! (`client` or `server`) and both hellos as sent. Fresh nonces make a recorded proof useless.
+//! version can report it. The two messages are those of `Noise_NNpsk0_25519_ChaChaPoly_SHA256`
+//! (The Noise Protocol Framework, revision 34), with both hellos as prologue and the SHA-256 of the
+//! token as pre-shared key. The first one proves that the client has the token, before the server
+//! computes a Diffie-Hellman; the second one proves it of the server. Fresh nonces make recorded
+//! messages useless, and fresh keys make recorded sessions unreadable even to a later owner of the
+//! token. A false server can still try guesses on the first message offline: tokens are random.
 
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
+use sha2::{Digest, Sha256};
+use snow::{Builder, HandshakeState};
 
+use crate::frame::Cipher;
 use crate::service::Service;
 use crate::token::Token;
 
 /// Length of a hello, bytes.
 pub const HELLO_BYTES: usize = 48;
-/// Length of a proof, a frame's tag and a session's key, bytes.
-pub const MAC_BYTES: usize = 32;
+/// Length of a Noise message of the handshake, bytes: a public key and a tag.
+pub const NOISE_BYTES: usize = 32 + 16;
+/// Pattern and algorithms of the handshake.
+const NOISE: &str = "Noise_NNpsk0_25519_ChaChaPoly_SHA256";
 
 const NONCE_BYTES: usize = 32;
 
@@ -118,75 +125,69 @@ impl Hello {
     }
 }
 
-/// Both hellos as sent, the input of every proof.
+/// Both hellos as sent, the prologue of the Noise handshake.
 #[derive(Debug, Clone, Copy)]
 pub struct Said {
     pub server: Hello,
     pub client: Hello,
 }
 
-/// The secrets of a session.
-#[derive(Clone)]
-pub struct Keys {
-    client: Hmac<Sha256>,
-    server: Hmac<Sha256>,
-    /// Key of the frames' tags.
-    session: [u8; MAC_BYTES],
-}
+/// The client's side of the handshake, after its first message.
+pub struct Initiator(HandshakeState);
 
-impl std::fmt::Debug for Keys {
+impl std::fmt::Debug for Initiator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Keys(…)")
+        f.write_str("Initiator(…)")
     }
 }
 
 impl Said {
-    /// Derives the keys from the token. Without a token the key is empty, and the proofs only
-    /// detect accidental changes.
-    pub fn keys(&self, token: Option<&Token>) -> Keys {
-        let mac = |who: &[u8]| {
-            let mut mac = keyed(token.map_or(&[], Token::bytes));
-            // The role is part of the proof, so that it cannot be reflected.
-            mac.update(who);
-            mac.update(&self.server.emit());
-            mac.update(&self.client.emit());
-            mac
-        };
-        let session = mac(b"session").finalize().into_bytes().into();
-        Keys { client: mac(b"client "), server: mac(b"server "), session }
+    /// Begins the client's side. Returns its state and the first message. Without a token the
+    /// pre-shared key is empty: the session is encrypted, but nobody is authenticated.
+    pub fn initiate(&self, token: Option<&Token>) -> (Initiator, [u8; NOISE_BYTES]) {
+        let mut state = self.state(token, true);
+        let mut message = [0; NOISE_BYTES];
+        let length = state.write_message(&[], &mut message);
+        // Cannot fail: the message has the length of the pattern's first one.
+        assert_eq!(length, Ok(NOISE_BYTES), "first message of {NOISE}");
+        (Initiator(state), message)
+    }
+
+    /// Checks the client's first message. Returns the second message and the session's cipher, or
+    /// `None` if the client does not have the token.
+    pub fn respond(
+        &self,
+        token: Option<&Token>,
+        first: &[u8; NOISE_BYTES],
+    ) -> Option<([u8; NOISE_BYTES], Cipher)> {
+        let mut state = self.state(token, false);
+        state.read_message(first, &mut []).ok()?;
+        let mut second = [0; NOISE_BYTES];
+        state.write_message(&[], &mut second).ok()?;
+        Some((second, Cipher::of_server(state.into_transport_mode().ok()?)))
+    }
+
+    fn state(&self, token: Option<&Token>, initiates: bool) -> HandshakeState {
+        let mut prologue = [0; 2 * HELLO_BYTES];
+        prologue[..HELLO_BYTES].copy_from_slice(&self.server.emit());
+        prologue[HELLO_BYTES..].copy_from_slice(&self.client.emit());
+        let key: [u8; 32] = Sha256::digest(token.map_or(&[][..], Token::bytes)).into();
+        let built = NOISE.parse().and_then(|pattern| {
+            let builder = Builder::new(pattern).prologue(&prologue)?.psk(0, &key)?;
+            if initiates { builder.build_initiator() } else { builder.build_responder() }
+        });
+        // The pattern and its keys are constant.
+        built.expect("the handshake's pattern is one that the library knows")
     }
 }
 
-impl Keys {
-    /// Returns the HMAC that proves that the client has the token.
-    pub fn client_proof(&self) -> [u8; MAC_BYTES] {
-        self.client.clone().finalize().into_bytes().into()
+impl Initiator {
+    /// Checks the server's message. Returns the session's cipher, or `None` if the server does not
+    /// have the token.
+    pub fn finish(mut self, second: &[u8; NOISE_BYTES]) -> Option<Cipher> {
+        self.0.read_message(second, &mut []).ok()?;
+        Some(Cipher::of_client(self.0.into_transport_mode().ok()?))
     }
-
-    /// Returns the HMAC that proves that the server has the token.
-    pub fn server_proof(&self) -> [u8; MAC_BYTES] {
-        self.server.clone().finalize().into_bytes().into()
-    }
-
-    /// Checks the client's proof in constant time.
-    pub fn is_client_proof(&self, proof: &[u8; MAC_BYTES]) -> bool {
-        self.client.clone().verify_slice(proof).is_ok()
-    }
-
-    /// Checks the server's proof in constant time.
-    pub fn is_server_proof(&self, proof: &[u8; MAC_BYTES]) -> bool {
-        self.server.clone().verify_slice(proof).is_ok()
-    }
-
-    /// Key of the frames' tags.
-    pub fn session(&self) -> [u8; MAC_BYTES] {
-        self.session
-    }
-}
-
-/// Returns an HMAC-SHA256 with this key. Keys of any length are valid (RFC 2104).
-pub(crate) fn keyed(key: &[u8]) -> Hmac<Sha256> {
-    Hmac::new_from_slice(key).expect("HMAC takes keys of any length")
 }
 
 #[cfg(test)]
@@ -200,21 +201,40 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_is_good_for_one_token_one_end_and_one_pair_of_nonces() {
+    fn a_message_is_good_for_one_token_and_one_pair_of_nonces() {
         let token = Token::from("0123456789abcdef");
-        let keys = said(1, 2).keys(Some(&token));
-        let proof = keys.client_proof();
-        assert!(keys.is_client_proof(&proof));
-        assert!(!keys.is_server_proof(&proof), "reflected");
-        for other in [
-            said(1, 2).keys(Some(&Token::from("0123456789abcdeg"))),
-            said(1, 2).keys(None),
-            said(3, 2).keys(Some(&token)),
-            said(1, 3).keys(Some(&token)),
+        let (initiator, first) = said(1, 2).initiate(Some(&token));
+        for (other, token) in [
+            (said(1, 2), Some(Token::from("0123456789abcdeg"))),
+            (said(1, 2), None),
+            (said(3, 2), Some(token.clone())),
+            (said(1, 3), Some(token.clone())),
         ] {
-            assert!(!other.is_client_proof(&proof));
-            assert_ne!(other.session(), keys.session());
+            assert!(other.respond(token.as_ref(), &first).is_none());
         }
+        // Reflected: the server's messages are not a client's.
+        let (second, mut server) = said(1, 2).respond(Some(&token), &first).unwrap();
+        assert!(said(1, 2).respond(Some(&token), &second).is_none());
+        let mut client = initiator.finish(&second).unwrap();
+        let frame = client.seal(b"to the server").unwrap();
+        assert_eq!(crate::frame::tests::open(&mut server, &frame).unwrap(), b"to the server");
+        let frame = server.seal(b"to the client").unwrap();
+        assert_eq!(crate::frame::tests::open(&mut client, &frame).unwrap(), b"to the client");
+    }
+
+    #[test]
+    fn a_server_without_the_token_is_noticed() {
+        let (token, wrong) = (Token::from("0123456789abcdef"), Token::from("another one"));
+        let (initiator, _) = said(1, 2).initiate(Some(&token));
+        let (_, of_another) = said(1, 2).initiate(Some(&wrong));
+        let (second, _) = said(1, 2).respond(Some(&wrong), &of_another).unwrap();
+        assert!(initiator.finish(&second).is_none());
+    }
+
+    #[test]
+    fn sessions_of_one_token_have_different_keys() {
+        let first = said(1, 2).initiate(None).1;
+        assert_ne!(first, said(1, 2).initiate(None).1);
     }
 
     #[test]
@@ -227,7 +247,7 @@ mod tests {
         );
         bytes[8..10].copy_from_slice(&7u16.to_be_bytes());
         let error = Hello::parse(&bytes, Service::Watch).unwrap_err().to_string();
-        assert!(error.contains("version 7") && error.contains("version 1"), "{error}");
+        assert!(error.contains("version 7") && error.contains("version 2"), "{error}");
         let mut http = [0; HELLO_BYTES];
         http[..8].copy_from_slice(b"HTTP/1.1");
         assert!(matches!(Hello::parse(&http, Service::Watch), Err(HelloError::Magic { .. })));

@@ -9,7 +9,7 @@ use std::time::Instant;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 
-use crate::connection::{self, Channel, QUIET_TICK, Side, TICK};
+use crate::connection::{self, Channel, QUIET_TICK, TICK};
 use crate::event::Event;
 use crate::gate::{Admission, Admitted, Gate};
 use crate::refusals::Refusals;
@@ -236,13 +236,13 @@ impl Drop for Seat<'_> {
 }
 
 fn serve(shared: &Shared, admitted: Admitted, serves: &dyn Serves, tell: &Tell) {
-    let Admitted { stream, from, keys } = admitted;
+    let Admitted { stream, from, second, cipher } = admitted;
     let proved = connection::prepare(&stream)
-        .and_then(|()| connection::write_all(&stream, &keys.server_proof()));
+        .and_then(|()| connection::write_all(&stream, &second));
     if let Err(error) = proved {
         return shared.turn_away(from, error.to_string(), tell);
     }
-    let mut channel = Channel::new(stream, Side::Server, keys.session());
+    let mut channel = Channel::new(stream, cipher);
     let taken = shared.sessions.fetch_add(1, Ordering::AcqRel);
     let _seat = Seat(&shared.sessions);
     let local = channel.stream().local_addr();

@@ -23,8 +23,8 @@ impl Service {
     /// Protocol version. Both ends must have the same.
     pub fn version(self) -> u16 {
         match self {
-            Service::Measure => 2,
-            Service::Watch => 1,
+            Service::Measure => 3,
+            Service::Watch => 2,
         }
     }
 

@@ -1,9 +1,9 @@
 //! Measuring between two machines: a server for trusted clients, and the client's proxy of it.
 //!
 //! A client keeps one control connection (a *session*) of the [`channel`] crate: each end proves
-//! that it has the token, and every JSON message ([`message`]) is authenticated, including its
-//! order. Nothing is encrypted: the only secret is each load's token, which is valid for that load
-//! and from the client's address only.
+//! that it has the token, and every JSON message ([`message`]) is encrypted and authenticated,
+//! including its order. Each load has a token of its own, which is valid for that load and from the
+//! client's address only.
 //!
 //! The load engine sends the traffic ([`load::Endpoint`]). The client opens every flow to the
 //! server's data port. The server answers only the address of the session's client, and over UDP

@@ -6,7 +6,6 @@
 mod entry;
 
 use channel::Service;
-use channel::frame::{Direction, REQUEST_LIMIT, Sequence};
 use channel::handshake::Hello;
 use load::{FlowCount, Load, Phase, Workload};
 use measure::remote::message::{CountedAt, LoadAsked, Reply, Request, emit};
@@ -32,8 +31,6 @@ fn messages() -> Vec<Vec<u8>> {
         emit(&Reply::Refused("no".to_owned())),
     ];
     messages.extend(Workload::ALL.map(|workload| emit(&start(workload))));
-    let mut sequence = Sequence::new([7; 32], Direction::ToServer, REQUEST_LIMIT);
-    messages.push(sequence.seal(&emit(&Request::Ping)).unwrap());
     messages
 }
 

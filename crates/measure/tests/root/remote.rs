@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use channel::Service;
-use channel::frame::{Direction, HEAD_BYTES, REPLY_LIMIT, REQUEST_LIMIT, Sequence};
-use channel::handshake::{HELLO_BYTES, Hello, MAC_BYTES, Said};
+use channel::frame::{Cipher, HEAD_BYTES, sealed_length};
+use channel::handshake::{HELLO_BYTES, Hello, NOISE_BYTES, Said};
 use load::{Load, Workload};
 use measure::remote::message::{LoadAsked, Reply, Request, emit, parse_reply};
 use measure::remote::{Event, Limits, Remote, RemoteError, Server, ServerError, Token};
@@ -90,8 +90,7 @@ impl Drop for Serving {
 /// A client that can say anything.
 struct Raw {
     stream: TcpStream,
-    requests: Sequence,
-    replies: Sequence,
+    cipher: Cipher,
     /// What it has said so far.
     said: Vec<u8>,
 }
@@ -102,20 +101,13 @@ impl Raw {
         let mut hello = [0; HELLO_BYTES];
         stream.read_exact(&mut hello).unwrap();
         let client = Hello::fresh(Service::Measure, true);
-        let keys = Said { server: Hello::parse(&hello, Service::Measure).unwrap(), client }
-            .keys(Some(&token()));
-        let said = [&client.emit()[..], &keys.client_proof()].concat();
+        let server = Hello::parse(&hello, Service::Measure).unwrap();
+        let (initiator, first) = Said { server, client }.initiate(Some(&token()));
+        let said = [&client.emit()[..], &first].concat();
         stream.write_all(&said).unwrap();
-        let mut proof = [0; MAC_BYTES];
-        stream.read_exact(&mut proof).unwrap();
-        assert!(keys.is_server_proof(&proof));
-        let sequence = |direction, limit| Sequence::new(keys.session(), direction, limit);
-        Raw {
-            stream,
-            requests: sequence(Direction::ToServer, REQUEST_LIMIT),
-            replies: sequence(Direction::ToClient, REPLY_LIMIT),
-            said,
-        }
+        let mut second = [0; NOISE_BYTES];
+        stream.read_exact(&mut second).unwrap();
+        Raw { stream, cipher: initiator.finish(&second).unwrap(), said }
     }
 
     fn say(&mut self, bytes: &[u8]) {
@@ -126,14 +118,14 @@ impl Raw {
     fn hear(&mut self) -> std::io::Result<Reply> {
         let mut head = [0; HEAD_BYTES];
         self.stream.read_exact(&mut head)?;
-        let mut payload = vec![0; self.replies.length(&head).unwrap()];
-        self.stream.read_exact(&mut payload)?;
-        self.replies.open(&head, &payload).unwrap();
-        Ok(parse_reply(&payload).unwrap())
+        let length = self.cipher.length(&head).unwrap();
+        let mut sealed = vec![0; sealed_length(length)];
+        self.stream.read_exact(&mut sealed)?;
+        Ok(parse_reply(&self.cipher.open(length, &sealed).unwrap()).unwrap())
     }
 
     fn ask(&mut self, request: &Request) -> Reply {
-        let frame = self.requests.seal(&emit(request)).unwrap();
+        let frame = self.cipher.seal(&emit(request)).unwrap();
         self.say(&frame);
         self.hear().unwrap()
     }
@@ -189,14 +181,14 @@ fn whatever_a_client_says_that_knows_the_token_the_server_goes_on() {
         match case % 3 {
             // A good tag on nonsense: told so.
             0 => {
-                let frame = raw.requests.seal(&payload).unwrap();
+                let frame = raw.cipher.seal(&payload).unwrap();
                 raw.say(&frame);
                 let reply = raw.hear().unwrap();
                 assert!(matches!(reply, Reply::Refused(_)), "{reply:?}");
             }
             // A wrong tag, and a length beyond all limits: hung up on.
             1 => {
-                let mut frame = raw.requests.seal(&payload).unwrap();
+                let mut frame = raw.cipher.seal(&payload).unwrap();
                 frame[4] ^= 1;
                 raw.say(&frame);
             }
@@ -226,7 +218,7 @@ fn what_was_recorded_opens_no_session() {
     until("the log", || serving.turned_away("wrong token") == 1);
     // Nor does a frame repeat within its own session.
     let mut raw = Raw::open(&serving);
-    let frame = raw.requests.seal(&emit(&Request::Ping)).unwrap();
+    let frame = raw.cipher.seal(&emit(&Request::Ping)).unwrap();
     raw.say(&frame);
     raw.hear().unwrap();
     raw.say(&frame);
@@ -306,7 +298,7 @@ fn a_token_is_blamed_only_where_nothing_else_can_be() {
         }
         let (mut stream, _) = listener.accept().unwrap();
         stream.write_all(&Hello::fresh(Service::Measure, true).emit()).unwrap();
-        stream.read_exact(&mut [0; HELLO_BYTES + MAC_BYTES]).unwrap();
+        stream.read_exact(&mut [0; HELLO_BYTES + NOISE_BYTES]).unwrap();
         let wait = if late { LATE.saturating_sub(begun.elapsed()) } else { LATE / 20 };
         std::thread::sleep(wait);
         drop(stream);
