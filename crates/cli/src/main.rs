@@ -18,12 +18,15 @@ mod bridge_end;
 mod by_name;
 mod capture_file;
 mod command_line;
+mod completion;
 mod doctor_args;
 #[cfg(test)]
 mod documents;
 mod exit;
 mod host_reading;
 mod input;
+#[cfg(test)]
+mod interface;
 mod interrupt;
 mod lab_socket;
 mod measure_options;
@@ -60,6 +63,7 @@ use exit::{Exit, Usage};
 use vtep_args::VtepVerb;
 
 fn main() -> ExitCode {
+    completion::answer_request();
     let colour = std::io::stderr().is_terminal() && output::colour_is_wanted();
     tracing_subscriber::fmt()
         .with_env_filter(
@@ -128,6 +132,7 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Exit> {
             Some(VtepVerb::Status(status)) => verb::vtep_status::run(status),
             None => verb::vtep::run(&vtep),
         },
+        Verb::Tour(tour) => verb::tour::run(&tour),
         Verb::Completions { shell } => verb::generate::completions(shell),
         Verb::Man { directory } => verb::generate::man(&directory),
     }

@@ -6,6 +6,7 @@ use anyhow::Context;
 use clap::CommandFactory;
 
 use crate::command_line::Arguments;
+use crate::completion;
 use crate::exit::{Exit, usage};
 use crate::output::{Directory, print};
 
@@ -14,9 +15,7 @@ use crate::output::{Directory, print};
 /// # Errors
 /// Standard output.
 pub fn completions(shell: clap_complete::Shell) -> anyhow::Result<Exit> {
-    let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Arguments::command(), "overlane", &mut text);
-    print(&String::from_utf8(text).context("completions")?)?;
+    print(&completion::script(shell)?)?;
     Ok(Exit::Done)
 }
 

@@ -2,12 +2,13 @@
 //! list of modes.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use super::launch::{entries, run};
 use super::schema;
 use test_support::{need, require};
 
-const VERBS: [&[&str]; 21] = [
+const VERBS: [&[&str]; 22] = [
     &[],
     &["lab"],
     &["lab", "list"],
@@ -27,6 +28,7 @@ const VERBS: [&[&str]; 21] = [
     &["try"],
     &["undo"],
     &["report"],
+    &["tour"],
     &["completions"],
     &["man"],
 ];
@@ -79,17 +81,29 @@ fn every_verb_has_a_help_text_within_100_columns() {
 fn completions_for_every_shell() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let made = run(["completions", shell]).expect(0);
-        for word in ["overlane", "lab", "offload", "confidence", "report"] {
-            assert!(made.stdout.contains(word), "{shell} completions do not know {word}");
-        }
+        assert!(made.stdout.contains("overlane"), "{shell}: {}", made.stdout);
     }
     require!(need::tool("bash"));
-    let script = run(["completions", "bash"]).stdout
-        + "COMP_WORDS=(overlane lab ''); COMP_CWORD=2; _overlane overlane '' lab; echo \"${COMPREPLY[@]}\"";
-    let offered = super::launch::sh("bash", &["-c", &script]);
+    let script = run(["completions", "bash"]).stdout;
+    let offered = |words: &[&str]| {
+        let line = words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" ");
+        let last = words.last().unwrap();
+        // The script calls `overlane` in the search path.
+        let asked = format!(
+            "PATH={}:$PATH\n{script}\nCOMP_WORDS=({line}); COMP_CWORD={}; COMP_TYPE=9\n\
+             _clap_complete_overlane overlane '{last}' ''; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+            Path::new(env!("CARGO_BIN_EXE_overlane")).parent().unwrap().display(),
+            words.len() - 1
+        );
+        super::launch::sh("bash", &["-c", &asked])
+    };
+    let verbs = offered(&["overlane", "lab", ""]);
     for verb in ["list", "run", "up", "exec", "status", "down"] {
-        assert!(offered.split_whitespace().any(|word| word == verb), "{verb}: {offered}");
+        assert!(verbs.split_whitespace().any(|word| word == verb), "{verb}: {verbs}");
     }
+    assert_eq!(offered(&["overlane", "accel", "explain", "AX00"]).lines().next(), Some("AX001"));
+    let modes = offered(&["overlane", "lab", "run", "--modes", "host,vxlan+"]);
+    assert_eq!(modes.lines().next(), Some("host,vxlan+accel"), "{modes}");
 }
 
 #[test]
