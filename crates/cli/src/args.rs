@@ -594,3 +594,11 @@ pub struct Compare {
 
 /// Maximum number of files that are compared with one.
 const MOST_COMPARED: usize = 25;
+
+/// `overlane tour`
+#[derive(Debug, Args)]
+pub struct Tour {
+    /// Do not wait for Enter before each step
+    #[arg(long)]
+    pub yes: bool,
+}

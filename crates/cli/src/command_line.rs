@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::accel_args::AccelVerb;
-use crate::args::{LabVerb, MeasureVerb, Report};
+use crate::args::{LabVerb, MeasureVerb, Report, Tour};
 use crate::doctor_args::{Doctor, Undo};
 use crate::probe_args::Probe;
 use crate::tapbridge_args::TapBridge;
@@ -68,6 +68,12 @@ pub enum Verb {
     Tapbridge(TapBridge),
     /// Run a VXLAN tunnel endpoint in user space, for tenants behind TAP devices
     Vtep(Box<Vtep>),
+    /// Show measuring, diagnosis, repair and acceleration in a throw-away testbed
+    #[command(after_help = "\
+EXAMPLES
+  overlane tour
+  overlane tour --yes")]
+    Tour(Tour),
     /// Print shell completions
     #[command(after_help = "\
 EXAMPLES

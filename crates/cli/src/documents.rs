@@ -171,3 +171,30 @@ fn counters_of_vtep_are_explained() {
         assert!(page.contains(&format!("\n| `{word}` | ")), "{word} has no line");
     }
 }
+
+/// The recorded tour is an asciicast of less than five minutes, and its commands are ours still.
+#[test]
+fn the_recorded_tour_shows_commands_that_exist() {
+    let cast = std::fs::read_to_string(fence::top().join("docs/tour.cast")).unwrap();
+    let mut lines = cast.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let header = lines.next().unwrap();
+    assert_eq!((&header["version"], &header["width"]), (&2.into(), &80.into()));
+    let (mut shown, mut last) = (String::new(), 0.0);
+    for event in lines {
+        let at = event[0].as_f64().unwrap();
+        assert!(at >= last && event[1] == "o", "{event}");
+        last = at;
+        shown += event[2].as_str().unwrap();
+    }
+    assert!(last < 300.0, "{last} s");
+    let typed = shown.lines().filter_map(|line| line.trim_end().strip_prefix("$ "));
+    let mut count = 0;
+    for command in typed {
+        let words: Vec<String> =
+            command.trim_end_matches(" &").split_whitespace().map(str::to_owned).collect();
+        assert_eq!(refused(&words), None, "{command}");
+        count += 1;
+    }
+    assert!(count > 10, "{count} commands");
+    assert!(shown.contains("OV015"), "the fault was not found");
+}

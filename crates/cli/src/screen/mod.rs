@@ -9,7 +9,7 @@ mod detail;
 mod draw;
 mod help;
 mod history;
-mod line;
+pub mod line;
 mod list;
 mod look;
 mod number;

@@ -23,6 +23,7 @@ pub mod probe;
 pub mod report;
 pub mod report_compare;
 pub mod tapbridge;
+pub mod tour;
 pub mod trace;
 pub mod r#try;
 pub mod undo;

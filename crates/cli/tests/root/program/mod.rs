@@ -25,6 +25,7 @@ pub mod schema;
 mod signals;
 mod standing;
 mod systemd;
+mod tour;
 mod trace;
 mod trial;
 mod unprivileged;
