@@ -84,7 +84,8 @@ ratios.
 
 EXAMPLES
   overlane measure run 10.244.1.7 --token token --quick
-  overlane measure run 10.244.1.7 --baseline 192.0.2.7 --token token --out r.json")]
+  overlane measure run 10.244.1.7 --baseline 192.0.2.7 --token token --out r.json
+  overlane measure run 10.244.1.7 --token token --workloads tcp_rr --beside tcp_stream,tcp_maerts")]
 pub struct MeasureRun {
     /// Overlay address of the other machine, where `measure serve` listens
     #[arg(value_name = "ADDR[:PORT]")]
@@ -150,6 +151,7 @@ pub struct Guest {
 EXAMPLES
   overlane lab run --quick --out results.json
   overlane lab run --modes vxlan,vxlan+accel --workloads udp_stream --sizes 64,1400
+  overlane lab run --modes vxlan --workloads tcp_rr --beside tcp_stream,tcp_maerts
   overlane lab run --modes vxlan --try offload:none")]
 pub struct Run {
     /// Plan to run: a name (see `overlane lab plans`) or a TOML file
@@ -277,6 +279,13 @@ pub struct Asking {
     /// Messages need at least 16 bytes.
     #[arg(long, value_name = "BITS")]
     pub rate: Option<String>,
+    /// Also measure tcp_rr and udp_rr beside bulk traffic: tcp_stream, tcp_maerts, both
+    ///
+    /// Latency alone, and beside a connection that sends from the client (tcp_stream), from the
+    /// server (tcp_maerts), or one of each at once (both, also if tcp_stream and tcp_maerts are
+    /// listed).
+    #[arg(long, value_name = "WORKLOADS")]
+    pub beside: Option<String>,
     /// Socket buffer sizes of both ends, bytes [default: kernel default]
     #[arg(long, value_name = "BYTES")]
     pub socket_buffers: Option<String>,

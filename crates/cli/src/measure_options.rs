@@ -10,6 +10,7 @@ use load::{
 use measure::impact::Impact;
 use measure::plan::{PlacementPolicy, Stopping};
 use measure::sampler::{Limits, Rule};
+use results::Beside;
 use session::request::{Asked, Given, RunOptions};
 
 use crate::args::{Asking, Measuring, WORKLOADS};
@@ -50,6 +51,10 @@ pub fn asked(arguments: &Asking, impact: Option<Impact>) -> anyhow::Result<Asked
         })?,
         None => Vec::new(),
     };
+    let beside = match &arguments.beside {
+        Some(text) => beside(text)?,
+        None => Vec::new(),
+    };
     let socket_buffers = match &arguments.socket_buffers {
         Some(text) => list("--socket-buffers", text, |text| {
             whole("--socket-buffers", text, MIN_SOCKET_BUFFER, MAX_SOCKET_BUFFER, " bytes")
@@ -67,6 +72,7 @@ pub fn asked(arguments: &Asking, impact: Option<Impact>) -> anyhow::Result<Asked
         outstanding,
         load_percent,
         rates,
+        beside,
         socket_buffers,
         engines,
         gso: arguments.gso,
@@ -77,6 +83,18 @@ pub fn asked(arguments: &Asking, impact: Option<Impact>) -> anyhow::Result<Asked
     }
     contradictions(&asked)?;
     Ok(Asked { asks: asked.combinations(), ..asked })
+}
+
+/// Parses the bulk traffic of `--beside`. Both directions also run at once if each is listed.
+fn beside(text: &str) -> anyhow::Result<Vec<Beside>> {
+    let mut all = list("--beside", text, |name| {
+        Beside::from_str(name).map_err(|error| usage("--beside", error))
+    })?;
+    let each = [Beside::TcpStream, Beside::TcpMaerts];
+    if each.iter().all(|one| all.contains(one)) && !all.contains(&Beside::Both) {
+        all.push(Beside::Both);
+    }
+    Ok(all)
 }
 
 /// Refuses loads that would saturate a path and so disturb production traffic.
@@ -92,6 +110,9 @@ fn within_impact(asked: &Asked) -> anyhow::Result<()> {
     if asked.load_percent.iter().any(|percent| *percent > 0.0) {
         let problem = "finding the maximum for --load needs a full load: only --load 0";
         return Err(usage(IMPACT, problem));
+    }
+    if !asked.beside.is_empty() {
+        return Err(usage(IMPACT, "--beside saturates the path"));
     }
     // Other tools send as fast as they can.
     if let Some(tool) = asked.engines.iter().find(|engine| **engine != Engine::Overlane) {
@@ -124,6 +145,9 @@ fn contradictions(asked: &Asked) -> anyhow::Result<()> {
     let transactions = "requires the workload tcp_rr or udp_rr";
     if asked.outstanding != [1] && !asked.tasks.iter().any(rr) {
         return Err(usage("--outstanding", transactions));
+    }
+    if !asked.beside.is_empty() && !asked.tasks.iter().any(rr) {
+        return Err(usage("--beside", transactions));
     }
     if !asked.load_percent.is_empty() && !asked.tasks.iter().any(rr) {
         return Err(usage("--load", transactions));
@@ -338,6 +362,37 @@ mod tests {
             let mut run_options = run_options(&words.measuring).unwrap();
             run_options.shorten_pairs(survey);
             assert_eq!(run_options.duration.as_millis(), expected, "{:?}", words.measuring);
+        }
+    }
+
+    #[test]
+    fn bulk_traffic_runs_beside_requests_in_each_direction_and_both() {
+        let asked = |words: &[&str]| {
+            let words = Words::try_parse_from([&["x"], words].concat()).unwrap();
+            asked(&words.asking, run_options(&words.measuring).unwrap().impact)
+        };
+        let rr = ["--workloads", "tcp_stream,udp_rr", "--beside"];
+        let taken = asked(&[&rr[..], &["tcp_maerts,tcp_stream"]].concat()).unwrap();
+        let besides: Vec<_> = taken.asks.iter().map(|ask| (ask.task.name(), ask.beside)).collect();
+        let requests = |beside| ("udp_rr", beside);
+        assert_eq!(
+            besides,
+            [
+                ("tcp_stream", None),
+                requests(None),
+                requests(Some(Beside::TcpMaerts)),
+                requests(Some(Beside::TcpStream)),
+                requests(Some(Beside::Both)),
+            ]
+        );
+        for (words, problem) in [
+            (vec!["--workloads", "udp_stream", "--beside", "tcp_stream"], "tcp_rr or udp_rr"),
+            (vec!["--workloads", "tcp_rr", "--beside", "udp_stream"], "known: tcp_stream"),
+            (vec!["--workloads", "tcp_rr", "--beside", "both,both"], "listed twice"),
+            (vec!["--workloads", "tcp_rr", "--beside", "both", "--impact", "5%"], "saturates"),
+        ] {
+            let error = asked(&words).unwrap_err().to_string();
+            assert!(error.contains(problem), "{words:?}: {error}");
         }
     }
 

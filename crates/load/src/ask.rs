@@ -1,6 +1,6 @@
 //! Measurement request for a path: task, sizes and traffic generator.
 
-use results::Unit;
+use results::{Beside, Unit};
 pub use results::names::{DrivenTool as Tool, Engine, UnknownName};
 pub use results::workload::Task;
 
@@ -23,6 +23,8 @@ pub struct Ask {
     /// Open loop (rr): percent of the path's own maximum, 0 to 100; 0 sends one request at a time.
     /// `None`: closed loop.
     pub load_percent: Option<f64>,
+    /// Bulk traffic beside the requests (rr). `None`: none.
+    pub beside: Option<Beside>,
     /// Socket buffers of both ends, bytes.
     pub socket_buffer_bytes: Option<u32>,
     /// DSCP of all packets. `None`: the kernel's default.
@@ -43,6 +45,7 @@ impl Ask {
             gso: false,
             rate_bits_per_s: None,
             load_percent: None,
+            beside: None,
             socket_buffer_bytes: None,
             dscp: None,
             engine: Engine::Overlane,

@@ -33,18 +33,25 @@ pub struct Endpoint {
     /// Start of its clock.
     begun: Instant,
     control: Arc<Control>,
-    streams: Arc<Mutex<Vec<TcpStream>>>,
+    streams: Streams,
+    /// Number of the load's own flows, without those beside them.
+    flows: u32,
     threads: Vec<JoinHandle<FlowReport>>,
 }
+
+/// Open connections with the index of their flow.
+type Streams = Arc<Mutex<Vec<(u32, TcpStream)>>>;
 
 /// State that the threads share besides the control.
 struct Shared {
     end: End,
     load: Load,
+    /// Loads of the flows after the load's own ([`Load::beside`]).
+    beside: Vec<Load>,
     address: SocketAddr,
     token: u64,
     control: Arc<Control>,
-    streams: Arc<Mutex<Vec<TcpStream>>>,
+    streams: Streams,
     listener: Listener,
     /// Only peer that a server answers; `None`: any peer with the token.
     peer: Option<IpAddr>,
@@ -55,7 +62,8 @@ struct Shared {
 enum Listener {
     None,
     Tcp(TcpListener),
-    Udp(UdpSocket),
+    /// For datagrams, and for the connections beside them if there are any.
+    Udp(UdpSocket, Option<TcpListener>),
 }
 
 impl Endpoint {
@@ -76,11 +84,12 @@ impl Endpoint {
                 let nodelay = !load.workload.is_byte_stream();
                 Listener::Tcp(sys::tcp::listen(listen, &load.tcp_options(nodelay))?)
             } else {
+                let beside = load.beside.map(|_| sys::tcp::listen(listen, &load.tcp_options(false)));
                 let socket = sys::udp::bind_shared(listen)?;
                 socket.set_read_timeout(Some(TICK)).map_err(|e| {
                     sys::Error::io("setsockopt(SO_RCVTIMEO)", format!("UDP {listen}"), &e)
                 })?;
-                Listener::Udp(socket)
+                Listener::Udp(socket, beside.transpose()?)
             })
         })??;
         Endpoint::start(End::Server, load, netns, listen, token, listener, peer)
@@ -109,23 +118,24 @@ impl Endpoint {
         listener: Listener,
         peer: Option<IpAddr>,
     ) -> Result<Endpoint, EngineError> {
-        let control = Arc::new(Control::new(load.flows));
+        let control = Arc::new(Control::new(load.all_flows()));
         let streams = Arc::new(Mutex::new(Vec::new()));
         let shared = Arc::new(Shared {
             end,
             load: load.clone(),
+            beside: load.loads_beside(),
             address,
             token,
             control: Arc::clone(&control),
             streams: Arc::clone(&streams),
             listener,
             peer,
-            taken: (0..load.flows).map(|_| AtomicBool::new(false)).collect(),
+            taken: (0..load.all_flows()).map(|_| AtomicBool::new(false)).collect(),
         });
         // If a later thread cannot be created, dropping this ends the earlier ones.
-        let mut endpoint =
-            Endpoint { end, begun: Instant::now(), control, streams, threads: Vec::new() };
-        for index in 0..load.flows {
+        let (begun, flows, threads) = (Instant::now(), load.flows, Vec::new());
+        let mut endpoint = Endpoint { end, begun, control, streams, flows, threads };
+        for index in 0..load.all_flows() {
             let shared = Arc::clone(&shared);
             let netns = netns.try_clone()?;
             let thread = std::thread::Builder::new()
@@ -159,7 +169,7 @@ impl Endpoint {
         if phase == Phase::Done {
             // A connection registered after this belongs to a flow that checks the phase before
             // it waits.
-            for stream in self.streams.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            for (_, stream) in self.streams.lock().unwrap_or_else(PoisonError::into_inner).iter() {
                 // Fails only if the connection has already ended.
                 let _ = stream.shutdown(Shutdown::Both);
             }
@@ -167,9 +177,10 @@ impl Endpoint {
     }
 
     /// Returns the first flow that has not acted yet on a phase that the client of `udp_stream`
-    /// acknowledges (it stopped sending, or proved the path again).
+    /// acknowledges (it stopped sending, or proved the path again). Flows beside the load go on
+    /// until its end.
     pub fn not_yet_at(&self, phase: Phase) -> Option<u32> {
-        self.control.first_not_at(phase)
+        self.control.first_not_at(phase).filter(|flow| *flow < self.flows)
     }
 
     /// Returns every flow's counters.
@@ -187,26 +198,30 @@ impl Endpoint {
         self.control.take_failure()
     }
 
-    /// Returns the retransmitted segments of all open connections since they began.
+    /// Returns the retransmitted segments of all open connections since they began, without those
+    /// beside the load.
     pub fn retransmitted_segments(&self) -> u64 {
         let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         streams
             .iter()
-            .filter_map(|stream| sys::tcp::state(stream).ok())
+            .filter(|(flow, _)| *flow < self.flows)
+            .filter_map(|(_, stream)| sys::tcp::state(stream).ok())
             .map(|state| u64::from(state.retransmitted))
             .sum()
     }
 
-    /// Returns the state of the open connections, medians over them; `None` without any.
+    /// Returns the state of the open connections, medians over them, without those beside the load;
+    /// `None` without any.
     pub fn tcp_state(&self) -> Option<TcpState> {
         let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        let states: Vec<_> = streams.iter().filter_map(|s| sys::tcp::state(s).ok()).collect();
+        let own = || streams.iter().filter(|(flow, _)| *flow < self.flows).map(|(_, stream)| stream);
+        let states: Vec<_> = own().filter_map(|stream| sys::tcp::state(stream).ok()).collect();
         let of = |figure: fn(&sys::tcp::State) -> u32| {
             median(&states.iter().map(|state| f64::from(figure(state))).collect::<Vec<_>>())
         };
         Some(TcpState {
             // All connections of a load have the namespace's default.
-            congestion_control: sys::tcp::congestion_control(streams.first()?).ok()?,
+            congestion_control: sys::tcp::congestion_control(own().next()?).ok()?,
             rtt_us: of(|state| state.rtt_us)?,
             cwnd: of(|state| state.cwnd)?,
         })
@@ -255,18 +270,24 @@ impl Drop for Endpoint {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if let Listener::Tcp(listener) = &self.listener {
+        if let Listener::Tcp(listener) | Listener::Udp(_, Some(listener)) = &self.listener {
             sys::tcp::stop_listening(listener);
         }
     }
 }
 
 impl Shared {
+    /// Returns the load of a flow: the load itself, or one beside it.
+    fn load_of(&self, index: u32) -> &Load {
+        let beside = index.checked_sub(self.load.flows);
+        beside.and_then(|at| self.beside.get(at as usize)).unwrap_or(&self.load)
+    }
+
     fn flow(&self, index: u32) -> Flow<'_> {
         Flow {
             index,
             end: self.end,
-            load: &self.load,
+            load: self.load_of(index),
             address: self.address,
             token: self.token,
             control: &self.control,
@@ -278,7 +299,10 @@ impl Shared {
         match &self.listener {
             Listener::None => self.run_client(index, report),
             Listener::Tcp(listener) => self.serve_tcp(index, listener, report),
-            Listener::Udp(listener) => self.serve_udp(listener, report),
+            Listener::Udp(_, Some(beside)) if index >= self.load.flows => {
+                self.serve_tcp(index, beside, report)
+            }
+            Listener::Udp(listener, _) => self.serve_udp(listener, report),
         }
     }
 
@@ -317,7 +341,7 @@ impl Shared {
     fn run_client(&self, index: u32, report: &mut FlowReport) -> Result<(), EngineError> {
         self.place(self.load.client_cpu(index), report)?;
         let flow = self.flow(index);
-        match self.load.workload {
+        match flow.load.workload {
             Workload::TcpStream => tcp_stream::send(&flow, &self.connection(&flow)?),
             // The server may close the connection at the end of the load before this flow notices.
             Workload::TcpMaerts => {
@@ -332,7 +356,7 @@ impl Shared {
 
     /// Opens a connection and identifies its flow to the server.
     fn connection(&self, flow: &Flow<'_>) -> Result<TcpStream, EngineError> {
-        let stream = flow.connect(!self.load.workload.is_byte_stream())?;
+        let stream = flow.connect(!flow.load.workload.is_byte_stream())?;
         flow.say_hello(&stream)?;
         self.connected(flow, &stream)?;
         Ok(stream)
@@ -352,12 +376,14 @@ impl Shared {
 
     /// Marks a connection ready, and keeps a handle to read its counters and to shut it down.
     fn connected(&self, flow: &Flow<'_>, stream: &TcpStream) -> Result<(), EngineError> {
-        if self.load.waits_without_limit() {
+        if flow.load.waits_without_limit() {
             let unlimited = |e| flow.io_error(Stage::Hello, "setsockopt(SO_RCVTIMEO)", &e);
             stream.set_read_timeout(None).map_err(unlimited)?;
         }
         let handle = stream.try_clone().map_err(|e| sys::Error::io("dup", "TCP stream", &e))?;
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
+        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        streams.push((flow.index, handle));
+        drop(streams);
         flow.tally().ready.store(true, Ordering::Release);
         Ok(())
     }
@@ -378,9 +404,14 @@ impl Shared {
         report.index = index;
         self.place(self.load.server_cpu(index), report)?;
         let flow = self.flow(index);
+        if flow.load.workload.is_byte_stream() {
+            // Beside requests, the listener's option is that of the requests.
+            let failed = |e| flow.io_error(Stage::Hello, "setsockopt(TCP_NODELAY)", &e);
+            stream.set_nodelay(false).map_err(failed)?;
+        }
         self.connected(&flow, &stream)?;
         // The client learns of the load's end first and may close its connection.
-        self.unless_over(match self.load.workload {
+        self.unless_over(match flow.load.workload {
             Workload::TcpStream => tcp_stream::receive(&flow, &stream),
             Workload::TcpMaerts => tcp_maerts::server(&flow, &stream),
             _ => tcp_rr::server(&flow, &stream),
@@ -414,7 +445,9 @@ impl Shared {
             let asked = nobody
                 .read_exact(&stream, &mut bytes)
                 .ok()
-                .and_then(|()| Hello::asked(&bytes, self.token, self.load.flows));
+                .and_then(|()| Hello::asked(&bytes, self.token, self.load.all_flows()))
+                // Datagrams identify their flow by themselves.
+                .filter(|hello| self.load_of(hello.flow).workload.is_tcp());
             // A foreign program (a health check, a scanner): skip the connection.
             let Some(hello) = asked else {
                 *report.socket_errors.entry("stranger accept".into()).or_default() += 1;

@@ -21,6 +21,7 @@
 
 mod arrivals;
 pub mod ask;
+mod beside;
 mod connection;
 mod control;
 mod counted;
@@ -50,6 +51,7 @@ mod udp_stream;
 mod window;
 
 pub use arrivals::Arrivals;
+pub use beside::BesideMeasured;
 pub use control::{FlowCount, Phase};
 pub use counted::{Counted, ServerReport};
 pub use endpoint::Endpoint;

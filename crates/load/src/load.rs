@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use results::Beside;
 use results::workload::{MAX_MESSAGE_BYTES, Workload};
 use sys::netns::NetNs;
 
@@ -58,6 +59,9 @@ pub struct Load {
     /// `tcp_rr`, `udp_rr` with one request at a time: rest between an answer and the next
     /// request, at most [`MOST_REST`]. Zero: no rest.
     pub rest: Duration,
+    /// `tcp_rr`, `udp_rr` only: bulk TCP traffic that runs beside the requests from the warm-up to
+    /// the end, one connection of 65,507-byte writes per direction.
+    pub beside: Option<Beside>,
     /// Send and receive buffer of every socket on the data path, bytes, as passed to `SO_SNDBUF`
     /// and `SO_RCVBUF`. The kernel allocates twice as much, for its own headers. If it grants
     /// less (`net.core.wmem_max`, `rmem_max` without `CAP_NET_ADMIN`),
@@ -94,6 +98,7 @@ impl Load {
             transactions_per_s: None,
             server_stall: None,
             rest: Duration::ZERO,
+            beside: None,
             socket_buffer_bytes: None,
             dscp: None,
             warmup: Duration::from_millis(100),
@@ -167,6 +172,9 @@ impl Load {
             }
             if self.server_stall.is_some() {
                 return Err(EngineError::invalid("server_stall", rr, self.workload));
+            }
+            if self.beside.is_some() {
+                return Err(EngineError::invalid("beside", rr, self.workload));
             }
         }
         if let Some(stall) = &self.server_stall {

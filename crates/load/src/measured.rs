@@ -5,7 +5,7 @@ use std::fmt;
 
 use hdrhistogram::Histogram;
 
-use super::{Arrivals, Workload};
+use super::{Arrivals, BesideMeasured, Workload};
 use results::{Bin, FlowShares, Pacing, TcpState, Unit};
 
 /// Result of a load over the measured interval.
@@ -54,6 +54,8 @@ pub struct Measured {
     pub socket_errors: BTreeMap<String, u64>,
     /// Share of each flow, by index.
     pub flows: Vec<FlowMeasured>,
+    /// Bulk traffic beside the requests, by [`Beside::workloads`](results::Beside::workloads).
+    pub beside: Vec<BesideMeasured>,
     /// Remarks that qualify the figures.
     pub notes: Vec<String>,
 }
@@ -79,6 +81,7 @@ impl fmt::Debug for Measured {
             .field("tcp", &self.tcp)
             .field("socket_errors", &self.socket_errors)
             .field("flows", &self.flows)
+            .field("beside", &self.beside)
             .field("notes", &self.notes)
             .finish()
     }

@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use results::{Pacing, TcpState};
+use results::{Beside, Pacing, TcpState};
 use serde::{Deserialize, Serialize};
 
 use super::flow::latency_histogram;
-use super::{Arrivals, Datagrams, EngineError, FlowMeasured, LatencyNs, Load, Measured, Workload};
+use super::{
+    Arrivals, BesideMeasured, Datagrams, EngineError, FlowMeasured, LatencyNs, Load, Measured,
+    Workload,
+};
 
 /// Maximum number of histogram bins accepted; histograms of the engine have fewer.
 const MOST_BINS: usize = 1 << 17;
@@ -25,6 +28,7 @@ pub struct LoadRecord {
     outstanding: u32,
     transactions_per_s: Option<f64>,
     rest: Duration,
+    beside: Option<Beside>,
     socket_buffer_bytes: Option<u32>,
     dscp: Option<u8>,
     warmup: Duration,
@@ -50,6 +54,7 @@ impl LoadRecord {
             transactions_per_s,
             server_stall,
             rest,
+            beside,
             socket_buffer_bytes,
             dscp,
             warmup,
@@ -72,6 +77,7 @@ impl LoadRecord {
             outstanding: *outstanding,
             transactions_per_s: *transactions_per_s,
             rest: *rest,
+            beside: *beside,
             socket_buffer_bytes: *socket_buffer_bytes,
             dscp: *dscp,
             warmup: *warmup,
@@ -95,6 +101,7 @@ impl LoadRecord {
             outstanding: self.outstanding,
             transactions_per_s: self.transactions_per_s,
             rest: self.rest,
+            beside: self.beside,
             socket_buffer_bytes: self.socket_buffer_bytes,
             dscp: self.dscp,
             warmup: self.warmup,
@@ -127,6 +134,8 @@ pub struct MeasuredRecord {
     tcp: Option<TcpState>,
     socket_errors: BTreeMap<String, u64>,
     flows: Vec<FlowMeasuredRecord>,
+    #[serde(default)]
+    beside: Vec<BesideRecord>,
     notes: Vec<String>,
 }
 
@@ -138,6 +147,29 @@ struct FlowMeasuredRecord {
     payload_bytes: u64,
     client_cpus: Vec<usize>,
     server_cpus: Vec<usize>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BesideRecord {
+    workload: Workload,
+    payload_bytes: u64,
+    under_way_bytes: u64,
+    seconds: f64,
+}
+
+impl From<&BesideMeasured> for BesideRecord {
+    fn from(measured: &BesideMeasured) -> BesideRecord {
+        let BesideMeasured { workload, payload_bytes, under_way_bytes, seconds } = *measured;
+        BesideRecord { workload, payload_bytes, under_way_bytes, seconds }
+    }
+}
+
+impl From<BesideRecord> for BesideMeasured {
+    fn from(record: BesideRecord) -> BesideMeasured {
+        let BesideRecord { workload, payload_bytes, under_way_bytes, seconds } = record;
+        BesideMeasured { workload, payload_bytes, under_way_bytes, seconds }
+    }
 }
 
 impl MeasuredRecord {
@@ -162,6 +194,7 @@ impl MeasuredRecord {
             tcp,
             socket_errors,
             flows,
+            beside,
             notes,
         } = measured;
         let flow = |flow: &FlowMeasured| FlowMeasuredRecord {
@@ -190,6 +223,7 @@ impl MeasuredRecord {
             tcp: tcp.clone(),
             socket_errors: socket_errors.clone(),
             flows: flows.iter().map(flow).collect(),
+            beside: beside.iter().map(BesideRecord::from).collect(),
             notes: notes.clone(),
         }
     }
@@ -201,8 +235,11 @@ impl MeasuredRecord {
     pub fn measured(self) -> Result<Measured, String> {
         let workload: Workload = self.workload.parse().map_err(|error| format!("{error}"))?;
         // Rates are divided by it, and the other end is not trusted.
-        if !(self.seconds.is_finite() && self.seconds > 0.0) {
-            return Err(format!("invalid interval of {} s", self.seconds));
+        let intervals = self.beside.iter().map(|beside| beside.seconds).chain([self.seconds]);
+        for seconds in intervals {
+            if !(seconds.is_finite() && seconds > 0.0) {
+                return Err(format!("invalid interval of {seconds} s"));
+            }
         }
         let histogram = match self.histogram {
             // The other end is not trusted: bound the work.
@@ -247,6 +284,7 @@ impl MeasuredRecord {
             tcp: self.tcp,
             socket_errors: self.socket_errors,
             flows: self.flows.into_iter().map(flow).collect(),
+            beside: self.beside.into_iter().map(BesideMeasured::from).collect(),
             notes: self.notes,
         })
     }
@@ -263,6 +301,7 @@ mod tests {
             flows: 3,
             outstanding: 4,
             transactions_per_s: Some(1.5),
+            beside: Some(Beside::TcpMaerts),
             ..Load::new(Workload::TcpRr)
         };
         let pinned = Load { client_cpus: vec![1], server_cpus: vec![0], ..load.clone() };
@@ -292,6 +331,12 @@ mod tests {
             tcp: Some(TcpState { congestion_control: "bbr".into(), rtt_us: 90.0, cwnd: 10.0 }),
             socket_errors: [("EAGAIN sendmmsg".to_owned(), 2)].into(),
             flows: vec![FlowMeasured { units: 10_000, ..FlowMeasured::default() }],
+            beside: vec![BesideMeasured {
+                workload: Workload::TcpMaerts,
+                payload_bytes: 7,
+                under_way_bytes: 1,
+                seconds: 0.5,
+            }],
             notes: vec!["slow".to_owned()],
         };
         let told = serde_json::to_string(&MeasuredRecord::of(&measured)).unwrap();

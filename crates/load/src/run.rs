@@ -16,7 +16,7 @@ use super::endpoint::Endpoint;
 use super::reassembly::Room;
 use super::requests::Requests;
 use super::{
-    Arrivals, Between, Counted, Datagrams, End, EngineError, FlowMeasured, LatencyNs, Load,
+    Arrivals, BesideMeasured, Between, Counted, Datagrams, End, EngineError, FlowMeasured, LatencyNs, Load,
     Measured, Server, Stage, Watch, Workload, pace, reassembly,
 };
 
@@ -153,7 +153,7 @@ impl Counts {
             Direction::Reverse => (&self.server, &self.client),
         };
         let message_bytes = u64::from(load.message_bytes);
-        let flows = from.flows.iter().zip(&to.flows);
+        let flows = from.flows.iter().zip(&to.flows).take(load.flows as usize);
         flows.map(|(from, to)| ((from.sent + 1) * message_bytes).saturating_sub(to.bytes)).sum()
     }
 
@@ -168,8 +168,9 @@ impl Counts {
 
 impl Counts {
     /// Returns the requests sent and not answered, including all lost ones.
-    fn unanswered(&self) -> u64 {
-        self.client.flows.iter().map(|c| c.sent.saturating_sub(c.units)).sum()
+    fn unanswered(&self, load: &Load) -> u64 {
+        let own = self.client.flows.iter().take(load.flows as usize);
+        own.map(|c| c.sent.saturating_sub(c.units)).sum()
     }
 }
 
@@ -236,7 +237,8 @@ impl Run<'_> {
             let moves = |now: &FlowCount, then: &FlowCount| {
                 (now.units, now.bytes) != (then.units, then.bytes)
             };
-            Ok((!now.iter().zip(then).any(|(now, then)| moves(now, then))).then_some(0))
+            let mut own = now.iter().zip(then).take(run.load.flows as usize);
+            Ok((!own.any(|(now, then)| moves(now, then))).then_some(0))
         })?;
         Ok(Taken { before: begin.clone(), begin, end, drained: None })
     }
@@ -457,7 +459,7 @@ impl Run<'_> {
             payload_bytes: sum(|f| f.payload_bytes),
             under_way_bytes: match load.workload {
                 workload if workload.is_byte_stream() => begin.under_way(load),
-                _ if load.is_pipelined() => begin.unanswered() * u64::from(load.message_bytes),
+                _ if load.is_pipelined() => begin.unanswered(load) * u64::from(load.message_bytes),
                 _ => 0,
             },
             messages_merge: load.is_pipelined() && load.workload.is_tcp(),
@@ -481,9 +483,31 @@ impl Run<'_> {
             }),
             socket_errors,
             flows,
+            beside: beside(load, begin, end),
             notes,
         })
     }
+}
+
+/// Returns the traffic of the flows beside the load.
+fn beside(load: &Load, begin: &Counts, end: &Counts) -> Vec<BesideMeasured> {
+    let flows = load.loads_beside().into_iter().zip(load.flows as usize..);
+    let measured = flows.map(|(load, flow)| {
+        let one = |counts: &Counts| {
+            let only = |counted: &Counted| Counted {
+                at: counted.at,
+                flows: vec![counted.flows[flow]],
+            };
+            Counts { client: only(&counts.client), server: only(&counts.server), ..counts.clone() }
+        };
+        BesideMeasured {
+            workload: load.workload,
+            payload_bytes: Difference::of(begin, end, flow).shared_out(&load).payload_bytes,
+            under_way_bytes: one(begin).under_way(&load),
+            seconds: end.since(begin, load.workload).as_secs_f64(),
+        }
+    });
+    measured.collect()
 }
 
 /// Returns a flow's number from its position.

@@ -119,7 +119,7 @@ pub(crate) fn offers(
     Some(offers)
 }
 
-/// Maxima found so far. Cells that differ only in their load share one, also the A/A cell and the
+/// Maxima found so far. Cells that differ only in their load or in traffic beside it share one, also the A/A cell and the
 /// baseline.
 struct Maxima<'a> {
     plan: &'a Plan,
@@ -135,14 +135,16 @@ impl Maxima<'_> {
         trial: &mut dyn FnMut(&PathUnderTest, &Load) -> Result<f64, EngineError>,
     ) -> Option<Result<f64, String>> {
         let path_and_ask = |cell: &PlannedCell| {
-            (cell.subject, cell.setting, Ask { load_percent: None, ..cell.ask })
+            (cell.subject, cell.setting, Ask { load_percent: None, beside: None, ..cell.ask })
         };
         let same = |other: &PlannedCell| path_and_ask(other) == path_and_ask(cell.planned);
         if let Some((_, maximum)) = self.known.iter().find(|(other, _)| same(other)) {
             return Some(maximum.clone());
         }
         observer.calibrating(cell);
-        let load = cell.subject.load(self.plan, &cell.planned.ask);
+        // Requests beside bulk traffic have the same schedule as alone.
+        let ask = Ask { beside: None, ..cell.planned.ask };
+        let load = cell.subject.load(self.plan, &ask);
         let least = cell.subject.least_warmup(load.workload);
         let load = Load { warmup: load.warmup.min(WARMUP).max(least), ..load };
         let set = observer.set(cell);

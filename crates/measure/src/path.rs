@@ -144,19 +144,27 @@ pub fn prove(hops: &[HopRecord], measured: &Measured) -> Result<(), String> {
         }
         // Payload buffered when the interval began had crossed the hops before.
         let crossed = measured.payload_bytes.saturating_sub(measured.under_way_bytes);
+        let crossed = crossed.saturating_add(beside(measured, hop.direction));
         let wanted = ((crossed as f64 * PROOF) as u64).max(1);
         if hop.bytes < wanted {
             return Err(not_crossed(hop, "bytes", hop.bytes, crossed.max(1)));
         }
         // A transaction takes at least one packet each way, unless packets of several transactions
         // can be merged.
-        let share = crossed as f64 / measured.payload_bytes.max(1) as f64;
+        let own = measured.payload_bytes.saturating_sub(measured.under_way_bytes);
+        let share = own as f64 / measured.payload_bytes.max(1) as f64;
         let wanted = (measured.units as f64 * share * PROOF) as u64;
         if answered && !measured.messages_merge && hop.packets < wanted {
             return Err(not_crossed(hop, "packets", hop.packets, measured.units));
         }
     }
     Ok(())
+}
+
+/// Returns the bytes of bulk traffic that crossed every hop in this direction.
+fn beside(measured: &Measured, direction: Direction) -> u64 {
+    let sent = measured.beside.iter().filter(|beside| beside.workload.direction() == direction);
+    sent.map(|beside| beside.payload_bytes.saturating_sub(beside.under_way_bytes)).sum()
 }
 
 /// Checks that a hop did not carry the traffic.
@@ -167,7 +175,10 @@ fn passed_by(hop: &HopRecord, measured: &Measured) -> Result<(), String> {
     let packets = hop.packets.saturating_sub(hop.excused);
     let bytes = packets as f64 * hop.mean_skb_bytes;
     let Measured { payload_bytes, units, .. } = *measured;
+    let bulk: u64 = measured.beside.iter().map(|beside| beside.payload_bytes).sum();
     let (seen, all) = match measured.workload {
+        // Acknowledgements of the other direction cross it, too.
+        _ if bulk > 0 => (bytes, payload_bytes.saturating_add(bulk)),
         workload if workload.is_byte_stream() => (bytes, payload_bytes),
         Workload::UdpStream => (bytes, payload_bytes + units * UDP_HEADERS),
         _ if measured.messages_merge => (bytes, payload_bytes),
@@ -230,6 +241,7 @@ mod tests {
             arrivals: None,
             socket_errors: BTreeMap::new(),
             flows: Vec::new(),
+            beside: Vec::new(),
             notes: Vec::new(),
         }
     }
@@ -280,6 +292,31 @@ mod tests {
         let error = prove(&records, &measured(Workload::TcpRr, 90, 90)).unwrap_err();
         assert!(error.contains("reverse"), "{error}");
         assert!(prove(&[], &measured(Workload::TcpRr, 1, 1)).is_err());
+    }
+
+    #[test]
+    fn bulk_traffic_beside_requests_takes_the_path_too() {
+        let counters = Counters {
+            tx_packets: 100,
+            tx_bytes: 200_000,
+            rx_packets: 100,
+            rx_bytes: 10_000,
+            ..Default::default()
+        };
+        let records = hops(&[Hop::tx("a", "nic0")], &observed(counters), Workload::TcpRr);
+        let requests = measured(Workload::TcpRr, 90, 90);
+        assert!(prove(&records, &requests).is_ok());
+        let bulk = |workload, payload_bytes| {
+            let under_way_bytes = 100_000;
+            let beside =
+                load::BesideMeasured { workload, payload_bytes, under_way_bytes, seconds: 1.0 };
+            Measured { beside: vec![beside], ..requests.clone() }
+        };
+        assert!(prove(&records, &bulk(Workload::TcpStream, 250_000)).is_ok());
+        let error = prove(&records, &bulk(Workload::TcpStream, 900_000)).unwrap_err();
+        assert!(error.contains("198600 bytes forward"), "{error}");
+        let error = prove(&records, &bulk(Workload::TcpMaerts, 900_000)).unwrap_err();
+        assert!(error.contains("bytes reverse"), "{error}");
     }
 
     #[test]

@@ -95,6 +95,7 @@ impl Plan {
             message_bytes: ask.message_bytes,
             flows: ask.flows,
             outstanding: ask.outstanding,
+            beside: ask.beside,
             // Other workloads ignore it.
             gso: ask.gso && workload == Workload::UdpStream,
             socket_buffer_bytes: ask.socket_buffer_bytes,

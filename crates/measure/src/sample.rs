@@ -20,7 +20,7 @@ use crate::void::void;
 use load::ask::{Engine, Task};
 use load::driver::{self, DriverError, Moved, ToolReport};
 use load::{Between, EngineError, Load, MAX_OUTSTANDING, Measured, Watch};
-use results::{Arrivals, HopRecord, Loss, Offered, RecordKind, Sample};
+use results::{Arrivals, BesideRates, HopRecord, Loss, Offered, RecordKind, Sample};
 
 /// Share of a schedule that must be sent within the interval. Below it, the load was not the
 /// requested one.
@@ -303,6 +303,9 @@ fn filled(
             reordered: arrivals.reordered,
             received: arrivals.received,
         }),
+        beside_rates: BesideRates::of(
+            measured.beside.iter().map(|beside| (beside.workload, beside.bits_per_s())),
+        ),
         service_demand,
         service_demand_reason,
         cpu: machine.cpu,
@@ -323,6 +326,9 @@ fn filled(
     }
 }
 
+/// Reason for no CPU time per transaction.
+const SHARED: &str = "the bulk traffic beside the requests took CPU time, too";
+
 /// Returns the CPU time of the load per unit of work.
 ///
 /// # Errors
@@ -334,6 +340,9 @@ fn demand(
     machine: &MachineSample,
     peer: Option<&PeerSample>,
 ) -> Result<Option<f64>, String> {
+    if !measured.beside.is_empty() {
+        return Err(SHARED.to_owned());
+    }
     match (&subject.server, &machine.attributed) {
         (ServerEnd::Here { .. }, Attributed::Load(cpu)) => {
             Ok(service_demand(*cpu, measured.workload, moved.units, moved.payload_bytes))
@@ -378,8 +387,14 @@ fn attributed(
     let per_receive = last.map_or(1.0, |hop| {
         if hop.packets > 0 { datagrams.received as f64 / hop.packets as f64 } else { 1.0 }
     });
+    // Counters of packets of any kind would blame a path for segments of the bulk traffic, which are
+    // not lost for good.
+    let alone = measured.beside.is_empty();
+    if !alone {
+        devices.clear();
+    }
     // The receiver's end first; places that are not hops come last.
-    let mut drops = observed.drops.clone();
+    let mut drops = if alone { observed.drops.clone() } else { Vec::new() };
     drops.sort_by_cached_key(|(place, _)| {
         let at = hops.iter().rposition(|hop| hop.host == *place);
         (at.map_or(usize::MAX, |at| hops.len() - at), place.clone())
@@ -390,7 +405,7 @@ fn attributed(
         datagrams_per_skb: per_skb.max(1.0),
         datagrams_per_receive: per_receive.max(1.0),
         namespaces: &observed.namespaces,
-        softnet_dropped: machine.softnet_dropped,
+        softnet_dropped: if alone { machine.softnet_dropped } else { 0 },
         devices: &devices,
         drops: &drops,
         programs: &observed.programs,

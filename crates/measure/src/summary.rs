@@ -8,7 +8,7 @@ use crate::sampler::loss;
 use load::Workload;
 use results::stats::{median, trend};
 use results::{
-    Arrivals, Cell, DropGoal, DropPoint, FlowShares, HopRecord, Interval, Latency, Offered, Pacing,
+    Arrivals, BesideRates, Cell, DropGoal, DropPoint, FlowShares, HopRecord, Interval, Latency, Offered, Pacing,
     Role, Sample, ServiceDemand, Status, TcpState,
 };
 
@@ -30,6 +30,7 @@ pub(crate) fn empty(
         flows: ask.flows,
         outstanding: ask.outstanding,
         offered,
+        beside: ask.beside,
         socket_buffer_bytes: ask.socket_buffer_bytes,
         setting: planned.setting.map(|at| plan.settings[at].clone()),
         gso: ask.gso && ask.task.workload() == Workload::UdpStream,
@@ -41,6 +42,7 @@ pub(crate) fn empty(
         ratio: None,
         flow_shares: None,
         tcp: None,
+        beside_rates: None,
         arrivals: None,
         service_demand: None,
         service_demand_reason: None,
@@ -87,6 +89,7 @@ pub(crate) fn filled(
         ratio: if cell.role == Role::Baseline { None } else { ratios(|sample| sample.ratio) },
         flow_shares: flow_shares(&samples),
         tcp: tcp(&samples),
+        beside_rates: beside_rates(&samples),
         arrivals: arrivals(&samples),
         service_demand,
         service_demand_reason,
@@ -162,6 +165,16 @@ fn arrivals(samples: &[Sample]) -> Option<Arrivals> {
         jitter_us: median_of(samples, |sample| Some(sample.arrivals?.jitter_us))?,
         reordered: sum(|arrivals| arrivals.reordered),
         received: sum(|arrivals| arrivals.received),
+    })
+}
+
+fn beside_rates(samples: &[Sample]) -> Option<BesideRates> {
+    let of = |rate: fn(&BesideRates) -> Option<f64>| {
+        median_of(samples, |sample| rate(sample.beside_rates.as_ref()?))
+    };
+    samples.iter().any(|sample| sample.valid && sample.beside_rates.is_some()).then(|| BesideRates {
+        forward_bits_per_s: of(|rates| rates.forward_bits_per_s),
+        reverse_bits_per_s: of(|rates| rates.reverse_bits_per_s),
     })
 }
 

@@ -11,7 +11,7 @@ use crate::skb;
 /// The columns. Ratios are to the baseline of the same block; `*_low` and
 /// `*_high` are the ends of the interval at `confidence`. Sizes are bytes,
 /// latencies microseconds, `started` RFC 3339.
-const HEADER: [&str; 76] = [
+const HEADER: [&str; 79] = [
     "mode",
     "role",
     "offload",
@@ -22,6 +22,7 @@ const HEADER: [&str; 76] = [
     "outstanding",
     "offered_percent",
     "offered_per_s",
+    "beside",
     "socket_buffer_bytes",
     "setting",
     "gso",
@@ -62,6 +63,8 @@ const HEADER: [&str; 76] = [
     "flow_median",
     "flow_most",
     "flow_jain",
+    "beside_forward_bits_per_s",
+    "beside_reverse_bits_per_s",
     "jitter_us",
     "reordered",
     "arrived",
@@ -153,6 +156,7 @@ fn cell_fields(cell: &Cell) -> Vec<String> {
         cell.outstanding.to_string(),
         number(cell.offered.and_then(|offered| offered.percent)),
         number(cell.offered.map(|offered| offered.per_s)),
+        cell.beside.map(|beside| beside.to_string()).unwrap_or_default(),
         cell.socket_buffer_bytes.map(|bytes| bytes.to_string()).unwrap_or_default(),
         cell.setting.clone().unwrap_or_default(),
         cell.gso.to_string(),
@@ -202,6 +206,11 @@ fn cell_fields(cell: &Cell) -> Vec<String> {
         number(shares.map(|shares| shares.median)),
         number(shares.map(|shares| shares.most)),
         number(shares.map(|shares| shares.jain)),
+    ]);
+    let beside = cell.beside_rates.as_ref();
+    fields.extend([
+        number(beside.and_then(|rates| rates.forward_bits_per_s)),
+        number(beside.and_then(|rates| rates.reverse_bits_per_s)),
     ]);
     let arrivals = cell.arrivals.as_ref();
     fields.extend([

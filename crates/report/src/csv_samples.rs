@@ -4,7 +4,7 @@ use results::{Cell, Latency, Results, Role, Sample};
 
 /// The columns. Ratios are to the baseline of the same block. Sizes are bytes, latencies and jitter
 /// microseconds, CPU times seconds of the whole machine, `started` RFC 3339.
-const HEADER: [&str; 62] = [
+const HEADER: [&str; 65] = [
     "mode",
     "role",
     "offload",
@@ -15,6 +15,7 @@ const HEADER: [&str; 62] = [
     "outstanding",
     "offered_percent",
     "offered_per_s",
+    "beside",
     "socket_buffer_bytes",
     "setting",
     "gso",
@@ -57,6 +58,8 @@ const HEADER: [&str; 62] = [
     "flow_median",
     "flow_most",
     "flow_jain",
+    "beside_forward_bits_per_s",
+    "beside_reverse_bits_per_s",
     "softnet_dropped",
     "softnet_squeezed",
     "steal_share",
@@ -116,6 +119,7 @@ fn identity(cell: &Cell) -> Vec<String> {
         cell.outstanding.to_string(),
         text(cell.offered.and_then(|offered| offered.percent)),
         text(cell.offered.map(|offered| offered.per_s)),
+        text(cell.beside),
         text(cell.socket_buffer_bytes),
         cell.setting.clone().unwrap_or_default(),
         cell.gso.to_string(),
@@ -128,6 +132,7 @@ fn figures(sample: &Sample) -> Vec<String> {
     let latency = |pick: fn(Latency) -> f64| text(sample.latency_us.map(pick));
     let (loss, arrivals) = (sample.loss.as_ref(), sample.arrivals.as_ref());
     let (tcp, shares) = (sample.tcp.as_ref(), sample.flow_shares.as_ref());
+    let beside = sample.beside_rates.as_ref();
     let (cpu, by) = (&sample.cpu, sample.disturbance.as_ref());
     vec![
         sample.block.to_string(),
@@ -167,6 +172,8 @@ fn figures(sample: &Sample) -> Vec<String> {
         text(shares.map(|shares| shares.median)),
         text(shares.map(|shares| shares.most)),
         text(shares.map(|shares| shares.jain)),
+        text(beside.and_then(|rates| rates.forward_bits_per_s)),
+        text(beside.and_then(|rates| rates.reverse_bits_per_s)),
         sample.softnet_dropped.to_string(),
         sample.softnet_squeezed.to_string(),
         text(by.map(|by| by.steal_share)),

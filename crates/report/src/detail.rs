@@ -60,7 +60,7 @@ fn table(
 }
 
 /// Percentiles over the transactions of all valid samples.
-const PERCENTILES: [(f64, &str); 5] =
+pub(crate) const PERCENTILES: [(f64, &str); 5] =
     [(0.5, "p50"), (0.9, "p90"), (0.99, "p99"), (0.999, "p99.9"), (0.9999, "p99.99")];
 
 fn latency(panel: &Panel<'_>) -> Option<Detail> {
@@ -220,9 +220,14 @@ fn places(cell: &Cell) -> Vec<Vec<String>> {
     places.into_iter().map(row).collect()
 }
 
+/// Returns the tables across panels: the effect of settings, and of traffic beside requests.
+pub(crate) fn across(results: &Results) -> Vec<Detail> {
+    steps(results).into_iter().chain(crate::beside::tables(results)).collect()
+}
+
 /// Returns a table for all cells that differ in the varied setting only: the effect of each step
 /// relative to the first, block by block.
-pub(crate) fn steps(results: &Results) -> Vec<Detail> {
+fn steps(results: &Results) -> Vec<Detail> {
     let mut works: Vec<Work<'_>> =
         results.cells.iter().map(|cell| Work { setting: None, ..Work::of(cell) }).collect();
     works.sort();

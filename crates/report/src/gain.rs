@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use results::stats::{SequentialPlan, ratio_interval};
-use results::{Cell, Interval, Plan, Results};
+use results::{Cell, Interval, Plan, Results, Sample};
 
 use crate::work::is_time;
 
@@ -12,18 +12,25 @@ use crate::work::is_time;
 /// the quotient is inverted, so that above 1 is always better. `None` if fewer than two blocks have
 /// a valid figure for both and a ratio.
 pub(crate) fn gain(results: &Results, better: &Cell, worse: &Cell) -> Option<Interval> {
-    let (of_better, of_worse) = (by_block(better), by_block(worse));
-    let ratios: Vec<f64> = worse
+    // A shorter time is better, so the quotient is inverted.
+    let (above, below) = if is_time(better) { (worse, better) } else { (better, worse) };
+    quotient(results, above, below, |sample| Some(sample.value))
+}
+
+/// Returns median and interval of a figure of `above` ÷ that of `below` within blocks, at the plan's
+/// level. `None` if fewer than two blocks have a valid figure for both.
+pub(crate) fn quotient(
+    results: &Results,
+    above: &Cell,
+    below: &Cell,
+    figure: fn(&Sample) -> Option<f64>,
+) -> Option<Interval> {
+    let (of_above, of_below) = (by_block(above, figure), by_block(below, figure));
+    let ratios: Vec<f64> = below
         .samples
         .iter()
         .filter_map(|sample| {
-            let (better_value, worse_value) =
-                (*of_better.get(&sample.block)?, *of_worse.get(&sample.block)?);
-            // A shorter time is better, so the quotient is inverted.
-            let (above, below) = match is_time(better) {
-                true => (worse_value, better_value),
-                false => (better_value, worse_value),
-            };
+            let (above, below) = (*of_above.get(&sample.block)?, *of_below.get(&sample.block)?);
             // A block in which nothing arrived has no ratio.
             (below > 0.0).then_some(above / below)
         })
@@ -38,22 +45,24 @@ pub(crate) fn gain(results: &Results, better: &Cell, worse: &Cell) -> Option<Int
         .and_then(|(first, last)| sequential_plan(goal.level, *first, *last));
     match sequential {
         // The interval must account for earlier interim analyses.
-        Some(sequential) => sequential.interval(blocks(plan, better, worse), &ratios).ok(),
+        Some(sequential) => sequential.interval(blocks(plan, above, below), &ratios).ok(),
         None => ratio_interval(&ratios, goal.level).ok(),
     }
 }
 
 /// Returns the number of blocks with samples of both.
-fn blocks(plan: &Plan, better: &Cell, worse: &Cell) -> u32 {
-    let settled = [better, worse].into_iter().filter_map(|cell| cell.settled_after);
+fn blocks(plan: &Plan, above: &Cell, below: &Cell) -> u32 {
+    let settled = [above, below].into_iter().filter_map(|cell| cell.settled_after);
     settled.fold(plan.blocks_done, u32::min)
 }
 
-/// Returns the first valid value of each block.
-fn by_block(cell: &Cell) -> HashMap<u32, f64> {
+/// Returns the first valid figure of each block.
+fn by_block(cell: &Cell, figure: fn(&Sample) -> Option<f64>) -> HashMap<u32, f64> {
     let mut blocks = HashMap::new();
     for sample in cell.samples.iter().filter(|sample| sample.valid) {
-        blocks.entry(sample.block).or_insert(sample.value);
+        if let Some(value) = figure(sample) {
+            blocks.entry(sample.block).or_insert(value);
+        }
     }
     blocks
 }

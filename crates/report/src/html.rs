@@ -97,7 +97,7 @@ fn tables(results: &Results) -> Markup {
                     @for detail in crate::detail::details(panel) { (small_table(&detail)) }
                 }
             }
-            @for detail in crate::detail::steps(results) {
+            @for detail in crate::detail::across(results) {
                 details { summary { (detail.title) } (small_table(&detail)) }
             }
         }
@@ -300,6 +300,7 @@ fn machine(results: &Results) -> Markup {
         ("flows", numbers(&plan.flows)),
         ("outstanding", numbers(&plan.outstanding)),
         ("load", percents.join(", ")),
+        ("beside", names(&plan.beside)),
         ("socket buffers", numbers(&plan.socket_buffers)),
         ("engines", names(&plan.engines)),
         ("varied", words(&plan.vary)),

@@ -21,6 +21,7 @@
 
 #![forbid(unsafe_code)]
 
+mod beside;
 mod chart;
 mod compare;
 mod csv;

@@ -2,7 +2,7 @@
 
 use results::{Arrivals, Cell, Results, Role, Status};
 
-use crate::detail::{Detail, details, steps};
+use crate::detail::{Detail, across, details};
 use crate::engines::engines;
 use crate::fault::faults;
 use crate::machine::machine_line;
@@ -21,7 +21,7 @@ pub fn markdown(results: &Results) -> String {
     for panel in panels(results) {
         push_panel(&mut out, results, &panel);
     }
-    for detail in steps(results).into_iter().chain(faults(results)) {
+    for detail in across(results).into_iter().chain(faults(results)) {
         push_detail(&mut out, &detail);
     }
     if results.cells.is_empty() {

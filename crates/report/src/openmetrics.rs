@@ -15,7 +15,7 @@ struct Metric {
     value: fn(&Cell) -> Option<f64>,
 }
 
-const METRICS: [Metric; 13] = [
+const METRICS: [Metric; 15] = [
     Metric { name: "median", help: "Median of the valid samples, in `unit`", value: |c| c.median },
     Metric {
         name: "ratio",
@@ -51,6 +51,16 @@ const METRICS: [Metric; 13] = [
         name: "loss_ratio",
         help: "Lost datagrams, as a share of the sent ones",
         value: |c| Some(c.loss.as_ref()?.fraction),
+    },
+    Metric {
+        name: "beside_forward_bits_per_second",
+        help: "Bulk traffic beside the requests, from the client, payload",
+        value: |c| c.beside_rates?.forward_bits_per_s,
+    },
+    Metric {
+        name: "beside_reverse_bits_per_second",
+        help: "Bulk traffic beside the requests, from the server, payload",
+        value: |c| c.beside_rates?.reverse_bits_per_s,
     },
     Metric {
         name: "jitter_microseconds",
@@ -129,6 +139,7 @@ fn labels(cell: &Cell) -> String {
                 .map(|o| o.per_s.to_string())
                 .unwrap_or_default(),
         ),
+        ("beside", cell.beside.map(|beside| beside.to_string()).unwrap_or_default()),
         ("load_percent", percent.map(|percent| percent.to_string()).unwrap_or_default()),
         (
             "socket_buffer_bytes",

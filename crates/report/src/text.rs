@@ -5,7 +5,7 @@ use comfy_table::{
 };
 use results::{Cell, CpuClock, Results, Role, Status};
 
-use crate::detail::{Detail, details, steps};
+use crate::detail::{Detail, across, details};
 use crate::engines::engines;
 use crate::fault::faults;
 use crate::machine::machine_line;
@@ -40,7 +40,7 @@ pub fn text(results: &Results, style: Style) -> String {
         push_wrapped(&mut out, "", &machine_line(results), style, true);
         out.push('\n');
     } else {
-        for detail in steps(results) {
+        for detail in across(results) {
             push_detail(&mut out, &detail, style, true);
             out.push('\n');
         }

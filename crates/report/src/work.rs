@@ -2,7 +2,7 @@
 //! figures to be comparable.
 
 pub(crate) use results::verdict::{is_time, worth};
-use results::{Cell, Engine, Offered, Results, Task, Unit};
+use results::{Beside, Cell, Engine, Offered, Results, Task, Unit};
 
 use crate::style::plain;
 use crate::unit::{bytes, count, with_unit};
@@ -16,6 +16,7 @@ pub(crate) struct Work<'a> {
     pub(crate) flows: u32,
     pub(crate) outstanding: u32,
     pub(crate) load: Option<Load>,
+    pub(crate) beside: Option<Beside>,
     pub(crate) socket_buffer_bytes: Option<u32>,
     pub(crate) setting: Option<&'a str>,
     pub(crate) gso: bool,
@@ -51,6 +52,7 @@ impl<'a> Work<'a> {
             flows: cell.flows,
             outstanding: cell.outstanding,
             load: cell.offered.map(Load::of),
+            beside: cell.beside,
             socket_buffer_bytes: cell.socket_buffer_bytes,
             setting: cell.setting.as_deref(),
             gso: cell.gso,
@@ -78,6 +80,9 @@ impl<'a> Work<'a> {
             title.push_str(&format!(", {} outstanding", self.outstanding));
         }
         title.push_str(&self.load_words().map(|load| format!(", {load}")).unwrap_or_default());
+        if let Some(beside) = self.beside {
+            title.push_str(&format!(", {}", beside_words(beside)));
+        }
         title.push_str(&format!(", MTU {}", self.mtu));
         if let Some(buffer) = self.socket_buffer_bytes {
             title.push_str(&format!(", socket buffer {}", bytes(buffer.into())));
@@ -127,6 +132,9 @@ pub(crate) fn place(results: &Results, cell: &Cell) -> String {
     add(plan.outstanding.len() > 1, format!(" with {} outstanding", cell.outstanding));
     let load = work.load_words();
     add(load.is_some(), format!(" {}", load.unwrap_or_default()));
+    if let Some(beside) = cell.beside {
+        add(true, format!(" {}", beside_words(beside)));
+    }
     add(plan.mtu.len() > 1, format!(" at MTU {}", cell.mtu));
     if let Some(buffer) = cell.socket_buffer_bytes {
         add(plan.socket_buffers.len() > 1, format!(" with socket buffer {}", bytes(buffer.into())));
@@ -137,6 +145,12 @@ pub(crate) fn place(results: &Results, cell: &Cell) -> String {
     add(plan.engines.len() > 1, format!(" by {}", cell.engine));
     add(true, format!(" with offload {}", cell.offload));
     place
+}
+
+/// Returns `beside tcp_stream`.
+fn beside_words(beside: Beside) -> String {
+    let names: Vec<&str> = beside.workloads().iter().map(|workload| workload.name()).collect();
+    format!("beside {}", names.join(" and "))
 }
 
 /// Rounds to two decimals: 95, but 99.5.

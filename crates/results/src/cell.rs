@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::beside::BesideRates;
 use crate::interval::Interval;
-use crate::names::{DemandUnit, Engine, Profile, Role, Status, Unit};
+use crate::names::{Beside, DemandUnit, Engine, Profile, Role, Status, Unit};
 use crate::sample::{Arrivals, Bin, DropPoint, HopRecord, Latency, Loss, Pacing, Sample, TcpState};
 use crate::shares::FlowShares;
 use crate::workload::Task;
@@ -42,6 +43,9 @@ pub struct Cell {
     pub outstanding: u32,
     /// Schedule of requests or datagrams; null if they were sent at full speed.
     pub offered: Option<Offered>,
+    /// Bulk traffic beside the requests (rr); absent without any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside: Option<Beside>,
     /// Socket buffers of both ends, bytes; null: the kernel's default.
     pub socket_buffer_bytes: Option<u32>,
     /// The varied setting (`sysctl:net.core.netdev_budget=1000`). Ratios are to the same mode as
@@ -77,6 +81,9 @@ pub struct Cell {
     /// the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp: Option<TcpState>,
+    /// Rates of the bulk traffic beside the requests, medians over valid samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside_rates: Option<BesideRates>,
     /// Order and spacing of datagrams at the receiver, all valid samples (`udp_stream` at a given
     /// rate).
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod background;
+mod beside;
 mod cell;
 mod fault;
 mod file;
@@ -26,6 +27,7 @@ pub mod verdict;
 pub mod workload;
 
 pub use background::{Background, Disturbance, MachineBackground, Usual};
+pub use beside::BesideRates;
 pub use cell::{Cell, Offered, ServiceDemand, Tool};
 pub use fault::{FaultCost, FaultRecord, FaultTrial};
 pub use file::{MOST_CELLS, Results, SCHEMA};
@@ -34,7 +36,7 @@ pub use machine::{
     Alternative, DeviceRecord, GuestRecord, Machine, ModeRecord, TapRecord, TestbedRecord,
 };
 pub use names::{
-    CpuClock, DemandUnit, Direction, EndedBy, Engine, JudgedBy, Named, PlacementPolicy, Privileges,
+    Beside, CpuClock, DemandUnit, Direction, EndedBy, Engine, JudgedBy, Named, PlacementPolicy, Privileges,
     Profile, RecordKind, Role, Status, Steering, Unit,
 };
 pub use plan::{ConfidenceGoal, Placement, Plan};

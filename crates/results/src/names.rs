@@ -263,6 +263,18 @@ names! {
 }
 
 names! {
+    /// Bulk traffic beside timed requests: one TCP connection in each of its directions.
+    Beside: "bulk traffic" {
+        /// The client sends.
+        TcpStream = "tcp_stream",
+        /// The server sends.
+        TcpMaerts = "tcp_maerts",
+        /// Both send at once.
+        Both = "both",
+    }
+}
+
+names! {
     /// Direction of traffic.
     Direction: "direction" {
         /// From client to server.

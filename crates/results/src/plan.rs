@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::names::{Engine, PlacementPolicy, Profile, Steering};
+use crate::names::{Beside, Engine, PlacementPolicy, Profile, Steering};
 use crate::workload::Task;
 
 /// Most blocks of a plan. The cost of planning interim analyses is quadratic in the blocks.
@@ -44,6 +44,10 @@ pub struct Plan {
     /// Requested rates of `udp_stream`, payload bits/s over all flows; empty: as fast as possible.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rates_bits_per_s: Vec<u64>,
+    /// Requested bulk traffic beside the requests (rr); each rr cell is also measured without. Empty:
+    /// none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<Beside>,
     /// Requested socket buffers, bytes; empty: the kernel's default.
     pub socket_buffers: Vec<u32>,
     /// Load engines: `overlane`, `iperf3` …

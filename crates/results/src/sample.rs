@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::background::Disturbance;
+use crate::beside::BesideRates;
 use crate::names::{Direction, RecordKind};
 use crate::shares::FlowShares;
 
@@ -81,6 +82,9 @@ pub struct Sample {
     /// Order and spacing of datagrams at the receiver (`udp_stream` at a given rate).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arrivals: Option<Arrivals>,
+    /// Rates of the bulk traffic beside the requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside_rates: Option<BesideRates>,
     /// Packets dropped at a full softnet backlog, all CPUs.
     pub softnet_dropped: u64,
     /// Times the softirq budget ran out, all CPUs.

@@ -113,8 +113,8 @@ fn decide(worth: Interval, demand: Option<Interval>) -> (Verdict, Option<Interva
 /// Whether `other` is `cell` without its setting.
 fn is_as_found(cell: &Cell, other: &Cell) -> bool {
     let key = |cell: &Cell| {
-        let Cell { mtu, message_bytes, flows, outstanding, socket_buffer_bytes, gso, .. } = *cell;
-        (mtu, message_bytes, flows, outstanding, socket_buffer_bytes, gso)
+        let Cell { mtu, message_bytes, flows, outstanding, socket_buffer_bytes, .. } = *cell;
+        (mtu, message_bytes, flows, outstanding, socket_buffer_bytes, cell.gso, cell.beside)
     };
     let names =
         |cell: &Cell| (cell.mode.clone(), cell.offload, cell.workload, cell.engine, cell.unit);

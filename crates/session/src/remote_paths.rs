@@ -99,6 +99,7 @@ pub fn check_limits(asked: &Asked, run_options: &RunOptions, paths: &[Path]) -> 
         for ask in &asked.asks {
             let load = load::Load {
                 flows: ask.flows,
+                beside: ask.beside,
                 socket_buffer_bytes: ask.socket_buffer_bytes,
                 duration: run_options.duration,
                 warmup: run_options.warmup,

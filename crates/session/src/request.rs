@@ -8,7 +8,7 @@ use measure::impact::Impact;
 use measure::plan::{HOPELESS_AFTER, Plan, PlannedCell, Stopping};
 use measure::run::Outcome;
 use measure::sampler::{Rule, Survey};
-use results::{ConfidenceGoal, Placement as Placed, Plan as PlanRecord};
+use results::{Beside, ConfidenceGoal, Placement as Placed, Plan as PlanRecord};
 
 /// Time without progress after which a path counts as broken.
 const SETUP_LIMIT: Duration = Duration::from_secs(5);
@@ -27,6 +27,8 @@ pub struct Asked {
     pub load_percent: Vec<f64>,
     /// Rates of `udp_stream`, bits/s.
     pub rates: Vec<u64>,
+    /// Bulk traffic beside requests, each a cell more.
+    pub beside: Vec<Beside>,
     pub socket_buffers: Vec<u32>,
     pub engines: Vec<Engine>,
     pub gso: bool,
@@ -52,6 +54,7 @@ impl Asked {
             let outstanding = if rr { &self.outstanding[..] } else { &[1] };
             let loads = options(if rr { &self.load_percent } else { &[] });
             let is_udp_stream = task == Task::Steady(Workload::UdpStream);
+            let besides = besides(rr, &self.beside);
             let rates = options(if is_udp_stream { &self.rates } else { &[] });
             for &engine in &self.engines {
                 for &socket_buffer_bytes in &options(&self.socket_buffers) {
@@ -59,12 +62,16 @@ impl Asked {
                         let ask = Ask { flows, socket_buffer_bytes, engine, ..Ask::new(task) };
                         let (gso, dscp) = (self.gso && is_udp_stream, self.dscp);
                         let ask = Ask { gso, dscp, ..ask };
-                        for &load_percent in &loads {
+                        let ways = besides.iter().flat_map(|&beside| {
+                            loads.iter().map(move |&load_percent| (beside, load_percent))
+                        });
+                        for (beside, load_percent) in ways {
                             for &rate_bits_per_s in &rates {
                                 for &outstanding in outstanding {
                                     asks.extend(sizes.iter().map(|&message_bytes| Ask {
                                         message_bytes,
                                         outstanding,
+                                        beside,
                                         load_percent,
                                         rate_bits_per_s,
                                         ..ask
@@ -95,6 +102,7 @@ impl Asked {
         union(&mut self.outstanding, other.outstanding);
         union(&mut self.load_percent, other.load_percent);
         union(&mut self.rates, other.rates);
+        union(&mut self.beside, other.beside);
         union(&mut self.socket_buffers, other.socket_buffers);
         union(&mut self.engines, other.engines);
         self.gso |= other.gso;
@@ -193,6 +201,7 @@ pub fn record(asked: &Asked, run_options: &RunOptions, outcome: &Outcome) -> Pla
         outstanding: asked.outstanding.clone(),
         load_percent: asked.load_percent.clone(),
         rates_bits_per_s: asked.rates.clone(),
+        beside: asked.beside.clone(),
         socket_buffers: asked.socket_buffers.clone(),
         engines: asked.engines.clone(),
         vary: Vec::new(),
@@ -211,6 +220,12 @@ pub fn record(asked: &Asked, run_options: &RunOptions, outcome: &Outcome) -> Pla
             looks: outcome.looks.clone(),
         },
     }
+}
+
+/// Returns the requests alone, and beside each bulk traffic.
+fn besides(rr: bool, asked: &[Beside]) -> Vec<Option<Beside>> {
+    let beside = asked.iter().copied().map(Some).filter(|_| rr);
+    std::iter::once(None).chain(beside).collect()
 }
 
 /// Returns each value as `Some`, or a single `None` if there are no values.

@@ -130,6 +130,7 @@ pub(super) fn outcome(job: &Job<'_>, counted: Counted, figures: Figures) -> Tool
             arrivals: None,
             socket_errors: BTreeMap::new(),
             flows: Vec::new(),
+            beside: Vec::new(),
             notes: Vec::new(),
         },
         figures: figures.0,

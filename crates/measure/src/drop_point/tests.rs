@@ -36,6 +36,7 @@ fn trial(load: &Load, capacity: f64, unpaced: f64) -> Trialled {
         arrivals: None,
         socket_errors: BTreeMap::new(),
         flows: Vec::new(),
+        beside: Vec::new(),
         notes: Vec::new(),
     };
     let lost = sent - received;

@@ -35,8 +35,9 @@ impl Limits {
     /// Requested and allowed value, as text.
     pub fn check(&self, load: &Load) -> Result<(), String> {
         // Each flow takes a thread and a socket.
-        if load.flows > self.flows {
-            return Err(format!("{} flows: the server allows {}", load.flows, self.flows));
+        let flows = load.all_flows();
+        if flows > self.flows {
+            return Err(format!("{flows} flows: the server allows {}", self.flows));
         }
         let length = load.warmup.saturating_add(load.duration);
         // A load occupies the server for all other clients.
@@ -48,7 +49,7 @@ impl Limits {
             ));
         }
         // Each socket has a buffer per direction.
-        let buffers = u64::from(load.socket_buffer_bytes.unwrap_or(0)) * 2 * u64::from(load.flows);
+        let buffers = u64::from(load.socket_buffer_bytes.unwrap_or(0)) * 2 * u64::from(flows);
         if buffers > self.buffer_bytes {
             return Err(format!(
                 "socket buffers of {buffers} bytes in total: the server allows {}",
@@ -76,6 +77,7 @@ mod tests {
         assert_eq!(Limits::DEFAULT.check(&load), Ok(()));
         for (load, word) in [
             (Load { flows: 65, ..load.clone() }, "65 flows"),
+            (Load { flows: 64, beside: Some(results::Beside::Both), ..load.clone() }, "66 flows"),
             (Load { duration: Duration::from_secs(60), ..load.clone() }, "60.1 s"),
             (Load { duration: Duration::MAX, ..load.clone() }, "allows 60 s"),
             (Load { flows: 2, socket_buffer_bytes: Some(1 << 30), ..load }, "buffers"),

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::Limits;
 use crate::sampler::{Dropped, HostLoad, MachineSample, NamespaceSample};
 use load::{FlowCount, Load, Phase, ServerReport, Workload};
-use results::{DeviceRecord, Machine};
+use results::{Beside, DeviceRecord, Machine};
 
 /// Maximum number of VXLAN devices in a reply.
 pub const MOST_TUNNELS: usize = 512;
@@ -170,6 +170,9 @@ pub struct LoadAsked {
     pub outstanding: u32,
     /// [`Load::rest`], nanoseconds.
     pub rest_ns: u64,
+    /// [`Load::beside`]. Servers of older versions refuse it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside: Option<Beside>,
     /// [`Load::socket_buffer_bytes`].
     pub socket_buffer_bytes: Option<u32>,
     /// [`Load::dscp`]. Servers of older versions refuse it.
@@ -202,6 +205,7 @@ impl LoadAsked {
             // For tests only, refused before this.
             server_stall: _,
             rest,
+            beside,
             socket_buffer_bytes,
             dscp,
             warmup,
@@ -218,6 +222,7 @@ impl LoadAsked {
             numbered: *numbered,
             outstanding: *outstanding,
             rest_ns: nanos(*rest),
+            beside: *beside,
             socket_buffer_bytes: *socket_buffer_bytes,
             dscp: *dscp,
             warmup_ns: nanos(*warmup),
@@ -240,6 +245,7 @@ impl LoadAsked {
             numbered: self.numbered,
             outstanding: self.outstanding,
             rest: Duration::from_nanos(self.rest_ns),
+            beside: self.beside,
             socket_buffer_bytes: self.socket_buffer_bytes,
             dscp: self.dscp,
             warmup: Duration::from_nanos(self.warmup_ns),
@@ -311,6 +317,7 @@ mod tests {
             flows: 3,
             outstanding: 4,
             rest: Duration::from_millis(3),
+            beside: Some(Beside::Both),
             socket_buffer_bytes: Some(4096),
             server_cpus: vec![1, 5],
             ..Load::new(Workload::TcpRr)

@@ -35,7 +35,7 @@ impl Away for Remote {
                 target.set_port(port);
                 let served = Served {
                     remote: self,
-                    flows: load.flows as usize,
+                    flows: load.all_flows() as usize,
                     looked: Instant::now(),
                     finished: false,
                 };

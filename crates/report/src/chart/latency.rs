@@ -5,8 +5,10 @@ use results::{Bin, Results};
 use super::lines::{Axis, Lines, Point, Series, draw};
 use super::scale::Kind;
 use super::{Chart, modes, offload_words, style_of};
+use crate::beside;
 use crate::panel::{name, panels};
 use crate::style::plain;
+use crate::work::Work;
 
 /// Most points of a line. A histogram may have thousands of bins.
 const POINTS: usize = 160;
@@ -27,23 +29,41 @@ pub(super) fn charts(results: &Results) -> Vec<Chart> {
                     points: curve(&cell.histogram),
                 })
                 .collect();
-            let lines = Lines {
-                x: Axis { words: "percentile".into(), kind: Kind::Tail, ticks: Vec::new() },
-                y: Axis { words: "latency, µs".into(), kind: Kind::Log, ticks: Vec::new() },
-                mark: None,
-                markers: false,
-                series,
-            };
             let offload = offload_words(results, &plain(group.offload));
-            charts.extend(Chart::new(
-                "latency",
-                format!("{}{offload}", panel.title()),
-                "Each line ends where only ten requests were slower.",
-                draw(&lines),
-            ));
+            charts.extend(chart("latency", format!("{}{offload}", panel.title()), series));
         }
     }
+    charts.extend(beside_charts(results));
     charts
+}
+
+fn chart(slug: &'static str, title: String, series: Vec<Series>) -> Option<Chart> {
+    let lines = Lines {
+        x: Axis { words: "percentile".into(), kind: Kind::Tail, ticks: Vec::new() },
+        y: Axis { words: "latency, µs".into(), kind: Kind::Log, ticks: Vec::new() },
+        mark: None,
+        markers: false,
+        series,
+    };
+    Chart::new(slug, title, "Each line ends where only ten requests were slower.", draw(&lines))
+}
+
+/// Returns a chart for each mode whose requests were measured alone and beside bulk traffic.
+fn beside_charts(results: &Results) -> Vec<Chart> {
+    let of_mode = |(work, path): (&Work<'_>, &beside::Path<'_>)| {
+        let series = path.cells.iter().enumerate().filter(|(_, cell)| !cell.histogram.is_empty());
+        let series = series.map(|(style, cell)| Series {
+            name: beside::name(cell).to_owned(),
+            style,
+            points: curve(&cell.histogram),
+        });
+        let offload = offload_words(results, &plain(path.offload));
+        let title = format!("{}: {}{offload}, beside bulk traffic", work.title(), plain(path.mode));
+        chart("latency-beside", title, series.collect())
+    };
+    let all = beside::compared(results);
+    let paths = all.iter().flat_map(|(work, paths)| paths.iter().map(move |path| (work, path)));
+    paths.filter_map(of_mode).collect()
 }
 
 /// Returns points (percentile, latency), up to where only ten transactions are slower.

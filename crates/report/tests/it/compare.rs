@@ -41,6 +41,7 @@ fn run(machine: &mut Machine, cells: usize, blocks: u32, slower: usize, cost: f6
         flow_shares: None,
         tcp: None,
         arrivals: None,
+        beside_rates: None,
         service_demand_ratio: None,
         ..template.samples[0].clone()
     };

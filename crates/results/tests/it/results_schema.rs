@@ -80,6 +80,7 @@ fn sample() -> Sample {
         loss: Some(loss()),
         hops: vec![hop()],
         tcp_retransmits: 3,
+        beside_rates: Some(beside_rates()),
         softnet_dropped: 0,
         softnet_squeezed: 2,
         udp_errors: BTreeMap::from([(text("RcvbufErrors"), 3_800)]),
@@ -88,6 +89,10 @@ fn sample() -> Sample {
         peer_disturbance: Some(disturbance()),
         guests: vec![GuestSample { name: text("tenant-a"), cpu: cpu(), seconds: 0.51 }],
     }
+}
+
+fn beside_rates() -> results::BesideRates {
+    results::BesideRates { forward_bits_per_s: Some(9e9), reverse_bits_per_s: Some(8e9) }
 }
 
 fn disturbance() -> Disturbance {
@@ -118,7 +123,7 @@ fn background() -> Background {
 }
 
 /// Fields that files of older versions have not, by the end of their place.
-const NEWER: [&str; 17] = [
+const NEWER: [&str; 19] = [
     "/faults",
     "/alternatives",
     "/background",
@@ -134,6 +139,8 @@ const NEWER: [&str; 17] = [
     "/arrivals",
     "/rates_bits_per_s",
     "/dscp",
+    "/beside",
+    "/beside_rates",
     "/testbeds/0/setting",
     "disturbance/busiest_share",
 ];
@@ -149,6 +156,8 @@ fn cell() -> Cell {
         flows: 1,
         outstanding: 1,
         offered: Some(Offered { percent: Some(50.0), per_s: 91_500.0 }),
+        beside: Some(results::Beside::Both),
+        beside_rates: Some(beside_rates()),
         socket_buffer_bytes: Some(32_768),
         setting: Some(text("sysctl:net.core.netdev_budget=1000")),
         gso: false,
@@ -280,6 +289,7 @@ fn full() -> Results {
             outstanding: vec![1],
             load_percent: vec![50.0],
             rates_bits_per_s: vec![100_000_000],
+            beside: vec![results::Beside::Both],
             dscp: Some(46),
             socket_buffers: vec![4096],
             engines: vec![Engine::Overlane],

@@ -296,6 +296,39 @@ fn durations_take_a_unit_and_a_mistyped_mode_names_the_nearest() {
     assert!(ended.stderr.contains("did you mean \"vxlan\"?"), "{ended:#?}");
 }
 
+/// A NAT translates the connections beside datagrams, too.
+#[test]
+fn latency_alone_and_beside_bulk_traffic_is_in_results_and_table() {
+    require!(need::root());
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("r.json");
+    let more = ["--workloads", "tcp_rr,udp_rr", "--beside", "tcp_stream,tcp_maerts", "--offload"];
+    let last = ["full", "--out", out.to_str().unwrap()];
+    let ended = run(lab_run("nat", &[&more[..], &last].concat())).expect(0);
+    let results: Value = serde_json::from_str(&std::fs::read_to_string(&out).unwrap()).unwrap();
+    schema::validate("results", &results);
+    let all = serde_json::json!(["tcp_stream", "tcp_maerts", "both"]);
+    assert_eq!(results["plan"]["beside"], all);
+    let cells = results["cells"].as_array().unwrap();
+    // Baseline, A/A and nat, of two workloads, alone and beside three kinds of traffic.
+    assert_eq!(cells.len(), 3 * 2 * 4);
+    for cell in cells.iter().filter(|cell| cell["status"] == "ok") {
+        let rates = |way: &str| cell["beside_rates"][way].as_f64().is_some_and(|rate| rate > 0.0);
+        let (forward, reverse) = (rates("forward_bits_per_s"), rates("reverse_bits_per_s"));
+        let expected = match cell["beside"].as_str() {
+            None => (false, false),
+            Some("tcp_stream") => (true, false),
+            Some("tcp_maerts") => (false, true),
+            _ => (true, true),
+        };
+        assert_eq!((forward, reverse), expected, "{cell:#}");
+        // CPU time is not that of the requests alone.
+        assert!(cell["beside"].is_null() || cell["service_demand"].is_null(), "{cell:#}");
+    }
+    let table = "latency in µs alone and beside bulk traffic";
+    assert!(ended.stdout.contains(table), "{ended:#?}");
+}
+
 #[test]
 fn datagrams_at_a_rate_have_loss_jitter_and_order() {
     require!(need::root());

@@ -1,6 +1,7 @@
 //! The load engine between two namespaces joined by a veth pair. Needs root;
 //! skipped by name without.
 
+mod beside;
 mod broken;
 mod buffers;
 mod ending;

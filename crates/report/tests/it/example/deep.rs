@@ -62,6 +62,13 @@ pub fn deep() -> Results {
             drop_point(cell, 1.0 + 0.15 * step as f64);
         }));
     }
+    for (beside, forward, reverse) in [
+        (Beside::TcpStream, Some(9.1e9), None),
+        (Beside::Both, Some(6.2e9), Some(5.9e9)),
+    ] {
+        let rates = BesideRates { forward_bits_per_s: forward, reverse_bits_per_s: reverse };
+        cells.extend(group(&mut noise, "tcp_rr", 1, |cell| beside_bulk(cell, beside, rates)));
+    }
     let mut results = Results { cells, ..results() };
     results.modes.retain(|record| {
         SHOWN.contains(&record.mode.as_str()) || record.status == Status::Unsupported
@@ -74,6 +81,7 @@ pub fn deep() -> Results {
     plan.flows = vec![1, 4, 16];
     plan.outstanding = vec![1, 8];
     plan.load_percent = vec![10.0, 50.0, 90.0];
+    plan.beside = vec![Beside::TcpStream, Beside::Both];
     plan.socket_buffers = vec![32768];
     plan.engines = vec!["overlane".parse().unwrap(), "iperf3".parse().unwrap()];
     plan.vary = vec!["sysctl:net.core.netdev_budget=300,1000".to_string()];
@@ -173,6 +181,22 @@ fn in_microseconds(cell: &mut Cell) {
     for sample in &mut cell.samples {
         sample.value = 1e6 / sample.value;
         sample.ratio = sample.ratio.map(|ratio| 1.0 / ratio);
+    }
+}
+
+/// Requests that wait behind bulk traffic.
+fn beside_bulk(cell: &mut Cell, beside: Beside, rates: BesideRates) {
+    let slower = if beside == Beside::Both { 31.0 } else { 8.0 };
+    time(cell, 1.2 * slower);
+    cell.beside = Some(beside);
+    cell.beside_rates = Some(rates);
+    cell.service_demand = None;
+    cell.service_demand_reason = Some("the bulk traffic took CPU time, too".to_string());
+    for sample in &mut cell.samples {
+        sample.beside_rates = Some(rates);
+        sample.service_demand = None;
+        let grown = |latency: Latency| Latency { p50: latency.p50 * slower, ..latency };
+        sample.latency_us = sample.latency_us.map(grown);
     }
 }
 
