@@ -17,9 +17,9 @@ use std::time::Duration;
 
 pub(crate) use control_plane::ControlPlane;
 pub(crate) use etcd::Etcd;
-pub(crate) use flannel::{Source, start as flannel};
+pub(crate) use flannel::{Source, Subnet, start as flannel};
 pub(crate) use kube_proxy::{ProxyMode, programmed, start as kube_proxy};
-pub(crate) use node::{DEVICE, Nodes, PORT_DEVICE, knows, pod};
+pub(crate) use node::{DEVICE, Nodes, POD_NIC, PORT_DEVICE, knows, pod};
 pub(crate) use objects::{CLUSTER_IP, Objects};
 
 use crate::Capabilities;

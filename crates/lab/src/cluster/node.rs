@@ -77,17 +77,33 @@ impl Nodes {
 
     /// Returns the network between the two pods, with these hops between them.
     pub(crate) fn network(self, middle: Vec<Hop>) -> Network {
-        let (server, mtu) = (self.server(), self.subnets[1].mtu);
+        let server = self.server();
         let mut hops = vec![Hop::tx("tenant-a", POD_NIC)];
         hops.extend(middle);
         hops.push(Hop::rx("tenant-b", POD_NIC));
+        self.network_between("tenant-a", "tenant-b", server, hops)
+    }
+
+    /// Returns the network between two of the nodes and pods, with these hops. The server listens on
+    /// `address`.
+    pub(crate) fn network_between(
+        self,
+        client: &str,
+        server: &str,
+        address: Ipv4Addr,
+        hops: Vec<Hop>,
+    ) -> Network {
+        let mtu = self.subnets[1].mtu;
         let ([a, b], [pod_a, pod_b]) = (self.hosts, self.pods);
         let mut hosts = vec![a, b, pod_a, pod_b];
         let control = self.control_plane.map(|(host, tree, programs)| {
             hosts.push(host);
             (tree, programs)
         });
-        let mut network = Network::new(hosts, 2, 3, server, mtu, hops);
+        // Callers name one of these hosts.
+        let at = |name: &str| hosts.iter().position(|host| host.name() == name).unwrap_or(0);
+        let (client, server) = (at(client), at(server));
+        let mut network = Network::new(hosts, client, server, address, mtu, hops);
         for (of, (tree, programs)) in
             [["a", "tenant-a"], ["b", "tenant-b"]].iter().zip(self.programs)
         {

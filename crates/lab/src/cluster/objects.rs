@@ -35,8 +35,9 @@ impl Objects {
         self.0.push(("/api/v1/nodes", object));
     }
 
-    pub(crate) fn server(&mut self, pod: Ipv4Addr) {
-        self.service("server", CLUSTER_IP, PORT, &[("b", pod)]);
+    /// Adds the server's service, with this pod of a node.
+    pub(crate) fn server(&mut self, node: &str, pod: Ipv4Addr) {
+        self.service("server", CLUSTER_IP, PORT, &[(node, pod)]);
     }
 
     /// Adds other services with two pods each, one in each node.

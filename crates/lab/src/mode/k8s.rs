@@ -8,18 +8,21 @@
 
 use std::time::Duration;
 
-use testbed::{Processes, Wire};
+use testbed::{Host, Process, Processes, Wire};
 
 use super::flannel_accel::accelerated;
 use crate::cluster::{
-    self, CLUSTER_IP, ControlPlane, Nodes, Objects, ProxyMode, Source, flannel, knows, kube_proxy,
-    pod, programmed,
+    self, CLUSTER_IP, ControlPlane, Nodes, Objects, ProxyMode, Source, Subnet, flannel, knows,
+    kube_proxy, pod, programmed,
 };
+use crate::network::Keep;
 use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 
 /// Exceeds the 2 s after which conntrack may mark an answered UDP flow as assured
 /// (net/netfilter/nf_conntrack_proto_udp.c).
 const ASSURED: Duration = Duration::from_millis(2500);
+/// Time to build nodes without other services: about 6 s on two cores.
+pub(super) const BUILD_SECONDS: u32 = 10;
 /// Note printed with the figures.
 const WARMUP: &str =
     "datagrams are sent for 2.5 s before counting starts: conntrack then marks the flow as assured";
@@ -106,11 +109,11 @@ pub const ALL: [Kubernetes; 16] = [
 ];
 
 /// Path of the kubeconfig that a node's programs read.
-const CONFIG: &str = "/tmp/kubeconfig";
+pub(super) const CONFIG: &str = "/tmp/kubeconfig";
 /// Pod network of each node, /24.
-const PODS: [std::net::Ipv4Addr; 2] =
+pub(super) const PODS: [std::net::Ipv4Addr; 2] =
     [std::net::Ipv4Addr::new(10, 244, 0, 0), std::net::Ipv4Addr::new(10, 244, 1, 0)];
-const DAEMONS: &str = "kube-apiserver, etcd, flannel and kube-proxy run beside the workload and are not pinned to CPUs; there is no kubelet";
+pub(super) const DAEMONS: &str = "kube-apiserver, etcd, flannel and kube-proxy run beside the workload and are not pinned to CPUs; there is no kubelet";
 
 impl Mode for Kubernetes {
     fn name(&self) -> &'static str {
@@ -127,8 +130,8 @@ impl Mode for Kubernetes {
     }
 
     fn build_seconds(&self) -> Option<u32> {
-        // Measured on two cores: about 6 s with no other services, 46 s with 5000.
-        Some(10 + self.others / 130 + if self.accel { 5 } else { 0 })
+        // Measured on two cores: 46 s with 5000 services.
+        Some(BUILD_SECONDS + self.others / 130 + if self.accel { 5 } else { 0 })
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
@@ -140,7 +143,7 @@ impl Mode for Kubernetes {
     }
 
     fn build(&self, params: &Params) -> Result<Network> {
-        let nodes = self.nodes(params)?;
+        let nodes = nodes(params, self.proxy, self.others, 1)?;
         let target = if self.by_service { CLUSTER_IP } else { nodes.server() };
         let network = if self.accel {
             accelerated(nodes, target)?.warming_datagrams(ASSURED).noting(WARMUP)
@@ -152,53 +155,66 @@ impl Mode for Kubernetes {
     }
 }
 
-impl Kubernetes {
-    /// Starts two nodes with a pod each, and the control plane.
-    fn nodes(&self, params: &Params) -> Result<Nodes> {
-        let hosts = params.wire().hosts()?;
-        for host in &hosts {
-            // kubeadm's preflight checks require this on a node: packet filters then also see
-            // traffic that crosses the pods' bridge.
-            host.sysctl_if_present("net/bridge/bridge-nf-call-iptables", "1")?;
-        }
-        let trees = [Processes::new()?, Processes::new()?];
-        let mut control_plane = ControlPlane::start()?;
-        let mut objects = Objects::default();
-        for (host, (address, pods)) in hosts.iter().zip([Wire::A, Wire::B].into_iter().zip(PODS)) {
-            objects.node(host.name(), address, pods);
-        }
-        control_plane.create(&objects)?;
-        let mut kept = Vec::new();
-        for (tree, host) in trees.iter().zip(&hosts) {
-            // The relay stops when it is dropped.
-            kept.push(control_plane.reached_from(host)?);
-            ControlPlane::write_config(tree, host, CONFIG)?;
-        }
-        let source = Source::Kubernetes { config: CONFIG };
-        let node = |at: usize| flannel(&trees[at], &hosts[at], &source);
-        let ((flannel_a, subnet_a), (flannel_b, subnet_b)) = (node(0)?, node(1)?);
-        let name = ["tenant-a", "tenant-b"];
-        let pods = [pod(&hosts[0], name[0], subnet_a)?, pod(&hosts[1], name[1], subnet_b)?];
-        let mut objects = Objects::default();
-        // `programmed` waits for the last of these services, or for the server's if alone.
-        objects.server(subnet_b.pod());
-        objects.others(self.others, PODS);
-        control_plane.create(&objects)?;
-        let start = |at: usize| kube_proxy(&trees[at], &hosts[at], self.proxy, CONFIG);
-        let mut proxies = [start(0)?, start(1)?];
-        for (proxy, host) in proxies.iter_mut().zip(&hosts) {
-            programmed(proxy, host, self.proxy, self.others)?;
-        }
-        knows(&hosts[0], subnet_b)?;
-        knows(&hosts[1], subnet_a)?;
-        let ([tree_a, tree_b], [proxy_a, proxy_b]) = (trees, proxies);
-        Ok(Nodes {
-            hosts,
-            pods,
-            subnets: [subnet_a, subnet_b],
-            programs: [(tree_a, vec![proxy_a, flannel_a]), (tree_b, vec![proxy_b, flannel_b])],
-            control_plane: Some(control_plane.into_parts()),
-            kept,
-        })
+/// Lets packet filters see traffic that crosses the pods' bridge: kubeadm's preflight checks require
+/// this on a node.
+pub(super) fn filters_see_bridges(host: &Host) -> Result<()> {
+    Ok(host.sysctl_if_present("net/bridge/bridge-nf-call-iptables", "1")?)
+}
+
+/// Makes a host a node that the control plane knows: starts flannel. Returns also what must live as
+/// long as the node.
+pub(super) fn member(
+    control_plane: &ControlPlane,
+    tree: &Processes,
+    host: &Host,
+) -> Result<(Keep, Process, Subnet)> {
+    let kept = control_plane.reached_from(host)?;
+    ControlPlane::write_config(tree, host, CONFIG)?;
+    let (flannel, subnet) = flannel(tree, host, &Source::Kubernetes { config: CONFIG })?;
+    Ok((kept, flannel, subnet))
+}
+
+/// Starts two nodes with a pod each, and the control plane. The service's pod is that of the node
+/// `serving`, 0 or 1; there are `others` beside it.
+pub(super) fn nodes(
+    params: &Params,
+    mode: ProxyMode,
+    others: u32,
+    serving: usize,
+) -> Result<Nodes> {
+    let hosts = params.wire().hosts()?;
+    hosts.iter().try_for_each(filters_see_bridges)?;
+    let trees = [Processes::new()?, Processes::new()?];
+    let mut control_plane = ControlPlane::start()?;
+    let mut objects = Objects::default();
+    for (host, (address, pods)) in hosts.iter().zip([Wire::A, Wire::B].into_iter().zip(PODS)) {
+        objects.node(host.name(), address, pods);
     }
+    control_plane.create(&objects)?;
+    let node = |at: usize| member(&control_plane, &trees[at], &hosts[at]);
+    let ((kept_a, flannel_a, subnet_a), (kept_b, flannel_b, subnet_b)) = (node(0)?, node(1)?);
+    let subnets = [subnet_a, subnet_b];
+    let name = ["tenant-a", "tenant-b"];
+    let pods = [pod(&hosts[0], name[0], subnet_a)?, pod(&hosts[1], name[1], subnet_b)?];
+    let mut objects = Objects::default();
+    // `programmed` waits for the last of these services, or for the server's if alone.
+    objects.server(hosts[serving].name(), subnets[serving].pod());
+    objects.others(others, PODS);
+    control_plane.create(&objects)?;
+    let start = |at: usize| kube_proxy(&trees[at], &hosts[at], mode, CONFIG);
+    let mut proxies = [start(0)?, start(1)?];
+    for (proxy, host) in proxies.iter_mut().zip(&hosts) {
+        programmed(proxy, host, mode, others)?;
+    }
+    knows(&hosts[0], subnet_b)?;
+    knows(&hosts[1], subnet_a)?;
+    let ([tree_a, tree_b], [proxy_a, proxy_b]) = (trees, proxies);
+    Ok(Nodes {
+        hosts,
+        pods,
+        subnets,
+        programs: [(tree_a, vec![proxy_a, flannel_a]), (tree_b, vec![proxy_b, flannel_b])],
+        control_plane: Some(control_plane.into_parts()),
+        kept: vec![kept_a, kept_b],
+    })
 }

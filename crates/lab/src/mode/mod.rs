@@ -16,6 +16,9 @@ mod geneve;
 mod host;
 mod ipvlan;
 mod k8s;
+mod k8s_external;
+mod k8s_hairpin;
+mod k8s_node;
 mod loopback;
 mod macvlan;
 mod nat;
@@ -214,6 +217,9 @@ pub fn groups() -> &'static [Group] {
                 &k8s::ALL[13],
                 &k8s::ALL[14],
                 &k8s::ALL[15],
+                &k8s_node::NodeToPod,
+                &k8s_hairpin::Hairpin,
+                &k8s_external::External,
             ],
         },
         Group {

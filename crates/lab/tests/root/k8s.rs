@@ -69,12 +69,45 @@ fn pods_reach_each_other_by_address_and_by_service_in_both_modes_of_kube_proxy()
     }
 }
 
+/// Rewritten addresses of the server's connections in a host, as conntrack lists them.
+fn entries(network: &Network, host: &str) -> String {
+    printed(network, host, "conntrack -L -p tcp 2>/dev/null")
+}
+
+#[test]
+fn a_node_reaches_pods_a_pod_itself_by_service_and_an_external_host() {
+    require!(mode("k8s-node"));
+    for name in ["k8s-node", "k8s-hairpin", "k8s-external"] {
+        let mut network = mode(name).unwrap().build(&PARAMS).unwrap();
+        drive(&mut network);
+        let (client, server) = (network.client().name(), network.server().name());
+        let entries = entries(&network, "a");
+        let has = |parts: &[&str]| {
+            entries.lines().any(|line| parts.iter().all(|part| line.contains(part)))
+        };
+        match name {
+            "k8s-node" => assert_eq!((client, server), ("a", "tenant-b")),
+            "k8s-hairpin" => {
+                assert_eq!((client, server), ("tenant-a", "tenant-a"));
+                // Both addresses of answers are rewritten: the pod answers the node's bridge.
+                let (pod, bridge) = ("src=10.244.0.2", "dst=10.244.0.1 ");
+                assert!(has(&["dst=10.96.0.10", pod, bridge]), "{entries}");
+            }
+            _ => {
+                assert_eq!((client, server), ("tenant-a", "b"));
+                let (pod, node) = ("src=10.244.0.2 dst=10.0.0.2", "src=10.0.0.2 dst=10.0.0.1 ");
+                assert!(has(&[pod, node]), "{entries}");
+            }
+        }
+    }
+}
+
 /// A client that goes by the service's address meets its rules.
 #[test]
 fn a_service_s_connections_are_translated() {
     let network = require!(mode("k8s-service")).build(&PARAMS).unwrap();
     stream_both_ways(&network);
-    let entries = printed(&network, "a", "conntrack -L -p tcp 2>/dev/null");
+    let entries = entries(&network, "a");
     let translated =
         |line: &&str| line.contains("dst=10.96.0.10") && line.contains("src=10.244.1.2");
     assert!(entries.lines().any(|line| translated(&line)), "{entries}");
@@ -100,7 +133,7 @@ fn the_fast_path_takes_a_node_s_packets_with_its_rules_in_force() {
 fn variants_say_how_they_differ() {
     let names = modes().iter().map(|mode| mode.name()).filter(|name| name.starts_with("k8s"));
     let names: Vec<_> = names.collect();
-    assert_eq!(names.len(), 16);
+    assert_eq!(names.len(), 19);
     for name in names {
         let mode = lab::find(name).unwrap();
         assert!(!mode.in_all() && mode.build_seconds().is_some(), "{name}");

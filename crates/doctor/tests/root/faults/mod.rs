@@ -36,6 +36,7 @@ fn naive(mode: &str) -> &'static [&'static str] {
 /// stand.
 fn is_as_another(mode: &str) -> bool {
     mode.starts_with("k8s-service")
+        || ["k8s-node", "k8s-hairpin", "k8s-external"].contains(&mode)
         || (mode.starts_with("bgp-") && mode != "bgp-frr")
         || (mode.starts_with("floating-ip") && mode != "floating-ip")
         || (mode.starts_with("vrouter-") && mode != "vrouter-ovs")
