@@ -170,6 +170,16 @@ pub struct Run {
     /// For modes …@guest, the default is host@guest.
     #[arg(long, default_value = "host", value_name = "MODE")]
     pub baseline: String,
+    /// Use IPv4 between client and server [default]
+    ///
+    /// With -6, IPv6 is measured in addition, as the setting ip=6.
+    #[arg(short = '4')]
+    pub ipv4: bool,
+    /// Use IPv6 between client and server
+    ///
+    /// For modes whose ends share one layer 2. To compare with IPv4, use --vary ip=6, or -4 -6.
+    #[arg(short = '6')]
+    pub ipv6: bool,
     /// Kernel image for guests [default: this machine's, else last in /boot]
     ///
     /// Guests of modes vm-… and …@guest boot this bzImage. lib/modules must be beside its
@@ -198,6 +208,8 @@ pub struct Run {
     /// Settings of the wire's NICs, or of a device as KIND@DEVICE=…: sysctl:KEY=V,…, ring=N,…,
     /// queues=N,…, txqueuelen=N,…, rps=CPUS,…, offload=PROFILE,…, mtu=N,…, gso_max_size=N,…,
     /// gso_max_segs=N,…, feature:NAME=on|off, coalesce:NAME=N,…, sysfs:FILE=V,….
+    ///
+    /// ip=6: IPv6 between client and server, compared with IPv4.
     ///
     /// Settings of guests (modes vm-…), which are restarted for each value: vm:cpus=N,…,
     /// vm:queues=N,…, vm:vhost=on|off, vm:mrg_rxbuf=on|off, vm:tunnel-gso=on|off,

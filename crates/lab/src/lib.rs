@@ -21,6 +21,7 @@ mod guest_options;
 pub mod mode;
 mod network;
 mod neutron;
+mod over_ipv6;
 mod ovs;
 mod unsupported;
 

@@ -38,12 +38,14 @@ pub struct Params {
     /// Offloads of the wire's NICs.
     pub offload: Offload,
     pub guest: GuestOptions,
+    /// The ends use IPv6 ([`Network::over_ipv6`]).
+    pub ipv6: bool,
 }
 
 impl Params {
-    /// Returns parameters with guests at QEMU's defaults.
+    /// Returns parameters with guests at QEMU's defaults and ends that use IPv4.
     pub const fn new(mtu: u32, offload: Offload) -> Params {
-        Params { mtu, offload, guest: GuestOptions::AS_FOUND }
+        Params { mtu, offload, guest: GuestOptions::AS_FOUND, ipv6: false }
     }
 
     /// Returns the wire with this MTU and offload.

@@ -56,6 +56,9 @@ pub struct Plan {
     pub vary: Vec<String>,
     /// Whether `udp_stream` sends UDP GSO packets.
     pub gso: bool,
+    /// The ends of the lab's modes use IPv6; absent: IPv4.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ipv6: bool,
     /// DSCP of all packets; absent: the kernel's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("maximum" = 63)))]

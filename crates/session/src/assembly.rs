@@ -45,6 +45,8 @@ pub struct Paths {
     pub steering: results::Steering,
     /// Arguments of `--vary` and `--try`.
     pub vary: Vec<String>,
+    /// The ends of the lab's modes use IPv6.
+    pub ipv6: bool,
     /// The machine of the remote endpoint, if it is another one.
     pub peer: Option<MachineRecord>,
 }
@@ -94,6 +96,7 @@ impl FinishedRun<'_> {
             mtu: paths.mtu,
             steering: paths.steering,
             vary: paths.vary,
+            ipv6: paths.ipv6,
             ..request::record(self.asked, self.run_options, &outcome)
         };
         warnings.extend(outcome.notes);

@@ -134,7 +134,8 @@ impl FaultRuns {
 impl FaultRun {
     /// Runs one trial in a fresh testbed.
     fn once(&self, wanted: &BuildOptions<'_>) -> FaultTrial {
-        let injected = stand(self.mode, self.params, None, wanted).and_then(|built| {
+        let stood = stand(self.mode, self.params, None, wanted).map_err(|e| e.to_string());
+        let injected = stood.and_then(|built| {
             let injected = self.fault.inject(&built.network);
             injected.map(|injected| injected.cost).map_err(|error| error.to_string())
         });
@@ -203,7 +204,7 @@ mod tests {
         let mode: &'static dyn Mode = Box::leak(Box::new(mode));
         let built = (mode, Params::new(1500, Offload::Full), Duration::from_secs(2));
         let mut runs = FaultRuns::new(std::iter::once(built), 2);
-        let wanted = BuildOptions { offloads: &[], mtus: &[], steered_to: None };
+        let wanted = BuildOptions { offloads: &[], mtus: &[], steered_to: None, ipv6: false };
         runs.inject(&wanted, &mut Progress::new("test"), stop);
         runs
     }

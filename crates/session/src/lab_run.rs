@@ -44,6 +44,8 @@ pub struct LabRun {
     pub settings: Vec<Varied>,
     pub plan: Option<String>,
     pub faults: u32,
+    /// The ends of all modes use IPv6.
+    pub ipv6: bool,
     pub keeping: Keeping,
 }
 
@@ -139,6 +141,7 @@ impl LabRun {
             mtu: self.mtus.clone(),
             steering: self.steering,
             vary: self.vary.clone(),
+            ipv6: self.ipv6,
             peer: None,
         };
         let run = FinishedRun {
@@ -160,6 +163,9 @@ impl LabRun {
         let mut warnings = warnings(privileges, &for_root, &plan);
         warnings.extend(survey::warnings(&survey, run_options));
         warnings.extend(cannot_steer);
+        if self.settings.contains(&Varied::Ipv6) {
+            warnings.push(FAMILIES.to_owned());
+        }
         let mut missing = missing_cells::of_modes(&wanted, &self.asked.asks, &paths.modes);
         missing.extend(missing_cells::of_settings(&self.settings, &self.asked.asks, &refused));
         let ended = outcome.ended;
@@ -189,6 +195,7 @@ impl LabRun {
             offloads: &self.offloads,
             mtus: &self.mtus,
             steered_to: (self.steering == Steering::Rss).then_some(&self.run_options.placement),
+            ipv6: self.ipv6,
         }
     }
 }
@@ -215,6 +222,10 @@ fn inject(
     results.faults = faults.records();
     ended
 }
+
+/// Warning about ratios between address families.
+const FAMILIES: &str = "ip=6 is compared with IPv4: headers of IPv6 are 20 bytes longer, so that \
+                        packets of one MTU carry less";
 
 fn warnings(privileges: Privileges, for_root: &[&str], plan: &measure::plan::Plan) -> Vec<String> {
     let mut warnings = Vec::new();

@@ -65,6 +65,7 @@ pub fn record(paths: &[Path], vary: Vec<String>) -> Paths {
         mtu: vec![mtu],
         steering: results::Steering::None,
         vary,
+        ipv6: false,
         peer: paths.last().map(|path| path.remote.machine()),
     }
 }

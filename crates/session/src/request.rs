@@ -205,6 +205,7 @@ pub fn record(asked: &Asked, run_options: &RunOptions, outcome: &Outcome) -> Pla
         socket_buffers: asked.socket_buffers.clone(),
         engines: asked.engines.clone(),
         vary: Vec::new(),
+        ipv6: false,
         gso: asked.gso,
         dscp: asked.dscp,
         placement: run_options.placement.clone(),

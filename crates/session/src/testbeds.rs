@@ -29,6 +29,8 @@ pub struct BuildOptions<'a> {
     pub mtus: &'a [u32],
     /// CPUs to which the wire's NICs steer flows. `None` leaves it to veth.
     pub steered_to: Option<&'a Placement>,
+    /// The ends of all modes use IPv6.
+    pub ipv6: bool,
 }
 
 /// A setting that a mode does not support.
@@ -99,7 +101,7 @@ fn try_to_build(
     let before = built.len();
     for &mtu in wanted.mtus {
         for &offload in wanted.offloads {
-            let params = Params::new(mtu, offload);
+            let params = Params { ipv6: wanted.ipv6, ..Params::new(mtu, offload) };
             match stand(mode, params, None, wanted) {
                 Ok(one) => {
                     let network = &one.network;
@@ -119,7 +121,10 @@ fn try_to_build(
                     built.push(one);
                 }
                 Err(error) => {
-                    record.status = Status::Failed;
+                    record.status = error.status();
+                    if let NotBuilt::Unsupported(unsupported) = &error {
+                        record.remedy = Some(unsupported.remedy.clone());
+                    }
                     record.reason = Some(format!("offload {offload}, MTU {mtu}: {error}"));
                     // Drop all testbeds of the mode: it is measured with every profile or none.
                     built.truncate(before);
@@ -131,6 +136,26 @@ fn try_to_build(
     record.into()
 }
 
+/// Why a mode could not be built with its parameters.
+#[derive(Debug, thiserror::Error)]
+pub enum NotBuilt {
+    /// The mode does not support them.
+    #[error("{}", .0.reason)]
+    Unsupported(lab::Unsupported),
+    /// A step failed.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl NotBuilt {
+    fn status(&self) -> Status {
+        match self {
+            NotBuilt::Unsupported(_) => Status::Unsupported,
+            NotBuilt::Failed(_) => Status::Failed,
+        }
+    }
+}
+
 /// Builds a mode, steers its flows, and starts its guests.
 ///
 /// # Errors
@@ -140,7 +165,8 @@ pub fn stand(
     params: Params,
     setting: Option<usize>,
     wanted: &BuildOptions<'_>,
-) -> Result<Built, String> {
+) -> Result<Built, NotBuilt> {
+    let failed = |error: &dyn std::fmt::Display| NotBuilt::Failed(error.to_string());
     let begun = Instant::now();
     let network = mode.build(&params).and_then(|network| {
         if let Some(placement) = wanted.steered_to {
@@ -148,12 +174,16 @@ pub fn stand(
         };
         Ok(network)
     });
-    let network = network.map_err(|error| error.to_string())?;
-    let guests = guests(&network).map_err(|error| error.to_string())?;
+    let network = network.map_err(|error| failed(&error))?;
+    let network = match params.ipv6 {
+        true => network.over_ipv6().map_err(NotBuilt::Unsupported)?,
+        false => network,
+    };
+    let guests = guests(&network).map_err(|error| failed(&error))?;
     Ok(Built { setting, mode, params, network, guests, took: begun.elapsed() })
 }
 
-/// Builds each mode in `built` again with each guest setting, and appends the result to `built`.
+/// Builds each mode in `built` again with each setting of guests, and over IPv6, and appends the result to `built`.
 /// Returns the additional steps of each original entry.
 pub fn build_varied(
     settings: &[Varied],
@@ -165,32 +195,44 @@ pub fn build_varied(
 ) -> Vec<Vec<Step>> {
     let mut steps = vec![Vec::new(); built.len()];
     for (setting, varied) in settings.iter().enumerate() {
-        let Varied::Guests(guest) = varied else { continue };
         for (found, steps) in steps.iter_mut().enumerate() {
             let mode = built[found].mode;
-            let params = Params { guest: *guest.options(), ..built[found].params };
+            let guest = match varied {
+                Varied::Guests(guest) => *guest.options(),
+                Varied::Ipv6 => built[found].params.guest,
+                Varied::Hosts(_) => continue,
+            };
+            let ipv6 = built[found].params.ipv6 || *varied == Varied::Ipv6;
+            let params = Params { guest, ipv6, ..built[found].params };
             let mut refuse = |status, reason| {
                 refused.push(Refused { mode: mode.name(), params, setting, status, reason });
             };
             // Other modes may still support the setting.
-            if let Err(unsupported) = mode.takes(guest.options()) {
+            if let Err(unsupported) = mode.takes(&guest) {
                 let reason = format!("{}; {}", unsupported.reason, unsupported.remedy);
                 refuse(Status::Unsupported, reason);
                 continue;
             }
-            progress.build(&format!("{} {guest}", mode.name()), mode.build_seconds());
+            progress.build(&format!("{} {varied}", mode.name()), mode.build_seconds());
             match stand(mode, params, Some(setting), wanted) {
                 Ok(one) => {
                     for record in records.iter_mut().filter(|record| record.mode == mode.name()) {
-                        let note = in_force(guest, &one.network, &built[found].network);
-                        if !record.notes.contains(&note) {
-                            record.notes.push(note);
+                        let new = match varied {
+                            Varied::Guests(guest) => {
+                                vec![in_force(guest, &one.network, &built[found].network)]
+                            }
+                            _ => one.network.notes.clone(),
+                        };
+                        for note in new {
+                            if !record.notes.contains(&note) {
+                                record.notes.push(note);
+                            }
                         }
                     }
                     steps.push(Step { setting, subject: built.len() });
                     built.push(one);
                 }
-                Err(reason) => refuse(Status::Failed, reason),
+                Err(error) => refuse(error.status(), error.to_string()),
             }
             progress.built();
         }

@@ -13,6 +13,8 @@ pub enum Varied {
     Hosts(Setting),
     /// A start option of guests. Each value has its own testbed.
     Guests(GuestSetting),
+    /// Ends that use IPv6. It has its own testbed.
+    Ipv6,
 }
 
 impl fmt::Display for Varied {
@@ -20,15 +22,26 @@ impl fmt::Display for Varied {
         match self {
             Varied::Hosts(setting) => setting.fmt(f),
             Varied::Guests(setting) => setting.fmt(f),
+            Varied::Ipv6 => f.write_str(IPV6),
         }
     }
 }
+
+/// Name of the setting of ends that use IPv6.
+const IPV6: &str = "ip=6";
 
 /// Parses `--vary`. Returns one setting per value.
 ///
 /// # Errors
 /// Wrong usage.
 pub fn varied(text: &str) -> anyhow::Result<Vec<Varied>> {
+    if let Some(version) = text.trim().strip_prefix("ip=") {
+        return match version {
+            "6" => Ok(vec![Varied::Ipv6]),
+            // IPv4 is the value as found.
+            _ => Err(usage("--vary", format!("ip={version}: expected ip=6"))),
+        };
+    }
     // If any part of a sum is a guest setting, the guest parser checks which parts can be combined.
     if text.split('+').any(GuestSetting::is_named) {
         let settings = GuestSetting::parse_list(text).map_err(|error| usage("--vary", error))?;
@@ -78,6 +91,17 @@ fn one(text: &str) -> anyhow::Result<Setting> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ipv6_is_a_setting_of_its_own() {
+        let names = |text: &str| {
+            varied(text).map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        assert_eq!(names("ip=6").unwrap(), ["ip=6"]);
+        for wrong in ["ip=4", "ip=4,6", "ip="] {
+            assert!(names(wrong).unwrap_err().to_string().contains("expected ip=6"), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_profile_a_setting_or_a_command_of_a_host_is_tried() {

@@ -10,7 +10,7 @@ use session::finished::Finished;
 use session::keeping::Keeping;
 use session::lab_run::LabRun;
 use session::request::Asked;
-use session::variation::{tried, varied};
+use session::variation::{Varied, tried, varied};
 use testbed::Offload;
 
 use crate::args::{Asking, Output, Placement, Run, Steering};
@@ -170,12 +170,24 @@ impl CheckedRun {
             asked.join(measure_options::asked(part, run_options.impact)?);
         }
         run_options.shorten_bursts(&asked);
+        let mut vary: Vec<String> = arguments.vary.iter().chain(&arguments.tries).cloned().collect();
         let mut settings = Vec::new();
         for text in &arguments.vary {
             settings.extend(varied(text)?);
         }
         for text in &arguments.tries {
             settings.push(tried(text)?);
+        }
+        if arguments.ipv4 && arguments.ipv6 && !settings.contains(&Varied::Ipv6) {
+            settings.push(Varied::Ipv6);
+            vary.push(Varied::Ipv6.to_string());
+        }
+        let ipv6 = arguments.ipv6 && !arguments.ipv4;
+        if ipv6 && settings.contains(&Varied::Ipv6) {
+            return Err(usage("-6", "not with --vary ip=6, which compares with IPv4"));
+        }
+        if ipv6 && arguments.faults > 0 {
+            return Err(usage("-6", "not with --faults: its datagrams use IPv4"));
         }
         let steering = match (arguments.steering, arguments.measuring.placement()) {
             (Some(steering), _) => steering,
@@ -186,10 +198,11 @@ impl CheckedRun {
             modes: chosen,
             baseline,
             asked,
-            vary: arguments.vary.iter().chain(&arguments.tries).cloned().collect(),
+            vary,
             settings,
             plan: None,
             faults: arguments.faults,
+            ipv6,
             run_options,
             offloads,
             mtus,

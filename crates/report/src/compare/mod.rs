@@ -469,9 +469,11 @@ fn plan_differences(a: &Results, b: &Results) -> Vec<String> {
     let cpus = |plan: &results::Plan| {
         format!("{:?} to {:?}", plan.placement.client_cpus, plan.placement.server_cpus)
     };
+    let family = |plan: &results::Plan| if plan.ipv6 { "IPv6" } else { "IPv4" };
     [
         differing("placement", &cpus(p), &cpus(q)),
         differing("steering", &p.steering, &q.steering),
+        differing("addresses", &family(p), &family(q)),
         differing("seconds a sample", &p.duration_s, &q.duration_s),
         differing("privileges", &a.machine.privileges, &b.machine.privileges),
     ]

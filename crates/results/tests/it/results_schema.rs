@@ -123,7 +123,7 @@ fn background() -> Background {
 }
 
 /// Fields that files of older versions have not, by the end of their place.
-const NEWER: [&str; 19] = [
+const NEWER: [&str; 20] = [
     "/faults",
     "/alternatives",
     "/background",
@@ -139,6 +139,7 @@ const NEWER: [&str; 19] = [
     "/arrivals",
     "/rates_bits_per_s",
     "/dscp",
+    "/ipv6",
     "/beside",
     "/beside_rates",
     "/testbeds/0/setting",
@@ -289,6 +290,7 @@ fn full() -> Results {
             outstanding: vec![1],
             load_percent: vec![50.0],
             rates_bits_per_s: vec![100_000_000],
+            ipv6: true,
             beside: vec![results::Beside::Both],
             dscp: Some(46),
             socket_buffers: vec![4096],

@@ -329,6 +329,30 @@ fn latency_alone_and_beside_bulk_traffic_is_in_results_and_table() {
     assert!(ended.stdout.contains(table), "{ended:#?}");
 }
 
+/// A mode on layer 2 carries both, one that translates IPv4 only.
+#[test]
+fn ipv6_is_measured_alone_and_against_ipv4() {
+    require!(need::root());
+    let workload = ["--workloads", "tcp_rr,udp_stream", "--offload", "full", "--json"];
+    let both = run(lab_run("vxlan,nat", &[&workload[..], &["-4", "-6"]].concat())).json();
+    schema::validate("results", &both);
+    assert_eq!(both["plan"]["vary"], serde_json::json!(["ip=6"]));
+    let six = cell(&both, &[("mode", "vxlan"), ("workload", "tcp_rr"), ("setting", "ip=6")]);
+    assert_eq!(six["status"], "ok", "{six:#}");
+    let nat = cell(&both, &[("mode", "nat"), ("workload", "tcp_rr"), ("setting", "ip=6")]);
+    assert_eq!(nat["status"], "unsupported", "{nat:#}");
+    let texts = |results: &Value, of: &str| serde_json::to_string(&results[of]).unwrap();
+    assert!(texts(&both, "warnings").contains("20 bytes longer"), "{both:#}");
+    assert!(texts(&both, "modes").contains("the server is [fd08::2]:5301"), "{both:#}");
+
+    let alone = run(lab_run("vxlan", &[&workload[..], &["-6"]].concat())).json();
+    schema::validate("results", &alone);
+    assert_eq!(alone["plan"]["ipv6"], true);
+    assert!(alone["cells"].as_array().unwrap().iter().all(|cell| cell["status"] == "ok"));
+    let ended = run(["lab", "run", "--modes", "bridge", "-6", "--vary", "ip=6"]).expect(2);
+    assert!(ended.stderr.contains("not with --vary ip=6"), "{ended:#?}");
+}
+
 #[test]
 fn datagrams_at_a_rate_have_loss_jitter_and_order() {
     require!(need::root());

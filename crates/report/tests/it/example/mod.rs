@@ -160,6 +160,7 @@ pub fn results() -> Results {
             outstanding: vec![1],
             load_percent: vec![],
             rates_bits_per_s: vec![],
+            ipv6: false,
             beside: vec![],
             dscp: None,
             socket_buffers: vec![],
