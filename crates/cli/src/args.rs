@@ -546,7 +546,8 @@ pub struct Down {
 #[command(after_help = "\
 EXAMPLES
   overlane report results.json
-  overlane report results.json --html report.html")]
+  overlane report results.json --html report.html
+  overlane report results.json --baseline vxlan")]
 pub struct Report {
     #[command(subcommand)]
     pub verb: Option<ReportVerb>,
@@ -568,6 +569,9 @@ pub struct Report {
     /// Write an HTML page with charts, as one self-contained file
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Show ratios to this mode instead of the run's baseline
+    #[arg(long, value_name = "MODE")]
+    pub baseline: Option<String>,
     /// Write one SVG file per chart to this directory; created if missing
     #[arg(long, value_name = "DIR")]
     pub svg: Option<PathBuf>,
@@ -592,7 +596,8 @@ Exit code 10: a proven regression exceeds --fail-on.
 EXAMPLES
   overlane report compare before.json after.json
   overlane report compare before.json after.json --fail-on 5%
-  overlane report compare 6.1.json 6.6.json 6.12.json --markdown")]
+  overlane report compare 6.1.json 6.6.json 6.12.json --markdown
+  overlane report compare 6.1.json 6.6.json 6.12.json --html kernels.html")]
 pub struct Compare {
     /// Results of the earlier run
     pub a: PathBuf,
@@ -611,6 +616,9 @@ pub struct Compare {
     /// Print CSV, a row per figure and file
     #[arg(long, conflicts_with_all = ["json", "markdown"])]
     pub csv: bool,
+    /// Write an HTML page with one chart of all changes, as one self-contained file
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 /// Maximum number of files that are compared with one.

@@ -39,6 +39,7 @@ mod openmetrics;
 mod page;
 mod panel;
 mod probe_text;
+mod rebased;
 mod recording;
 mod recording_cpu;
 mod recording_html;
@@ -57,7 +58,7 @@ mod work;
 
 pub use compare::{
     Basis, CompareError, Compared, Comparison, Figure, Other, Verdict, compare, compare_many_csv,
-    compare_many_markdown, compare_many_text, compare_text,
+    compare_many_html, compare_many_markdown, compare_many_text, compare_text,
 };
 pub use csv::csv;
 pub use csv_samples::csv_samples;
@@ -67,6 +68,7 @@ pub use machine::machine_line;
 pub use markdown::markdown;
 pub use openmetrics::openmetrics;
 pub use probe_text::probe_text;
+pub use rebased::{NoBaseline, rebased};
 pub use recording::Recording;
 pub use recording_html::recording_html;
 pub use recording_text::recording_text;

@@ -26,7 +26,13 @@ pub fn run(arguments: &Report) -> anyhow::Result<Exit> {
     let svg = arguments.svg.as_deref();
     let svg = svg.map(|path| Directory::check("--svg", path)).transpose()?;
     let results = match shown_in(arguments.file.as_deref().unwrap_or(Path::new("")))? {
-        Shown::Results(results) => results,
+        Shown::Results(results) => match &arguments.baseline {
+            None => results,
+            Some(mode) => {
+                let rebased = report::rebased(*results, mode);
+                Box::new(rebased.map_err(|error| usage("--baseline", error))?)
+            }
+        },
         Shown::Recording(recording) => return of_recording(recording, arguments, html),
     };
     if let Some(html) = &html {
@@ -61,6 +67,7 @@ fn of_recording(
     let cannot =
         |argument| Err(usage(argument, "a recording of watch supports only text and --html"));
     match arguments {
+        Report { baseline: Some(_), .. } => return cannot("--baseline"),
         Report { svg: Some(_), .. } => return cannot("--svg"),
         Report { markdown: true, .. } => return cannot("--markdown"),
         Report { csv: true, .. } => return cannot("--csv"),

@@ -5,7 +5,7 @@ use report::Other;
 use crate::args::Compare;
 use crate::exit::{Exit, Usage, usage};
 use crate::input::results_in_one;
-use crate::output::{print, print_json, print_raw, style};
+use crate::output::{Destination, print, print_json, print_raw, style};
 
 /// Exit code where a proven regression exceeds the limit.
 const REGRESSION: u8 = 10;
@@ -15,6 +15,9 @@ const REGRESSION: u8 = 10;
 /// # Errors
 /// A usage error for a file that is not a results file, or files without common cells.
 pub fn run(arguments: &Compare) -> anyhow::Result<Exit> {
+    // Check the output before the work of reading the files.
+    let html = arguments.html.as_deref();
+    let html = html.map(|path| Destination::check_for("--html", path)).transpose()?;
     let fail_on = arguments.fail_on.as_deref().map(limit).transpose()?;
     let a = results_in_one(&arguments.a)?;
     let mut others = Vec::new();
@@ -31,6 +34,9 @@ pub fn run(arguments: &Compare) -> anyhow::Result<Exit> {
     }
     let failed = others.iter().any(|other| other.comparison.failed);
     let first = arguments.a.display().to_string();
+    if let Some(html) = &html {
+        html.write(report::compare_many_html(&first, &others))?;
+    }
     match others.as_slice() {
         _ if arguments.markdown => print(&report::compare_many_markdown(&first, &others))?,
         _ if arguments.csv => print_raw(&report::compare_many_csv(&others))?,
@@ -38,6 +44,8 @@ pub fn run(arguments: &Compare) -> anyhow::Result<Exit> {
         _ if arguments.json => {
             print_json(&others.iter().map(|other| &other.comparison).collect::<Vec<_>>())?;
         }
+        // With a file as output, print text only on request.
+        _ if html.is_some() => {}
         [Other { comparison, .. }] => print(&report::compare_text(comparison, style()))?,
         _ => print(&report::compare_many_text(&first, &others, style()))?,
     }

@@ -9,6 +9,7 @@ mod foreign_text;
 #[path = "../common/launch.rs"]
 mod launch;
 mod overview;
+mod pandas;
 mod report;
 #[path = "../common/schema.rs"]
 mod schema;

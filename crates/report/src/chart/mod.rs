@@ -7,6 +7,7 @@
 
 mod bars;
 mod clients;
+mod compared;
 mod cpu;
 mod drop_point;
 mod engines;
@@ -30,6 +31,7 @@ use results::{Cell, Results, Unit};
 use crate::panel::name;
 use crate::work::Work;
 
+pub(crate) use compared::{Change, chart as compared};
 pub(crate) use published::Published;
 pub(crate) use recorded::{of_way, over_time};
 pub(crate) use svg::WIDTH;

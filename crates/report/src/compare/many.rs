@@ -29,13 +29,13 @@ fn key(of: &Compared) -> Key<'_> {
 }
 
 /// One figure of all files.
-struct Row<'a> {
-    of: &'a Compared,
+pub(super) struct Row<'a> {
+    pub(super) of: &'a Compared,
     /// By file; `None`: the file lacks the cell.
-    others: Vec<Option<&'a Compared>>,
+    pub(super) others: Vec<Option<&'a Compared>>,
 }
 
-fn rows(others: &[Other]) -> Vec<Row<'_>> {
+pub(super) fn rows(others: &[Other]) -> Vec<Row<'_>> {
     let mut rows: Vec<Row<'_>> = Vec::new();
     let mut places: HashMap<Key<'_>, usize> = HashMap::new();
     for (at, other) in others.iter().enumerate() {
@@ -57,12 +57,12 @@ fn rows(others: &[Other]) -> Vec<Row<'_>> {
 }
 
 /// Letter of a file; the first is A.
-fn letter(at: usize) -> String {
+pub(super) fn letter(at: usize) -> String {
     let letter = u8::try_from(at).ok().filter(|at| *at < 26).map(|at| char::from(b'A' + at));
     letter.map_or_else(|| format!("F{at}"), String::from)
 }
 
-fn name_of(of: &Compared) -> String {
+pub(super) fn name_of(of: &Compared) -> String {
     match of.role {
         Role::Aa => format!("{} (A/A)", plain(&of.mode)),
         _ => plain(&of.mode),
@@ -87,23 +87,23 @@ fn change(of: Option<&Compared>) -> String {
     }
 }
 
-fn heads(others: &[Other]) -> Vec<String> {
+pub(super) fn heads(others: &[Other]) -> Vec<String> {
     let fixed = ["mode", "figure", "A"].map(String::from);
     let changes = (0..others.len()).map(|at| format!("{} ÷ A", letter(at + 1)));
     fixed.into_iter().chain(changes).collect()
 }
 
-fn fields(row: &Row<'_>) -> Vec<String> {
+pub(super) fn fields(row: &Row<'_>) -> Vec<String> {
     let fixed = [name_of(row.of), figure_name(row.of).to_owned(), own(row.of)];
     fixed.into_iter().chain(row.others.iter().map(|other| change(*other))).collect()
 }
 
-fn title(row: &Row<'_>) -> String {
+pub(super) fn title(row: &Row<'_>) -> String {
     format!("{}, offload {}", plain(&row.of.work), plain(&row.of.offload))
 }
 
 /// Names the files, and explains the table.
-fn remarks(first: &str, others: &[Other]) -> Vec<String> {
+pub(super) fn remarks(first: &str, others: &[Other]) -> Vec<String> {
     let names = std::iter::once(first).chain(others.iter().map(|other| other.name.as_str()));
     let mut remarks: Vec<String> =
         names.enumerate().map(|(at, name)| format!("{}: {}", letter(at), plain(name))).collect();

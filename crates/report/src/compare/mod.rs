@@ -22,6 +22,7 @@
 //! and with separate drift.
 
 mod many;
+mod page;
 mod text;
 
 use std::collections::HashMap;
@@ -33,6 +34,7 @@ use serde::Serialize;
 use crate::work::Work;
 
 pub use many::{Other, compare_many_csv, compare_many_markdown, compare_many_text};
+pub use page::compare_many_html;
 pub use text::compare_text;
 
 /// The value of [`Comparison::schema`].

@@ -176,6 +176,24 @@ fn several_files_have_a_column_each() {
 }
 
 #[test]
+fn several_files_are_one_page_with_one_chart() {
+    let mut machine = Machine(Pcg64::seed_from_u64(11));
+    let a = run(&mut machine, 3, 20, 1, 0.0);
+    let others = [("b.json", 0.0), ("<c>.json", 0.3)].map(|(name, cost)| {
+        let b = run(&mut machine, 3, 20, 1, cost);
+        report::Other { name: name.to_string(), comparison: compare(&a, &b, None).unwrap() }
+    });
+    let page = report::compare_many_html("a.json", &others);
+    assert_eq!(page.matches("<svg").count(), 1);
+    assert!(page.contains("Compared with a.json") && page.contains("B: b.json"), "{page}");
+    // Names of files are text.
+    assert!(page.contains("C: &lt;c&gt;.json") && !page.contains("<c>"), "{page}");
+    assert!(page.contains("mode-1") && page.contains("worse"), "{page}");
+    // Neither a script nor anything from elsewhere.
+    assert!(page.contains("default-src 'none'") && !page.contains("<script"));
+}
+
+#[test]
 fn what_carries_nothing_any_more_is_a_regression() {
     let mut machine = Machine(Pcg64::seed_from_u64(3));
     let carries = run(&mut machine, 1, 12, 1, 0.0);

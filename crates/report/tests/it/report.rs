@@ -516,3 +516,66 @@ proptest! {
         let _ = csv(&results);
     }
 }
+
+/// Ratios to another mode are those that a run with this baseline would have had.
+#[test]
+fn another_baseline_is_chosen_for_a_report() {
+    let run = example::results();
+    let based = report::rebased(run.clone(), "vxlan").unwrap();
+    assert_eq!(based.plan.baseline, "vxlan");
+    let find = |results: &Results, mode: &str, workload: &str, offload: &str| {
+        let is = |cell: &&Cell| {
+            (cell.mode.as_str(), cell.workload.name(), cell.offload.name())
+                == (mode, workload, offload)
+        };
+        results.cells.iter().find(is).unwrap().clone()
+    };
+    for workload in ["tcp_stream", "tcp_rr"] {
+        let of = |results: &Results, mode: &str| find(results, mode, workload, "full");
+        let reference = of(&based, "vxlan");
+        assert_eq!((reference.role, reference.ratio), (Role::Baseline, None));
+        assert!(reference.samples.iter().all(|sample| sample.ratio.is_none()));
+        let host = of(&based, "host");
+        assert_eq!(host.role, Role::Measured);
+        // One is the inverse of the other in each block.
+        let vxlan = of(&run, "vxlan");
+        for (host, vxlan) in host.samples.iter().zip(&vxlan.samples) {
+            let (ratio, inverse) = (host.ratio.unwrap(), 1.0 / vxlan.ratio.unwrap());
+            assert!((ratio / inverse - 1.0).abs() < 1e-9, "{ratio} {inverse}");
+        }
+        let (there, back) = (vxlan.ratio.unwrap(), host.ratio.unwrap());
+        assert!((there.median * back.median - 1.0).abs() < 0.02, "{there:?} {back:?}");
+        assert!(back.low > 1.0);
+    }
+    assert!(based.cells.iter().all(|cell| cell.role != Role::Aa));
+    assert!(based.warnings.iter().any(|warning| warning.contains("noise floor is unknown")));
+    based.check().unwrap();
+    assert!(text(&based, PLAIN).contains("ratio: to vxlan of the same block"));
+    // The run's own baseline changes nothing, and a mode without figures is refused.
+    assert_eq!(report::rebased(run.clone(), &run.plan.baseline).unwrap(), run);
+    let error = report::rebased(run, "nosuch").unwrap_err().to_string();
+    assert!(error.contains("\"nosuch\" was not measured; measured: bridge, "), "{error}");
+}
+
+/// Growth is a ratio within blocks, and bulk traffic has its rates.
+#[test]
+fn latency_beside_bulk_traffic_is_compared_with_latency_alone() {
+    let run = example::deep();
+    let page = report::html(&run);
+    for shown in [text(&run, PLAIN), markdown(&run), page.clone()] {
+        assert!(shown.contains("latency in µs alone and beside bulk traffic"), "{shown}");
+    }
+    let all = text(&run, PLAIN);
+    let table = all.split("alone and beside bulk traffic").nth(1).unwrap();
+    let row = |name: &str| {
+        let line = table.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
+        line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    // Alone: the name and four percentiles. The samples of the example are 8 and 31 times slower.
+    assert_eq!(row("alone").len(), 5, "{table}");
+    assert_eq!(row("tcp_stream")[5], "8.00", "{table}");
+    assert_eq!((row("both")[5].as_str(), row("both").len()), ("31.0", 5 + 4 + 2), "{table}");
+    assert!(page.contains("beside bulk traffic</b>"), "a chart");
+    // A run without such cells has neither.
+    assert!(!text(&example::results(), PLAIN).contains("bulk traffic"));
+}
