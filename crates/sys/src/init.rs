@@ -207,20 +207,28 @@ impl Drop for Init {
     }
 }
 
-/// Returns the directories in which programs are found: `PATH` and the directory of this program.
+/// Variable with a further directory of programs.
+const FURTHER: &str = "OVERLANE_CLUSTER";
+
+/// Returns the directories in which programs are found: `PATH`, the directory of this program, and
+/// [`FURTHER`].
 fn program_directories() -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let own = std::env::current_exe().ok().and_then(|own| own.parent().map(Path::to_owned));
-    std::env::split_paths(&path).chain(own).filter(|directory| directory.is_absolute()).collect()
+    let further = std::env::var_os(FURTHER).map(PathBuf::from);
+    let all = std::env::split_paths(&path).chain(own).chain(further);
+    all.filter(|directory| directory.is_absolute()).collect()
 }
 
 /// Returns the entries of `/run` and `/tmp` that contain these directories and that the private
-/// mounts would hide. Whole entries are shown, because programs need their libraries. NixOS has its
-/// programs below `/run`, and a clone may be built below `/tmp`.
+/// mounts would hide, or programs that symbolic links in them lead to. Whole entries are shown,
+/// because programs need their libraries. NixOS has its programs below `/run`, and a clone may be
+/// built below `/tmp`.
 fn hidden_programs(directories: &[PathBuf]) -> Vec<CString> {
     let mut hidden = BTreeSet::new();
     let real = directories.iter().filter_map(|directory| directory.canonicalize().ok());
-    for directory in real.chain(directories.iter().cloned()) {
+    let linked = directories.iter().flat_map(|directory| linked(directory));
+    for directory in real.chain(directories.iter().cloned()).chain(linked) {
         for private in ["/run", "/tmp"] {
             let Ok(below) = directory.strip_prefix(private) else { continue };
             // A program directly in /tmp stays hidden, like all other files there.
@@ -231,6 +239,16 @@ fn hidden_programs(directories: &[PathBuf]) -> Vec<CString> {
     }
     let path = |path: PathBuf| CString::new(path.into_os_string().into_vec()).ok();
     hidden.into_iter().filter_map(path).take(MOST_SHOWN).collect()
+}
+
+/// Returns the directories of files that symbolic links in a directory lead to.
+fn linked(directory: &Path) -> Vec<PathBuf> {
+    // A directory of PATH need not exist.
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let links = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink()));
+    // A link that leads nowhere starts nothing.
+    let targets = links.filter_map(|link| link.path().canonicalize().ok());
+    targets.filter_map(|target| Some(target.parent()?.to_owned())).collect()
 }
 
 /// The child process: sets up, reports and waits until the parent ends. Makes only
@@ -344,6 +362,18 @@ mod tests {
         let script = "#!/bin/sh\ntouch /tmp/own; cat \"$(dirname \"$0\")/../lib\"";
         test_support::install(script.as_bytes(), &tool);
         std::fs::write(place.path().join("lib"), "beside").unwrap();
+        // A link from a directory that is shown anyway.
+        let own = std::env::current_exe().unwrap();
+        let links = tempfile::tempdir_in(own.parent().unwrap()).unwrap();
+        let link = links.path().join("tool");
+        std::os::unix::fs::symlink(&tool, &link).unwrap();
+        std::os::unix::fs::symlink("/tmp/nowhere/tool", links.path().join("broken")).unwrap();
+        let by_link = hidden_programs(&[links.path().to_owned()]);
+        assert!(by_link.iter().any(|shown| shown.to_str().ok() == place.path().to_str()));
+        let init = Init::showing(None, &by_link).unwrap();
+        let mut command = Command::new(&tool);
+        let output = init.spawn(command.stdout(Stdio::piped()), &NetNs::new().unwrap());
+        assert_eq!(output.unwrap().wait_with_output().unwrap().stdout, b"beside");
         let init = Init::showing(None, &hidden_programs(&[bin])).unwrap();
         let mut command = Command::new(&tool);
         let command = command.stdout(std::process::Stdio::piped());
