@@ -5,14 +5,14 @@
 pub struct Style {
     /// ANSI colours and bold.
     pub colour: bool,
-    /// Columns. Values below 72 count as 72, because no table fits into less.
+    /// Columns. Values below 60 count as 60, because no table fits into less.
     pub width: usize,
 }
 
 impl Style {
-    /// Columns that text is wrapped to: `width`, at least 72.
+    /// Columns that text is wrapped to: `width`, at least 60.
     pub(crate) fn columns(self) -> usize {
-        self.width.max(72)
+        self.width.max(60)
     }
 
     /// Formats a heading, in bold if colour is on.

@@ -82,12 +82,17 @@ fn push_panel(out: &mut String, results: &Results, panel: &Panel<'_>, style: Sty
     let quantity = panel.quantity();
     let fits = title.chars().count() + GAP + quantity.len() <= style.columns();
     let gap = if fits { style.columns() - title.chars().count() - quantity.len() } else { GAP };
-    out.push_str(&style.bold(&title));
     if fits {
+        out.push_str(&style.bold(&title));
         out.push_str(&" ".repeat(gap));
         out.push_str(&style.dim(quantity));
+        out.push('\n');
+    } else {
+        for line in wrap("", &title, style.columns()) {
+            out.push_str(&style.bold(&line));
+            out.push('\n');
+        }
     }
-    out.push('\n');
     for line in table(panel, style).lines() {
         out.push_str(line.trim_end());
         out.push('\n');
@@ -105,22 +110,55 @@ fn push_detail(out: &mut String, detail: &Detail, style: Style, headline: bool) 
         out.push_str(&if headline { style.bold(&line) } else { line });
         out.push('\n');
     }
+    for columns in parts(detail, style.columns()) {
+        push_part(out, detail, &columns);
+    }
+}
+
+/// Returns the columns after the first, in parts that fit side by side with the first one.
+fn parts(detail: &Detail, width: usize) -> Vec<Vec<usize>> {
+    let rows = || detail.groups.iter().flat_map(|(_, rows)| rows);
+    let widest = |at: usize| {
+        let fields = rows().filter_map(|row| row.get(at)).chain([&detail.heads[at]]);
+        GAP + fields.map(|field| field.chars().count()).max().unwrap_or(0)
+    };
+    let of_group = |group: &str| detail.grouped_by.len() + 1 + group.chars().count();
+    let groups = detail.groups.iter().map(|(group, _)| of_group(group));
+    // Names are indented.
+    let first = groups.max().unwrap_or(0).max(widest(0));
+    let (mut parts, mut taken) = (vec![Vec::new()], first);
+    for at in 1..detail.heads.len() {
+        let part_is_empty = parts.last().is_none_or(Vec::is_empty);
+        if !part_is_empty && taken + widest(at) > width {
+            parts.push(Vec::new());
+            taken = first;
+        }
+        taken += widest(at);
+        if let Some(part) = parts.last_mut() {
+            part.push(at);
+        }
+    }
+    parts
+}
+
+fn push_part(out: &mut String, detail: &Detail, columns: &[usize]) {
     let mut table = Table::new();
     table.load_style(presets::NOTHING.header_separator(comfy_table::LineStyle::none().fill('┄')));
     table.set_content_arrangement(ContentArrangement::Disabled);
     table.force_no_tty();
-    table.set_header(&detail.heads);
+    let with_first = || std::iter::once(0).chain(columns.iter().copied());
+    table.set_header(with_first().map(|at| &detail.heads[at]));
     for (group, rows) in &detail.groups {
         table.add_row([format!("{} {group}", detail.grouped_by)]);
         for row in rows {
-            let fields = row.iter().enumerate();
-            table.add_row(fields.map(|(i, field)| match i {
-                0 => format!("  {field}"),
-                _ => field.clone(),
+            let field = |at: usize| row.get(at).cloned().unwrap_or_default();
+            table.add_row(with_first().map(|at| match at {
+                0 => format!("  {}", field(0)),
+                at => field(at),
             }));
         }
     }
-    let last = detail.heads.len() - 1;
+    let last = columns.len();
     for (i, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, if i == last { 0 } else { GAP as u16 }));
         column.set_cell_alignment(if i == 0 { CellAlignment::Left } else { CellAlignment::Right });
@@ -196,7 +234,8 @@ fn columns(panel: &Panel<'_>) -> Vec<Column> {
 const BEFORE_BAR: usize = 3;
 
 /// Columns that a narrow terminal leaves out, in this order: the tables below have most of them.
-const LEFT_OUT: [&str; 6] = ["retr", "skb", "p99 µs", "p50 µs", "loss", "CPU"];
+const LEFT_OUT: [&str; 8] =
+    ["retr", "skb", "p99 µs", "p50 µs", "loss", "CPU", "reord", "jitter"];
 
 fn table(panel: &Panel<'_>, style: Style) -> String {
     let mut columns = columns(panel);

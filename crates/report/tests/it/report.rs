@@ -74,7 +74,7 @@ fn without_colours(text: &str) -> String {
 #[test]
 fn no_line_is_wider_than_the_terminal() {
     for results in [example::results(), example::deep(), troubled(), empty()] {
-        for width in [72, 80, 100, 132, 200] {
+        for width in [60, 64, 72, 80, 100, 132, 200] {
             let text = text(&results, Style { colour: false, width });
             for line in text.lines() {
                 assert!(line.chars().count() <= width, "{width} columns:\n{line}");
