@@ -29,7 +29,7 @@ impl Scale {
 }
 
 /// A figure with its unit, on a scale of its own.
-pub(crate) fn with_unit(value: f64, unit: Unit) -> String {
+pub fn with_unit(value: f64, unit: Unit) -> String {
     let scale = Scale::new(unit, value);
     match unit {
         Unit::Bits | Unit::Microseconds => format!("{} {}", scale.number(value), scale.label),

@@ -15,6 +15,7 @@ use results::{Sample, Timeline};
 use testbed::{Held, Host};
 
 use crate::keeping::Keeping;
+use crate::live::Live;
 use crate::progress::Progress;
 use crate::variation::Varied;
 
@@ -117,7 +118,8 @@ pub fn run(
     let recorder = Recorder::start(plan.impact.is_some())
         .inspect_err(|error| tracing::warn!("no timeline is recorded: {error}"))
         .ok();
-    let mut watching = Watching { progress, recorder, vary, keeping };
+    let live = progress.is_shown().then(|| Live::new(plan, subjects));
+    let mut watching = Watching { progress, recorder, vary, keeping, live };
     let outcome = measure::run::run(plan, subjects, machine, &mut watching, stop);
     let Watching { recorder, vary, .. } = watching;
     let timeline = recorder.and_then(Recorder::finish);
@@ -133,6 +135,8 @@ struct Watching<'a> {
     recorder: Option<Recorder>,
     vary: &'a mut dyn Vary,
     keeping: &'a mut Keeping,
+    /// Figures for a terminal.
+    live: Option<Live>,
 }
 
 impl Observer for Watching<'_> {
@@ -158,6 +162,9 @@ impl Observer for Watching<'_> {
             let (mode, workload) = (&cell.subject.mode, cell.planned.ask.task);
             tracing::info!(mode, %workload, reason, "void sample");
         }
+        if let Some(live) = &mut self.live {
+            live.take(cell.index, sample);
+        }
         self.progress.sampled(progress.done, progress.total);
         self.vary.sampled(sample);
         self.keeping.sample(cell.index, sample);
@@ -165,6 +172,9 @@ impl Observer for Watching<'_> {
 
     fn block_done(&mut self, outlook: Option<Outlook>) {
         self.progress.outlook(outlook);
+        if let Some(live) = &self.live {
+            self.progress.figures(&live.lines());
+        }
     }
 
     fn resting(&mut self, rest: Duration) {

@@ -18,6 +18,7 @@ pub mod finished;
 pub mod in_guest;
 pub mod keeping;
 pub mod lab_run;
+mod live;
 pub mod missing_cells;
 pub mod progress;
 pub mod remote_paths;

@@ -1,12 +1,14 @@
-//! Progress on standard error: on a terminal, a bar with the remaining time; otherwise nothing.
+//! Progress on standard error: on a terminal, a bar with the remaining time, below first figures;
+//! otherwise nothing.
 //! The log at debug level has the same steps. `bench/busy` parses "setting", "sampling",
 //! "resting".
 
 use std::io::Write;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use foreign::plain;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use measure::path_under_test::PathUnderTest;
 use measure::plan::PlannedCell;
 use results::stats::Outlook;
@@ -25,6 +27,8 @@ pub struct Progress {
     width: String,
     /// Estimated duration of the work after the samples.
     after: Duration,
+    /// Figures above the bar, each line with its end.
+    figures: Arc<Mutex<String>>,
 }
 
 impl Progress {
@@ -33,7 +37,13 @@ impl Progress {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         bar.set_style(style("{spinner} {msg} {elapsed}"));
         bar.set_message(plain(message).into_owned());
-        Progress { bar, started: Instant::now(), width: String::new(), after: Duration::ZERO }
+        Progress {
+            bar,
+            started: Instant::now(),
+            width: String::new(),
+            after: Duration::ZERO,
+            figures: Arc::default(),
+        }
     }
 
     /// Shows the current step of the preparation.
@@ -84,7 +94,13 @@ impl Progress {
         tracing::debug!(target: LOG, "measuring, for about {}", clock(expected));
         self.started = Instant::now();
         self.bar.reset();
-        self.bar.set_style(style("{bar:24} {percent:>3}% {prefix:>8} left  {msg}"));
+        let figures = Arc::clone(&self.figures);
+        let put = move |_: &ProgressState, out: &mut dyn std::fmt::Write| {
+            // Writing to the bar's buffer cannot fail.
+            let _ = out.write_str(&figures.lock().unwrap_or_else(PoisonError::into_inner));
+        };
+        let with_figures = style("{figures}{bar:24} {percent:>3}% {prefix:>8} left  {msg}");
+        self.bar.set_style(with_figures.with_key("figures", put));
         self.bar.set_prefix(clock(expected));
     }
 
@@ -135,6 +151,18 @@ impl Progress {
             _ => format!("±{:.1}%, at the end ±{:.1}%: ", widest * 100.0, at_end * 100.0),
         };
         tracing::debug!(target: LOG, "intervals {}", self.width.trim_end_matches(": "));
+    }
+
+    /// Whether a terminal shows the bar.
+    pub fn is_shown(&self) -> bool {
+        !self.bar.is_hidden()
+    }
+
+    /// Shows lines above the bar in place of earlier ones.
+    pub fn figures(&self, lines: &[String]) {
+        let text = lines.iter().fold(String::new(), |text, line| text + line + "\n");
+        *self.figures.lock().unwrap_or_else(PoisonError::into_inner) = text;
+        self.bar.tick();
     }
 
     /// Shows a pause without traffic.
