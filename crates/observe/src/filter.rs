@@ -239,7 +239,7 @@ impl Filter {
     pub const MOST_PAYLOAD: u16 = 1500;
 
     /// Returns whether it selects packets by their headers.
-    fn is_selective(&self) -> bool {
+    pub(crate) fn is_selective(&self) -> bool {
         !self.flows.is_empty() || self.vni.is_some() || self.expression.is_some()
     }
 

@@ -22,6 +22,7 @@ mod event;
 mod explain;
 mod expression;
 mod filter;
+mod flow_drops;
 mod flow_id;
 mod flows;
 mod fragments;

@@ -44,6 +44,10 @@ pub struct Snapshot {
     pub other_ways: u64,
     /// All packets that the kernel dropped, by place and reason.
     pub drops: Vec<DropSeen>,
+    /// The dropped packets among them that the filter of `watch` matches; absent without a filter of
+    /// flows, tunnels or headers, and in older recordings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flow_drops: Option<Vec<DropSeen>>,
     /// Events that cannot be observed on this kernel or with this process's privileges.
     pub not_seen: Vec<String>,
     /// CPUs, the one with most time in softirqs first.

@@ -25,8 +25,16 @@ impl Snapshot {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "\n{} packets took paths that are not shown", self.other_ways);
         }
+        if let Some(drops) = &self.flow_drops {
+            text.push_str("\ndropped, of the filter's packets\n");
+            drops.iter().for_each(|drop| text.push_str(&drop.text(self.seconds)));
+            if drops.is_empty() {
+                text.push_str("none\n");
+            }
+        }
         if !self.drops.is_empty() {
-            text.push_str("\ndropped\n");
+            let of_all = if self.flow_drops.is_some() { ", all packets" } else { "" };
+            let _ = writeln!(text, "\ndropped{of_all}");
             self.drops.iter().for_each(|drop| text.push_str(&drop.text(self.seconds)));
         }
         if let Some(peer) = &self.peer {

@@ -19,6 +19,7 @@ use crate::edges::edges;
 use crate::event::Event;
 use crate::explain::explanation;
 use crate::filter::Filter;
+use crate::flow_drops::FlowDrops;
 use crate::flow_id::FlowId;
 use crate::flows::{self, FlowCounter, Flows};
 use crate::journey::Journey;
@@ -97,6 +98,7 @@ pub struct Watch {
     softirqs: Option<Softirqs>,
     totals: Option<Arc<Mutex<Totals>>>,
     flows: Option<FlowCounter>,
+    flow_drops: Option<FlowDrops>,
 }
 
 /// Returns the CPU time of this process so far.
@@ -117,7 +119,9 @@ impl Watch {
         let held = only.iter().filter_map(|netns| netns.try_clone().ok());
         // At the first drop, resolving functions would delay the end of a window.
         bpf_load::know_functions();
-        let tracer = Tracer::in_windows(filter, &Places::of_machine()?.with(held))?;
+        let places = Places::of_machine()?.with(held);
+        let flow_drops = FlowDrops::start(&filter, &places)?;
+        let tracer = Tracer::in_windows(filter, &places)?;
         let mut not_seen = tracer.not_seen.clone();
         let drops = match Drops::open() {
             Ok(drops) => Some(drops),
@@ -155,6 +159,7 @@ impl Watch {
             softirqs,
             totals: None,
             flows: None,
+            flow_drops,
         };
         for netns in only {
             watch.add(netns)?;
@@ -242,6 +247,9 @@ impl Watch {
             }
         })?;
         self.tracer.know(&self.places)?;
+        if let Some(drops) = &mut self.flow_drops {
+            drops.know(&self.places)?;
+        }
         fresh.iter().try_for_each(|netns| self.add(netns))?;
         // Our netlink socket would keep alive a namespace that all other users have left.
         let (inodes, named) = (self.places.inodes(), &self.only);
@@ -337,6 +345,7 @@ impl Watch {
             ways: Vec::new(),
             other_ways: 0,
             drops: Vec::new(),
+            flow_drops: None,
             not_seen: self.not_seen.clone(),
             cpus,
             peer: None,
@@ -360,6 +369,9 @@ impl Watch {
         });
         snapshot.drops = dropped.iter().map(|dropped| drop_seen(dropped, &names)).collect();
         snapshot.drops.sort_by_key(|drop| std::cmp::Reverse(drop.packets));
+        if let Some(drops) = &mut self.flow_drops {
+            snapshot.flow_drops = Some(drops.since(&names)?);
+        }
         if let Some(mut totals) = totals {
             self.add_devices(&mut totals, &before, &names);
             totals.add_drops(&dropped, &names);

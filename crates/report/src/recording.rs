@@ -524,6 +524,7 @@ mod tests {
             ways: vec![way],
             other_ways: 0,
             drops: vec![drop],
+            flow_drops: None,
             not_seen: Vec::new(),
             cpus: Vec::new(),
             peer: None,

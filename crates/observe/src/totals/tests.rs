@@ -96,6 +96,7 @@ fn snapshot() -> Snapshot {
         ways: Vec::new(),
         other_ways: 0,
         drops: Vec::new(),
+        flow_drops: None,
         cpus: [(1, 50.0, 7), (0, 25.0, 3)]
             .map(|(cpu, softirq, backlog)| CpuSeen {
                 cpu,

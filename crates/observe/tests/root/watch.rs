@@ -182,6 +182,41 @@ fn a_reassembled_datagram_is_dropped_once() {
     assert_eq!(found, DATAGRAMS, "{text}");
 }
 
+/// Two ports without a listener; one of them is asked for.
+#[test]
+fn drops_of_a_flow_are_told_apart_from_all_others() {
+    const DATAGRAMS: u64 = 50;
+    require!(need::root());
+    let network = network(Offload::Full);
+    let target = network.address.target;
+    let (asked, other) = (target.port(), target.port() + 1);
+    let flows = vec![format!("{}:{asked}/udp", target.ip()).parse().unwrap()];
+    let only = network.hosts().iter().map(|host| host.netns().try_clone().unwrap());
+    let filter = Filter { flows, ..Filter::default() };
+    let mut watch = Watch::start(filter, &only.collect::<Vec<_>>(), ALL).unwrap();
+    let socket = network.client().netns().run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+    for port in [asked, other].repeat(DATAGRAMS as usize) {
+        socket.send_to(b"dropped", (target.ip(), port)).unwrap();
+    }
+    let (mut of_flow, mut all) = (0, 0);
+    poll("every drop", LIMIT, || {
+        let snapshot = interval(&mut watch, &network);
+        let count = |drops: &[observe::DropSeen]| {
+            let of = |drop: &&observe::DropSeen| {
+                drop.reason == "NO_SOCKET" && drop.namespace == "tenant-b"
+            };
+            drops.iter().filter(of).map(|drop| drop.packets).sum::<u64>()
+        };
+        of_flow += count(snapshot.flow_drops.as_ref().unwrap());
+        all += count(&snapshot.drops);
+        assert!(snapshot.text().contains("dropped, of the filter's packets"));
+        let text = || Err(format!("{of_flow} of {all}: {}", snapshot.text()));
+        Ok(if of_flow >= DATAGRAMS && all >= 2 * DATAGRAMS { Ok(()) } else { text() })
+    })
+    .unwrap();
+    assert_eq!(of_flow, DATAGRAMS);
+}
+
 #[test]
 fn the_network_is_looked_at_less_where_that_costs_too_much() {
     require!(need::root());
