@@ -190,3 +190,62 @@ fn of_more_than_can_be_told_packets_are_followed_by_chance() {
         assert_eq!(ended.stderr.contains(told), asked.is_empty(), "{}", ended.stderr);
     }
 }
+
+/// The kernel frees its copy of an answer to a ping as if nobody had wanted it.
+#[test]
+fn an_answered_ping_is_no_drop() {
+    require!(need::root(), need::tool("ping"));
+    let network = network().unwrap();
+    let processes = Processes::new().unwrap();
+    let sleep = |host: &Arc<Host>| processes.start(host, Command::new("sleep").arg("600")).unwrap();
+    let _sleeping: Vec<_> = network.hosts().iter().map(sleep).collect();
+    let target = network.address.target.ip().to_string();
+    let flow = format!("{target}/icmp");
+    let mut tracing = Running::start(overlane(["trace", "--flow", &flow]));
+    tracing.await_stderr("tracing: ");
+    let answer = format!(": {target} -> ");
+    let ping = || network.client().run(Command::new("ping").args(["-c", "1", "-W", "5", &target]));
+    eventually("an answer at the client", || {
+        ping().map_err(|error| error.to_string())?;
+        let text = tracing.stdout_so_far();
+        let mut packets = text.split("packet ");
+        packets.any(|packet| packet.contains(&answer)).then_some(()).ok_or(text.clone())
+    });
+    tracing.signal(Signal::SIGINT);
+    let ended = tracing.wait().expect(130);
+    assert!(!ended.stdout.contains("DROPPED"), "{}", ended.stdout);
+}
+
+/// The rule is in a chain that the hook's chain jumps to, as in Kubernetes.
+#[test]
+fn the_chain_of_the_rule_that_dropped_a_packet_is_named() {
+    require!(need::root(), need::tool("nft"));
+    let network = network().unwrap();
+    let processes = Processes::new().unwrap();
+    let sleep = |host: &Arc<Host>| processes.start(host, Command::new("sleep").arg("600")).unwrap();
+    let _sleeping: Vec<_> = network.hosts().iter().map(sleep).collect();
+    let target = network.address.target.ip();
+    let rules = format!(
+        "table inet filter {{
+            chain policy-web {{ tcp dport 8080 counter drop comment \"policy: no web\" }}
+            chain input {{
+                type filter hook input priority 0; policy accept;
+                ip daddr {target} jump policy-web
+            }}
+        }}"
+    );
+    network.server().nft(&rules).unwrap();
+    let flow = format!("{target}:8080/tcp");
+    let arguments = ["trace", "--drops-only", "--explain", "--count", "1", "--flow", &flow];
+    let mut tracing = Running::start(overlane(arguments));
+    tracing.await_stderr("tracing: ");
+    let patience = std::time::Duration::from_millis(200);
+    let connect = || std::net::TcpStream::connect_timeout(&(target, 8080).into(), patience).is_ok();
+    eventually("the dropped packet", || {
+        assert!(!network.client().netns().run(connect).unwrap());
+        let text = tracing.stdout_so_far();
+        if text.contains("NETFILTER_DROP") { Ok(()) } else { Err(text) }
+    });
+    let ended = tracing.wait().expect(0);
+    assert!(ended.stdout.contains("policy-web"), "{}", ended.stdout);
+}
