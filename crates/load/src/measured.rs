@@ -56,6 +56,9 @@ pub struct Measured {
     pub flows: Vec<FlowMeasured>,
     /// Bulk traffic beside the requests, by [`Beside::workloads`](results::Beside::workloads).
     pub beside: Vec<BesideMeasured>,
+    /// Rate in each second of an interval of 3 s or more, in the unit of [`rate`](Measured::rate);
+    /// empty if unknown.
+    pub steps: Vec<f64>,
     /// Remarks that qualify the figures.
     pub notes: Vec<String>,
 }
@@ -82,6 +85,7 @@ impl fmt::Debug for Measured {
             .field("socket_errors", &self.socket_errors)
             .field("flows", &self.flows)
             .field("beside", &self.beside)
+            .field("steps", &self.steps)
             .field("notes", &self.notes)
             .finish()
     }

@@ -136,6 +136,8 @@ pub struct MeasuredRecord {
     flows: Vec<FlowMeasuredRecord>,
     #[serde(default)]
     beside: Vec<BesideRecord>,
+    #[serde(default)]
+    steps: Vec<f64>,
     notes: Vec<String>,
 }
 
@@ -195,6 +197,7 @@ impl MeasuredRecord {
             socket_errors,
             flows,
             beside,
+            steps,
             notes,
         } = measured;
         let flow = |flow: &FlowMeasured| FlowMeasuredRecord {
@@ -224,6 +227,7 @@ impl MeasuredRecord {
             socket_errors: socket_errors.clone(),
             flows: flows.iter().map(flow).collect(),
             beside: beside.iter().map(BesideRecord::from).collect(),
+            steps: steps.clone(),
             notes: notes.clone(),
         }
     }
@@ -285,6 +289,7 @@ impl MeasuredRecord {
             socket_errors: self.socket_errors,
             flows: self.flows.into_iter().map(flow).collect(),
             beside: self.beside.into_iter().map(BesideMeasured::from).collect(),
+            steps: self.steps,
             notes: self.notes,
         })
     }
@@ -337,6 +342,7 @@ mod tests {
                 under_way_bytes: 1,
                 seconds: 0.5,
             }],
+            steps: vec![1.5, 2.5],
             notes: vec!["slow".to_owned()],
         };
         let told = serde_json::to_string(&MeasuredRecord::of(&measured)).unwrap();

@@ -31,6 +31,10 @@ const QUIET: Duration = Duration::from_millis(50);
 const LOOKS: u64 = 10;
 /// Time limit for draining, in case something keeps sending.
 const DRAIN_LIMIT: Duration = Duration::from_secs(3);
+/// Length of a step, for the rate over time within an interval,
+const STEP: Duration = Duration::from_secs(1);
+/// and the shortest interval that has steps.
+const LONG: Duration = Duration::from_secs(3);
 /// Added to the flows' own time limits, which should expire first.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -182,6 +186,8 @@ struct Taken {
     end: Counts,
     /// After all datagrams have arrived or count as lost (`udp_stream`).
     drained: Option<Counts>,
+    /// Rates by step.
+    steps: Vec<f64>,
 }
 
 impl Run<'_> {
@@ -211,7 +217,7 @@ impl Run<'_> {
             retransmitted: self.client.retransmitted_segments(),
             tcp: None,
         };
-        self.sleep_until(Instant::now() + self.load.duration)?;
+        let steps = self.interval()?;
         let server = self.server.counts()?;
         let client = self.client.counted();
         self.client.turn_to(Phase::Closing);
@@ -223,7 +229,7 @@ impl Run<'_> {
         if self.load.is_pipelined() {
             // Wait until every request of the interval is answered or lost.
             self.wait(Stage::Closing, |run| Ok(run.client.not_yet_at(Phase::Closing)))?;
-            return Ok(Taken { before: begin.clone(), begin, end, drained: None });
+            return Ok(Taken { before: begin.clone(), begin, end, drained: None, steps });
         }
         // Detect a path that broke during the interval: it must still make progress. One flow is
         // enough, because a starved flow is a result. The flow's own limit expires first, with the
@@ -240,7 +246,7 @@ impl Run<'_> {
             let mut own = now.iter().zip(then).take(run.load.flows as usize);
             Ok((!own.any(|(now, then)| moves(now, then))).then_some(0))
         })?;
-        Ok(Taken { before: begin.clone(), begin, end, drained: None })
+        Ok(Taken { before: begin.clone(), begin, end, drained: None, steps })
     }
 
     /// Measures `udp_stream`: nothing is in flight at either end of the interval.
@@ -262,7 +268,7 @@ impl Run<'_> {
             self.sleep(self.round_trip)?;
             self.counts()?
         };
-        self.sleep_until(Instant::now() + self.load.duration)?;
+        let steps = self.interval()?;
         let end = self.counts()?;
         self.turn_to(Phase::Drain)?;
         self.drain(Phase::Drain)?;
@@ -270,7 +276,7 @@ impl Run<'_> {
         watch.end();
         self.turn_to(Phase::Closing)?;
         self.wait(Stage::Closing, |run| Ok(run.client.not_yet_at(Phase::Closing)))?;
-        Ok(Taken { before, begin, end, drained: Some(drained) })
+        Ok(Taken { before, begin, end, drained: Some(drained), steps })
     }
 
     /// Moves both ends to a phase. The server first: it must count before the client sends.
@@ -355,6 +361,41 @@ impl Run<'_> {
         self.sleep_until(Instant::now() + duration)
     }
 
+    /// Sleeps during the measured interval. Returns the rate of each step of a long one, in the unit
+    /// of [`Measured::rate`]; empty if the counting end is on another machine, since a request
+    /// would share the path with the load.
+    fn interval(&mut self) -> Result<Vec<f64>, EngineError> {
+        let until = Instant::now() + self.load.duration;
+        let is_here = self.round_trip.is_zero() || self.load.workload.is_counted_by_client();
+        let mut rates = Vec::new();
+        if self.load.duration < LONG || !is_here {
+            self.sleep_until(until)?;
+            return Ok(rates);
+        }
+        let (mut at, mut before) = (Instant::now(), self.carried()?);
+        while until.saturating_duration_since(at) >= STEP {
+            self.sleep_until(at + STEP)?;
+            let (now, carried) = (Instant::now(), self.carried()?);
+            rates.push((carried - before) as f64 / (now - at).as_secs_f64());
+            (at, before) = (now, carried);
+        }
+        self.sleep_until(until)?;
+        Ok(rates)
+    }
+
+    /// Returns the units that the load's own flows have carried so far; of a byte stream, bits.
+    fn carried(&mut self) -> Result<u64, EngineError> {
+        let counts = match self.load.workload.is_counted_by_client() {
+            true => self.client.counts(),
+            false => self.server.counts()?.flows,
+        };
+        let of = |count: &FlowCount| match self.load.workload.is_byte_stream() {
+            true => count.bytes * 8,
+            false => count.units,
+        };
+        Ok(counts.iter().take(self.load.flows as usize).map(of).sum())
+    }
+
     fn sleep_until(&mut self, until: Instant) -> Result<(), EngineError> {
         loop {
             self.check()?;
@@ -374,7 +415,7 @@ impl Run<'_> {
         let Run { load, client, server, .. } = self;
         let client = client.finish()?;
         let server = server.finish()?;
-        let Taken { before, begin, end, drained } = &taken;
+        let Taken { before, begin, end, drained, steps } = &taken;
 
         let mut flows = Vec::new();
         for index in 0..load.flows {
@@ -484,6 +525,7 @@ impl Run<'_> {
             socket_errors,
             flows,
             beside: beside(load, begin, end),
+            steps: steps.clone(),
             notes,
         })
     }

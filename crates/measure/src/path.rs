@@ -242,6 +242,7 @@ mod tests {
             socket_errors: BTreeMap::new(),
             flows: Vec::new(),
             beside: Vec::new(),
+            steps: Vec::new(),
             notes: Vec::new(),
         }
     }

@@ -306,6 +306,7 @@ fn filled(
         beside_rates: BesideRates::of(
             measured.beside.iter().map(|beside| (beside.workload, beside.bits_per_s())),
         ),
+        rates_by_second: measured.steps.clone(),
         service_demand,
         service_demand_reason,
         cpu: machine.cpu,

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use std::collections::HashMap;
 
+use results::stats::median;
 use results::{Bin, Cell, DropGoal, Results, Role, Status, Task, Unit};
 
 use crate::gain::gain;
@@ -29,10 +30,16 @@ pub(crate) struct Detail {
 
 /// Returns the tables below a panel.
 pub(crate) fn details(panel: &Panel<'_>) -> Vec<Detail> {
-    [tcp(panel), flows(panel), latency(panel), schedule(panel), drop_point(panel), lost(panel)]
-        .into_iter()
-        .flatten()
-        .collect()
+    let all = [
+        tcp(panel),
+        flows(panel),
+        by_second(panel),
+        latency(panel),
+        schedule(panel),
+        drop_point(panel),
+        lost(panel),
+    ];
+    all.into_iter().flatten().collect()
 }
 
 fn table(
@@ -120,6 +127,32 @@ fn flows(panel: &Panel<'_>) -> Option<Detail> {
         let shares = cell.flow_shares?;
         let rates = [shares.least, shares.median, shares.most].map(|rate| scale.number(rate));
         Some(rates.into_iter().chain([format!("{:.2}", shares.jain)]).collect())
+    })
+}
+
+/// Returns the rates by second of long samples: warm-up and throttling show in the first and last.
+fn by_second(panel: &Panel<'_>) -> Option<Detail> {
+    let long = |cell: &Cell| {
+        let valid = cell.samples.iter().filter(|sample| sample.valid);
+        valid.map(|sample| sample.rates_by_second.clone()).filter(|r| r.len() > 1).collect::<Vec<_>>()
+    };
+    let all = panel.cells().flat_map(long).flatten();
+    let scale = Scale::new(panel.first().workload.workload().unit(), all.fold(0.0, f64::max));
+    let heads = ["first", "second", "last", "least", "most"].map(String::from);
+    let title = format!("rate by second within samples, {}, median over samples", scale.label);
+    table(panel, &title, &heads, |cell| {
+        let samples = long(cell);
+        let of = |figure: fn(&[f64]) -> f64| {
+            let figures: Vec<f64> = samples.iter().map(|rates| figure(rates)).collect();
+            Some(scale.number(median(&figures)?))
+        };
+        Some(vec![
+            of(|rates| rates[0])?,
+            of(|rates| rates[1])?,
+            of(|rates| rates[rates.len() - 1])?,
+            of(|rates| rates.iter().copied().fold(f64::INFINITY, f64::min))?,
+            of(|rates| rates.iter().copied().fold(0.0, f64::max))?,
+        ])
     })
 }
 

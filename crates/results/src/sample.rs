@@ -85,6 +85,11 @@ pub struct Sample {
     /// Rates of the bulk traffic beside the requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside_rates: Option<BesideRates>,
+    /// Rate in each second of a sample of 3 s or longer, in the workload's unit; absent if the
+    /// sample is shorter or the receiver is on another machine.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(inner(range(min = 0.0))))]
+    pub rates_by_second: Vec<f64>,
     /// Packets dropped at a full softnet backlog, all CPUs.
     pub softnet_dropped: u64,
     /// Times the softirq budget ran out, all CPUs.

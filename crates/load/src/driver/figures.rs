@@ -131,6 +131,7 @@ pub(super) fn outcome(job: &Job<'_>, counted: Counted, figures: Figures) -> Tool
             socket_errors: BTreeMap::new(),
             flows: Vec::new(),
             beside: Vec::new(),
+            steps: Vec::new(),
             notes: Vec::new(),
         },
         figures: figures.0,

@@ -37,6 +37,7 @@ fn trial(load: &Load, capacity: f64, unpaced: f64) -> Trialled {
         socket_errors: BTreeMap::new(),
         flows: Vec::new(),
         beside: Vec::new(),
+        steps: Vec::new(),
         notes: Vec::new(),
     };
     let lost = sent - received;

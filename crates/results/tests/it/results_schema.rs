@@ -81,6 +81,7 @@ fn sample() -> Sample {
         hops: vec![hop()],
         tcp_retransmits: 3,
         beside_rates: Some(beside_rates()),
+        rates_by_second: vec![1e9, 2e9],
         softnet_dropped: 0,
         softnet_squeezed: 2,
         udp_errors: BTreeMap::from([(text("RcvbufErrors"), 3_800)]),
@@ -123,7 +124,7 @@ fn background() -> Background {
 }
 
 /// Fields that files of older versions have not, by the end of their place.
-const NEWER: [&str; 20] = [
+const NEWER: [&str; 21] = [
     "/faults",
     "/alternatives",
     "/background",
@@ -140,6 +141,7 @@ const NEWER: [&str; 20] = [
     "/rates_bits_per_s",
     "/dscp",
     "/ipv6",
+    "/rates_by_second",
     "/beside",
     "/beside_rates",
     "/testbeds/0/setting",

@@ -244,3 +244,18 @@ fn every_packet_of_both_ends_has_the_dscp() {
     let unmarked = Load { setup_limit, ..short(Workload::TcpRr) };
     assert!(over(&wire, &unmarked).is_err());
 }
+
+/// Of a long interval the rate of each second is known, and they add up to the whole.
+#[test]
+fn a_long_interval_has_the_rate_of_each_second() {
+    let wire = require!(wire_or_skip());
+    for workload in [Workload::TcpStream, Workload::UdpRr] {
+        let duration = std::time::Duration::from_millis(3100);
+        let load = Load { duration, ..short(workload) };
+        let measured = over(&wire, &load).unwrap();
+        assert!((1..=3).contains(&measured.steps.len()), "{measured:?}");
+        let carried: f64 = measured.steps.iter().sum();
+        assert!(carried > 0.0, "{measured:?}");
+        assert!(over(&wire, &short(workload)).unwrap().steps.is_empty());
+    }
+}

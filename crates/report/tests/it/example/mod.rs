@@ -278,6 +278,7 @@ fn cell(noise: &mut Noise, place: &Place<'_>, values: &[f64], host: &[f64], cpu:
                 tcp: None,
                 arrivals: None,
                 beside_rates: None,
+                rates_by_second: Vec::new(),
                 service_demand: Some(demand * ratio),
                 service_demand_ratio: Some(ratio),
                 cpu: CpuSeconds { system: 0.5, softirq: 0.4, ..CpuSeconds::default() },
