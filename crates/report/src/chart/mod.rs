@@ -31,7 +31,7 @@ use results::{Cell, Results, Unit};
 use crate::panel::name;
 use crate::work::Work;
 
-pub(crate) use compared::{Change, chart as compared};
+pub(crate) use compared::{Change, chart as of_changes};
 pub(crate) use published::Published;
 pub(crate) use recorded::{of_way, over_time};
 pub(crate) use svg::WIDTH;

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use super::many::{Row, fields, heads, letter, name_of, remarks, rows, title};
 use super::text::figure_name;
 use super::{Figure, Other};
-use crate::chart::{Change, compared};
+use crate::chart::{Change, of_changes};
 use crate::page::{cards, list, page};
 use crate::style::plain;
 
@@ -20,7 +20,7 @@ pub fn compare_many_html(first: &str, others: &[Other]) -> String {
         Some((title(group.first()?), changes.collect()))
     });
     let heading = format!("Compared with {}", plain(first));
-    let chart = compared(heading.clone(), files.collect(), changes.collect());
+    let chart = of_changes(heading.clone(), files.collect(), changes.collect());
     let body = html! {
         section {
             h2 { "Changes" }
