@@ -273,13 +273,13 @@ pub enum Filtered {
     Passed,
     /// All packets are dropped.
     Dropped {
-        /// `ip`, `ip6`, `inet`, `bridge`.
+        /// `ip`, `ip6`, `inet`, `bridge`, `iptables-legacy`, `ip6tables-legacy`.
         family: String,
         /// Table of the chain.
         table: String,
         /// Chain with the rule or the policy.
         chain: String,
-        /// Handle of the rule; `None`: the policy.
+        /// Handle of the rule, or its number in a chain of iptables-legacy; `None`: the policy.
         handle: Option<u64>,
         /// The rule names both devices, as `icc=false` of Docker does: it is meant for them.
         is_meant: bool,
@@ -292,7 +292,7 @@ pub enum Filtered {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LongChain {
-    /// `ip`, `ip6`, `inet`, `bridge`.
+    /// `ip`, `ip6`, `inet`, `bridge`, `iptables-legacy`, `ip6tables-legacy`.
     pub family: String,
     /// Table of the chain.
     pub table: String,

@@ -169,6 +169,13 @@ impl LegacyTables {
         tables
     }
 }
+/// Lists the tables of iptables-legacy or ip6tables-legacy that exist in the calling thread's
+/// namespace.
+pub fn legacy_table_names(ipv6: bool) -> Vec<String> {
+    let (list, _) = LEGACY[usize::from(ipv6)];
+    legacy_names(list)
+}
+
 
 /// Lists the names in a file of tables, in the calling thread's namespace; none if the kernel has
 /// no such file.

@@ -169,6 +169,7 @@ pub(crate) fn chain(family: u8, payload: &[u8]) -> Result<Chain, UnsupportedCont
         name: fields.text(3),
         base: None,
         is_dormant: false,
+        is_legacy: false,
         odd: None,
         rules: Vec::new(),
     };

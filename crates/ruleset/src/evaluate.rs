@@ -60,13 +60,13 @@ impl Ruleset {
         let answer = self.evaluate(flow, path, &mut budget);
         let longest = budget.1.into_iter().flatten().max_by_key(|(_, rules)| *rules);
         let compared =
-            longest.map(|(at, rules)| Compared { chain: place(&self.chains[at], None), rules });
+            longest.map(|(at, rules)| Compared { chain: Place::of(&self.chains[at], None), rules });
         (answer, compared)
     }
 
     /// Returns how many rules of a chain repeat an earlier one.
     pub fn repeated(&self, at: &Place) -> usize {
-        let Some(chain) = self.chains.iter().find(|chain| place(chain, None) == *at) else {
+        let Some(chain) = self.chains.iter().find(|chain| Place::of(chain, None) == *at) else {
             return 0;
         };
         let mut seen = HashSet::new();
@@ -110,7 +110,7 @@ impl Ruleset {
                 });
                 if packets.mark != mark && !is_alone {
                     let what = "mark that another chain of the same priority may read".to_owned();
-                    let at = Some(place(&self.chains[*at], None));
+                    let at = Some(Place::of(&self.chains[*at], None));
                     let verdict = Verdict::NotUnderstood { at, what };
                     return Answer { verdict, mark, marks };
                 }
@@ -131,7 +131,7 @@ impl Ruleset {
                 return Verdict::NotUnderstood { at: None, what };
             };
             if let Some(odd) = &here.odd {
-                let at = Some(place(here, None));
+                let at = Some(Place::of(here, None));
                 return Verdict::NotUnderstood { at, what: odd.clone() };
             }
             let Some(rule) = here.rules.get(next) else {
@@ -150,7 +150,7 @@ impl Ruleset {
                 End::Stop(verdict) => return verdict,
                 End::Act(Action::Accept) => return Verdict::Accept,
                 End::Act(Action::Drop) => {
-                    return Verdict::Drop { at: place(here, Some(rule)) };
+                    return Verdict::Drop { at: Place::of(here, Some(rule)) };
                 }
                 End::Act(Action::Queue) => {
                     return depends(here, rule, Doubt::new(Cause::Effect, "queue"));
@@ -174,7 +174,7 @@ impl Ruleset {
     fn policy(&self, base: usize) -> Verdict {
         let chain = &self.chains[base];
         match &chain.base {
-            Some(base) if base.drops => Verdict::Drop { at: place(chain, None) },
+            Some(base) if base.drops => Verdict::Drop { at: Place::of(chain, None) },
             _ => Verdict::Accept,
         }
     }
@@ -467,24 +467,17 @@ fn is_at(chain: &Chain, base: &Base, flow: &Flow, step: &Step) -> bool {
     }
 }
 
-fn place(chain: &Chain, rule: Option<&Rule>) -> Place {
-    Place {
-        family: chain.family,
-        table: chain.table.clone(),
-        chain: chain.name.clone(),
-        handle: rule.map(|rule| rule.handle),
-    }
-}
-
 fn not_understood(chain: &Chain, rule: &Rule, what: &str) -> Verdict {
-    Verdict::NotUnderstood { at: Some(place(chain, Some(rule))), what: what.to_owned() }
+    Verdict::NotUnderstood { at: Some(Place::of(chain, Some(rule))), what: what.to_owned() }
 }
 
 fn depends(chain: &Chain, rule: &Rule, doubt: Doubt) -> Verdict {
     match doubt.cause {
         Cause::Unknown => not_understood(chain, rule, doubt.what),
-        cause => {
-            Verdict::Depends { at: place(chain, Some(rule)), cause, what: doubt.what.to_owned() }
-        }
+        cause => Verdict::Depends {
+            at: Place::of(chain, Some(rule)),
+            cause,
+            what: doubt.what.to_owned(),
+        },
     }
 }

@@ -197,22 +197,33 @@ pub struct Place {
     pub family: u8,
     pub table: String,
     pub chain: String,
-    /// Handle of the rule, shown by `nft -a`.
+    /// Handle of the rule, shown by `nft -a`, or its number in a chain of iptables-legacy.
     pub handle: Option<u64>,
+    /// Whether it is a chain of iptables-legacy or ip6tables-legacy.
+    pub is_legacy: bool,
+}
+
+impl Place {
+    /// Returns the family as `nft` takes it, or the program for a chain of iptables-legacy.
+    pub fn family_name(&self) -> &'static str {
+        match (self.family, self.is_legacy) {
+            (2, true) => "iptables-legacy",
+            (10, true) => "ip6tables-legacy",
+            (1, _) => "inet",
+            (2, _) => "ip",
+            (5, _) => "netdev",
+            (7, _) => "bridge",
+            (10, _) => "ip6",
+            _ => "other",
+        }
+    }
 }
 
 impl std::fmt::Display for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let family = match self.family {
-            1 => "inet",
-            2 => "ip",
-            5 => "netdev",
-            7 => "bridge",
-            10 => "ip6",
-            _ => "other",
-        };
-        write!(f, "{family} {} {}", self.table, self.chain)?;
-        self.handle.map_or(Ok(()), |handle| write!(f, " handle {handle}"))
+        write!(f, "{} {} {}", self.family_name(), self.table, self.chain)?;
+        let number = if self.is_legacy { "rule" } else { "handle" };
+        self.handle.map_or(Ok(()), |handle| write!(f, " {number} {handle}"))
     }
 }
 

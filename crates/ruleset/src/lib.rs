@@ -1,7 +1,8 @@
-//! Evaluates nftables rules, including those of iptables-nft: reads them from the kernel and
+//! Evaluates rules of nftables, iptables-nft and iptables-legacy: reads them from the kernel and
 //! determines their effect on a flow.
 //!
-//! [`read`] reads all rules, [`renew`] only those that notifications name.
+//! [`read`] reads all rules of nftables, [`renew`] only those that notifications name;
+//! [`Ruleset::join_legacy`] adds those of iptables-legacy, which have no notifications.
 //! [`Ruleset::from_messages`] decodes messages, and [`Ruleset::verdict`] evaluates rules; both are
 //! pure. The verdict is accept only if all packets of a flow pass, for reasons of the flow alone.
 //!
@@ -16,8 +17,7 @@
 //! - Evaluation terminates: jumps are as deep as the kernel allows, and the number of steps is
 //!   limited.
 //!
-//! Limits: iptables-legacy tables and other functions at hooks are not covered (see
-//! `netstate::netfilter`).
+//! Limits: other functions at hooks are not covered (see `netstate::netfilter`).
 
 #![forbid(unsafe_code)]
 
@@ -27,6 +27,7 @@ mod established_part;
 mod evaluate;
 mod expression;
 pub mod flow;
+mod legacy;
 pub mod model;
 mod names;
 mod packet;
@@ -47,7 +48,7 @@ pub use flow::{
 };
 pub use model::Ruleset;
 pub use netstate::netfilter::raw::Nftables;
-pub use read::{Error, is_behind, messages, read, read_by, refresh};
+pub use read::{Error, is_behind, messages, read, read_by, read_filters, refresh};
 pub use renew::{Renewed, renew};
 pub use touched::Touched;
 pub use value::{Cause, Comparison, Doubt};

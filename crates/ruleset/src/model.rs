@@ -29,7 +29,7 @@ pub struct Ruleset {
     pub(crate) bases: Vec<usize>,
 }
 
-/// A chain of rules, as nftables or iptables-nft keeps it.
+/// A chain of rules, as nftables, iptables-nft or iptables-legacy keeps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chain {
     /// `NFPROTO_*`.
@@ -41,6 +41,8 @@ pub struct Chain {
     pub base: Option<Base>,
     /// Whether the table is dormant, so that its hooks are not registered.
     pub is_dormant: bool,
+    /// Whether it is a chain of iptables-legacy or ip6tables-legacy, which number their rules.
+    pub is_legacy: bool,
     /// Unsupported content of the chain.
     pub odd: Option<String>,
     /// Rules in order.
@@ -64,7 +66,7 @@ pub struct Base {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// Handle, shown by `nft -a`.
+    /// Handle, shown by `nft -a`; for iptables-legacy the number in its chain, from 1.
     pub handle: u64,
     /// Expressions in the order of evaluation.
     pub expressions: Vec<Expression>,
@@ -254,6 +256,7 @@ impl Chain {
             name: String::new(),
             base: None,
             is_dormant: false,
+            is_legacy: false,
             odd: None,
             rules: Vec::new(),
         }
@@ -286,11 +289,22 @@ impl Set {
     }
 }
 
+impl Place {
+    /// Returns the place of a rule, or of a chain without one.
+    pub(crate) fn of(chain: &Chain, rule: Option<&Rule>) -> Place {
+        Place {
+            family: chain.family,
+            table: chain.table.clone(),
+            chain: chain.name.clone(),
+            handle: rule.map(|rule| rule.handle),
+            is_legacy: chain.is_legacy,
+        }
+    }
+}
+
 impl std::fmt::Display for Chain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Chain { family, table, name, .. } = self;
-        let (family, table, chain) = (*family, table.clone(), name.clone());
-        Place { family, table, chain, handle: None }.fmt(f)
+        Place::of(self, None).fmt(f)
     }
 }
 

@@ -1,11 +1,12 @@
 //! Reads all rules of a namespace, consistently from one generation.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use netstate::netfilter::raw::Nftables;
 use nix::errno::Errno;
 
-use crate::decode::{Message, NEWSET};
+use crate::decode::{Message, NEWCHAIN, NEWSET};
 use crate::model::Ruleset;
 use crate::wire::each;
 
@@ -45,6 +46,25 @@ pub fn read_by(nftables: &mut Nftables) -> Result<Ruleset, Error> {
     Ok(Ruleset { generation, ..Ruleset::from_messages(&messages) })
 }
 
+/// As [`read_by`], without the rules of tables that only translate addresses. Those never drop a
+/// packet of a flow that does not ask for translation ([`Flow::asks_nat`](crate::Flow::asks_nat)),
+/// and a node of Kubernetes has tens of thousands of them.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_filters(nftables: &mut Nftables) -> Result<Ruleset, Error> {
+    let (generation, messages) = consistent(nftables, Extent::Filters)?;
+    Ok(Ruleset { generation, ..Ruleset::from_messages(&messages) })
+}
+
+/// Rules to read.
+#[derive(Clone, Copy, PartialEq)]
+enum Extent {
+    All,
+    /// Those of tables with a base chain of another type than `nat`.
+    Filters,
+}
+
 /// Returns the rules of a namespace. Reuses the known rules if their generation is current.
 ///
 /// # Errors
@@ -77,13 +97,17 @@ pub fn is_behind(nftables: &mut Nftables, known: &Ruleset) -> Result<bool, Error
 /// # Errors
 /// As [`read`].
 pub fn messages(nftables: &mut Nftables) -> Result<(u32, Vec<Message>), Error> {
+    consistent(nftables, Extent::All)
+}
+
+fn consistent(nftables: &mut Nftables, extent: Extent) -> Result<(u32, Vec<Message>), Error> {
     for _ in 0..ATTEMPTS {
         let before = match nftables.generation() {
             Ok(generation) => generation,
             Err(error) if is_absent(&error) => return Ok((0, Vec::new())),
             Err(error) => return Err(error.into()),
         };
-        match all(nftables) {
+        match all(nftables, extent) {
             Ok(messages) if nftables.generation()? == before => return Ok((before, messages)),
             // The rules changed during the read: try again.
             Ok(_) => {}
@@ -101,7 +125,7 @@ fn is_absent(error: &netstate::Error) -> bool {
     matches!(error.errno(), Some(Errno::EOPNOTSUPP | Errno::EINVAL | Errno::EPROTONOSUPPORT))
 }
 
-fn all(nftables: &mut Nftables) -> Result<Vec<Message>, netstate::Error> {
+fn all(nftables: &mut Nftables, extent: Extent) -> Result<Vec<Message>, netstate::Error> {
     let mut messages = Vec::new();
     let mut ask = |what, family, attributes: &[u8], object| {
         nftables.objects(what, family, attributes, object, |kind, payload| {
@@ -111,9 +135,22 @@ fn all(nftables: &mut Nftables) -> Result<Vec<Message>, netstate::Error> {
     ask(GETTABLE, 0, &[], "nftables tables")?;
     ask(GETCHAIN, 0, &[], "nftables chains")?;
     ask(GETSET, 0, &[], "nftables sets")?;
-    ask(GETRULE, 0, &[], "nftables rules")?;
-    let sets: Vec<(u8, Vec<u8>)> =
-        messages.iter().filter(|message| message.kind == NEWSET).filter_map(question).collect();
+    if extent == Extent::All {
+        ask(GETRULE, 0, &[], "nftables rules")?;
+    }
+    let tables = filter_tables(&messages);
+    if extent == Extent::Filters {
+        for (family, table) in &tables {
+            nftables.objects(GETRULE, *family, table, "nftables rules", |kind, payload| {
+                messages.push(Message { kind, payload: payload.to_vec() });
+            })?;
+        }
+    }
+    let is_wanted = |set: &&Message| {
+        let of = table(set).is_some_and(|table| tables.contains(&table));
+        set.kind == NEWSET && (extent == Extent::All || of)
+    };
+    let sets: Vec<(u8, Vec<u8>)> = messages.iter().filter(is_wanted).filter_map(question).collect();
     for (family, attributes) in sets {
         nftables.objects(
             GETSETELEM,
@@ -126,6 +163,33 @@ fn all(nftables: &mut Nftables) -> Result<Vec<Message>, netstate::Error> {
         )?;
     }
     Ok(messages)
+}
+
+/// Returns the tables with a base chain of another type than `nat`, as family and attribute.
+fn filter_tables(messages: &[Message]) -> BTreeSet<(u8, Vec<u8>)> {
+    // NFTA_CHAIN_HOOK, NFTA_CHAIN_TYPE.
+    const HOOK: u16 = 4;
+    const TYPE: u16 = 7;
+    let is_filter = |chain: &&Message| {
+        let attributes = chain.payload.get(4..).and_then(|rest| each(rest).ok());
+        let attributes = attributes.unwrap_or_default();
+        let value = |wanted| attributes.iter().find(|(kind, _)| *kind == wanted);
+        value(HOOK).is_some() && value(TYPE).is_none_or(|(_, kind)| *kind != b"nat\0")
+    };
+    let chains = messages.iter().filter(|message| message.kind == NEWCHAIN);
+    chains.filter(is_filter).filter_map(table).collect()
+}
+
+/// Returns family and table of a chain or set. `NFTA_CHAIN_TABLE`, `NFTA_SET_TABLE` and
+/// `NFTA_RULE_TABLE` are equal.
+fn table(of: &Message) -> Option<(u8, Vec<u8>)> {
+    let all = each(of.payload.get(4..)?).ok()?;
+    let (kind, name) = all.into_iter().find(|(kind, _)| *kind == 1)?;
+    let mut attribute = ((4 + name.len()) as u16).to_ne_bytes().to_vec();
+    attribute.extend(kind.to_ne_bytes());
+    attribute.extend(name);
+    attribute.resize(attribute.len().next_multiple_of(4), 0);
+    Some((*of.payload.first()?, attribute))
 }
 
 /// Returns the attributes of a request for a set's elements: table and name. `NFTA_SET_TABLE`
@@ -141,4 +205,43 @@ fn question(set: &Message) -> Option<(u8, Vec<u8>)> {
         }
     }
     Some((*set.payload.first()?, attributes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = ((4 + value.len()) as u16).to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn chain(family: u8, table: &[u8], base: Option<&[u8]>) -> Message {
+        let mut payload = vec![family, 0, 0, 0];
+        payload.extend(attribute(1, table));
+        if let Some(kind) = base {
+            payload.extend([attribute(4, &[]), attribute(7, kind)].concat());
+        }
+        Message { kind: NEWCHAIN, payload }
+    }
+
+    #[test]
+    fn tables_that_only_translate_are_left_out() {
+        let messages = [
+            chain(2, b"nat\0", Some(b"nat\0")),
+            chain(2, b"nat\0", None),
+            chain(2, b"filter\0", Some(b"filter\0")),
+            chain(10, b"nat\0", Some(b"nat\0")),
+            // One table for both, as kube-proxy makes it for nftables.
+            chain(1, b"both\0", Some(b"nat\0")),
+            chain(1, b"both\0", Some(b"route\0")),
+            chain(1, b"empty\0", None),
+            Message { kind: NEWCHAIN, payload: vec![2, 0, 0, 0, 9] },
+        ];
+        let expected = [(1, attribute(1, b"both\0")), (2, attribute(1, b"filter\0"))];
+        assert_eq!(filter_tables(&messages), expected.into());
+    }
 }

@@ -85,6 +85,7 @@ fn chain(machine: &mut MachineSnapshot, hook: u32, drops: bool) {
         name: "c".to_owned(),
         base: Some(Base { hook, priority: 0, devices: Vec::new(), kind, drops }),
         is_dormant: false,
+        is_legacy: false,
         odd: None,
         rules: Vec::new(),
     };

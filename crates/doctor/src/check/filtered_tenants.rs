@@ -1,16 +1,17 @@
 //! OV073: A packet filter drops tenants' packets.
 
-use super::packet_filter::{add, dropped};
+use super::packet_filter::{Accept, add, dropped};
 use super::{Check, CheckOutcome, Severity, View};
 use crate::host::{Filtered, Namespace, Passage, PassageKind};
 use crate::view::DeviceKey;
+use settings::command::quote;
 
 pub(super) const CHECK: Check = Check {
     code: "OV073",
     title: "A packet filter drops tenants' packets",
     severity: Severity::Error,
-    explanation: "The rules of nftables (or iptables-nft) drop packets that are forwarded between \
-        a bridge of tenants and a tunnel, or frames that only cross a bridge. With \
+    explanation: "The rules of nftables, iptables-nft or iptables-legacy drop packets that are \
+        forwarded between a bridge of tenants and a tunnel, or frames that only cross a bridge. With \
         bridge-nf-call-iptables such frames pass the FORWARD chain, whose policy Docker sets to \
         drop: guests on another bridge of the host are then cut off. Network policies drop packets \
         on purpose, and Docker's icc=false names the bridge in its rule; such drops are remarks. doctor evaluates the rules for the \
@@ -28,17 +29,16 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         let (Some(input), Some(output)) = (name(passage.input), name(passage.output)) else {
             continue;
         };
-        let (text, accept) = match passage.kind {
-            PassageKind::Bridged => (
-                format!("frames that only cross {input}"),
-                format!("iifname \"{input}\" oifname \"{input}\" accept"),
-            ),
+        let (text, rule) = match passage.kind {
+            PassageKind::Bridged => {
+                (format!("frames that only cross {input}"), accept(&input, &input))
+            }
             PassageKind::Forward => (
                 format!(
                     "packets from {input} to {output}, for example {} to {}",
                     passage.from, passage.to
                 ),
-                format!("iifname \"{input}\" oifname \"{output}\" accept"),
+                accept(&input, &output),
             ),
             _ => continue,
         };
@@ -56,7 +56,15 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             true => (Severity::Info, 0.1),
             false => (Severity::Error, 1.0),
         };
-        add(&CHECK, outcome, namespace, passage, &text, how, &accept);
+        add(&CHECK, outcome, namespace, passage, &text, how, &rule);
+    }
+}
+
+/// A rule that accepts packets between two devices.
+fn accept(input: &str, output: &str) -> Accept {
+    Accept {
+        nft: format!("iifname \"{input}\" oifname \"{output}\" accept"),
+        iptables: format!("-i {} -o {}", quote(input), quote(output)),
     }
 }
 

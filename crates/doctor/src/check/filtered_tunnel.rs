@@ -1,6 +1,6 @@
 //! OV071: A packet filter drops a tunnel's outer packets.
 
-use super::packet_filter::{add, dropped};
+use super::packet_filter::{Accept, add, dropped};
 use super::{Check, CheckOutcome, Severity, View};
 use crate::host::PassageKind;
 
@@ -8,12 +8,12 @@ pub(super) const CHECK: Check = Check {
     code: "OV071",
     title: "A packet filter drops the tunnel's packets",
     severity: Severity::Error,
-    explanation: "The rules of nftables (or iptables-nft) drop UDP datagrams to the port of a \
-        tunnel, between this host and a remote VTEP, in the direction named, or ICMP \
+    explanation: "The rules of nftables, iptables-nft or iptables-legacy drop UDP datagrams to the \
+        port of a tunnel, between this host and a remote VTEP, in the direction named, or ICMP \
         \"fragmentation needed\" about them. A network plug-in may drop everybody else's packets \
         to its port; a firewall may never have been opened for the tunnel. doctor evaluates the \
         rules for these packets as for the first of a connection. Where a rule depends on more \
-        than that, it reports nothing. Tables of iptables-legacy are not evaluated.",
+        than that, it reports nothing.",
     run,
 };
 
@@ -35,8 +35,14 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         };
         let family = if to.is_ipv4() { "ip" } else { "ip6" };
         let accept = match port {
-            0 => format!("{family} saddr {from} icmp type destination-unreachable accept"),
-            _ => format!("{family} saddr {from} {family} daddr {to} udp dport {port} accept"),
+            0 => Accept {
+                nft: format!("{family} saddr {from} icmp type destination-unreachable accept"),
+                iptables: format!("-s {from} -p icmp --icmp-type destination-unreachable"),
+            },
+            _ => Accept {
+                nft: format!("{family} saddr {from} {family} daddr {to} udp dport {port} accept"),
+                iptables: format!("-s {from} -d {to} -p udp --dport {port}"),
+            },
         };
         add(&CHECK, outcome, namespace, passage, &text, (severity, share), &accept);
     }

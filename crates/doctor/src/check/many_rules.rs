@@ -1,5 +1,6 @@
 //! OV074: Packets are compared with thousands of rules.
 
+use super::packet_filter::source;
 use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 
 pub(super) const CHECK: Check = Check {
@@ -37,7 +38,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                          another",
                         longest.rules, longest.repeated
                     ),
-                    "nftables, evaluated",
+                    source(&longest.family),
                 )
                 .cost(Cost::estimated(share, "softirq time of the overlay's packets"))
                 .confidence(Confidence::Medium),

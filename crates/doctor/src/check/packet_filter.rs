@@ -18,6 +18,24 @@ pub(super) fn dropped<'a>(
     all
 }
 
+/// A rule that lets packets pass.
+pub(super) struct Accept {
+    /// For `nft insert rule`.
+    pub(super) nft: String,
+    /// For `iptables -I`.
+    pub(super) iptables: String,
+}
+
+/// Whether the kernel evaluates a family's rules in iptables-legacy's tables, which number rules.
+fn is_legacy(family: &str) -> bool {
+    family.ends_with("-legacy")
+}
+
+/// Source of a verdict on the rules of a family.
+pub(super) fn source(family: &str) -> &'static str {
+    if is_legacy(family) { "IPT_SO_GET_ENTRIES, evaluated" } else { "nftables, evaluated" }
+}
+
 /// Adds a finding. `accept` is a rule that lets the packets pass.
 pub(super) fn add(
     check: &Check,
@@ -26,28 +44,23 @@ pub(super) fn add(
     passage: &Passage,
     packets: &str,
     (severity, share): (Severity, f64),
-    accept: &str,
+    accept: &Accept,
 ) {
     let Filtered::Dropped { family, table, chain, handle, .. } = &passage.verdict else { return };
     let object = format!("{family} {table} {chain}");
     let cause = match handle {
+        Some(number) if is_legacy(family) => {
+            format!("rule {number} of {object} drops {packets}")
+        }
         Some(handle) => format!("rule with handle {handle} of {object} drops {packets}"),
         None => format!("policy of {object} is drop, and no rule accepts {packets}"),
     };
-    let path = namespace.path.as_deref();
-    let (table, chain) = (quote(table), quote(chain));
-    let nft = |command: String| inside(path, &format!("nft {command}"));
-    // The first rule of the chain comes before whatever drops.
-    let rule = quote(&format!("{accept} comment \"overlane\""));
-    let insert = nft(format!("insert rule {family} {table} {chain} {rule}"));
-    let list = nft(format!("-a list chain {family} {table} {chain}"));
-    let find = "sed -n 's/.*comment \"overlane\" # handle //p' | head -n 1";
-    let delete = nft(format!("delete rule {family} {table} {chain} handle $({list} | {find})"));
+    let (insert, delete) = commands(namespace, (family, table, chain), accept);
     outcome.add(
         check
             .in_namespace(namespace, object)
             .severity(severity)
-            .evidence(cause, "nftables, evaluated")
+            .evidence(cause, source(family))
             .cost(Cost::estimated(share, "these packets"))
             .by_hand(
                 insert,
@@ -56,4 +69,27 @@ pub(super) fn add(
                 delete,
             ),
     );
+}
+
+/// Commands that insert a rule as the first of a chain, before whatever drops, and remove it.
+fn commands(
+    namespace: &Namespace,
+    (family, table, chain): (&str, &str, &str),
+    accept: &Accept,
+) -> (String, String) {
+    let path = namespace.path.as_deref();
+    let (table, chain) = (quote(table), quote(chain));
+    if is_legacy(family) {
+        let rule = &accept.iptables;
+        let command =
+            |verb| inside(path, &format!("{family} -t {table} {verb} {chain} {rule} -j ACCEPT"));
+        return (command("-I"), command("-D"));
+    }
+    let nft = |command: String| inside(path, &format!("nft {command}"));
+    let rule = quote(&format!("{} comment \"overlane\"", accept.nft));
+    let insert = nft(format!("insert rule {family} {table} {chain} {rule}"));
+    let list = nft(format!("-a list chain {family} {table} {chain}"));
+    let find = "sed -n 's/.*comment \"overlane\" # handle //p' | head -n 1";
+    let delete = nft(format!("delete rule {family} {table} {chain} handle $({list} | {find})"));
+    (insert, delete)
 }

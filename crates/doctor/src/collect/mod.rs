@@ -56,6 +56,7 @@ pub(crate) fn is_setting(path: &str) -> bool {
 }
 
 pub(crate) use namespace::DEVICE_SYSCTLS;
+pub(crate) use passages::OF_ANOTHER;
 
 /// Processes listed per namespace, enough for a reader.
 const MEMBERS_SHOWN: usize = 4;

@@ -7,7 +7,8 @@ use netstate::entry::Knowledge;
 use netstate::interface::Interface;
 use netstate::route_table::RouteKind;
 use ruleset::{
-    Compared, Connection, Flow, Hook, Place, Ruleset, State, Step, Transport, Tuple, Verdict, flow,
+    Compared, Connection, Flow, Hook, Nftables, Place, Ruleset, State, Step, Transport, Tuple,
+    Verdict, flow,
 };
 
 use super::Subject;
@@ -18,6 +19,8 @@ use crate::host::{Filtered, LongChain, Namespace, Passage, PassageKind, Reading}
 const MOST: usize = 200;
 /// Tenants of each bridge, and networks behind each tunnel, that are asked about.
 const SAMPLES: usize = 3;
+/// Why the rules of some namespaces are not evaluated.
+pub(crate) const OF_ANOTHER: &str = "rules of another user's namespace are not evaluated";
 /// A port that no rule is likely to name.
 const PORT: u16 = 54321;
 
@@ -28,32 +31,50 @@ struct Question {
     path: Vec<Step>,
 }
 
-/// Evaluates the rules of each namespace that has base chains.
+/// Evaluates the rules of each namespace that has any and that overlays depend on.
 pub(super) fn read(subjects: &[Subject], namespaces: &mut [Namespace]) {
-    for at in 0..namespaces.len() {
-        let passages = match &namespaces[at].chains {
-            Reading::Unread(reason) => Reading::Unread(reason.clone()),
-            // Without chains every packet passes.
-            Reading::Read(chains) if chains.iter().all(|chain| chain.family.len() > 6) => {
-                Reading::Read(Vec::new())
-            }
-            Reading::Read(_) => {
-                let questions = questions(namespaces, at);
-                let rules = subjects[at].netns.run(ruleset::read);
-                match rules {
-                    Ok(Ok(rules)) => {
-                        let mut repeated = Vec::new();
-                        let ask = |one| answer(&rules, one, &mut repeated);
-                        let passages = questions.into_iter().map(ask);
-                        Reading::Read(passages.collect())
-                    }
-                    Ok(Err(error)) => Reading::Unread(error.to_string()),
-                    Err(error) => Reading::Unread(error.to_string()),
-                }
-            }
-        };
-        namespaces[at].passages = passages;
+    for (at, subject) in subjects.iter().enumerate().take(namespaces.len()) {
+        namespaces[at].passages = passages(subject, namespaces, at);
     }
+}
+
+fn passages(subject: &Subject, namespaces: &[Namespace], at: usize) -> Reading<Vec<Passage>> {
+    match &namespaces[at].chains {
+        Reading::Unread(reason) => return Reading::Unread(reason.clone()),
+        // Without chains every packet passes.
+        Reading::Read(chains) if chains.is_empty() => return Reading::Read(Vec::new()),
+        Reading::Read(_) => {}
+    }
+    let questions = questions(namespaces, at);
+    // No overlay depends on the rules: there may be many of them in the namespace of each pod.
+    if questions.is_empty() {
+        return Reading::Read(Vec::new());
+    }
+    // A user could make any number of rules.
+    if subject.is_strangers {
+        return Reading::Unread(OF_ANOTHER.to_owned());
+    }
+    match subject.netns.run(rules) {
+        Ok(Ok(rules)) => {
+            let mut repeated = Vec::new();
+            let ask = |one| answer(&rules, one, &mut repeated);
+            Reading::Read(questions.into_iter().map(ask).collect())
+        }
+        Ok(Err(reason)) => Reading::Unread(reason),
+        Err(error) => Reading::Unread(error.to_string()),
+    }
+}
+
+/// Reads the rules of the calling thread's namespace, those of iptables-legacy included.
+fn rules() -> Result<Ruleset, String> {
+    // No question asks for address translation.
+    let nftables = Nftables::open().map_err(|error| error.to_string());
+    let rules = nftables.and_then(|mut nftables| {
+        ruleset::read_filters(&mut nftables).map_err(|error| error.to_string())
+    });
+    let mut rules = rules?;
+    rules.join_legacy().map_err(|error| error.to_string())?;
+    Ok(rules)
 }
 
 /// Evaluates the rules. `repeated` has the counts of chains that were met before.
@@ -63,7 +84,7 @@ fn answer(rules: &Ruleset, question: Question, repeated: &mut Vec<(Place, usize)
     passage.verdict = match answer.verdict {
         Verdict::Accept => Filtered::Passed,
         Verdict::Drop { at } => {
-            let family = family(&at).to_owned();
+            let family = at.family_name().to_owned();
             let handle = at.handle;
             let is_meant = handle.is_some()
                 && [true, false].into_iter().all(|input| {
@@ -83,7 +104,7 @@ fn answer(rules: &Ruleset, question: Question, repeated: &mut Vec<(Place, usize)
             count
         });
         LongChain {
-            family: family(&chain).to_owned(),
+            family: chain.family_name().to_owned(),
             table: chain.table,
             chain: chain.chain,
             rules: compared as u64,
@@ -104,18 +125,6 @@ fn elsewhere(path: &[Step], input: bool) -> Vec<Step> {
         }
     }
     path
-}
-
-/// Name of a place's family, as `nft` takes it.
-fn family(place: &Place) -> &'static str {
-    match place.family {
-        1 => "inet",
-        2 => "ip",
-        5 => "netdev",
-        7 => "bridge",
-        10 => "ip6",
-        _ => "other",
-    }
 }
 
 fn questions(namespaces: &[Namespace], at: usize) -> Vec<Question> {

@@ -140,6 +140,7 @@ pub(super) fn reason(text: &str) -> String {
     const OURS: &[&str] = &[
         "the host was saved by an earlier version",
         "its features were not read",
+        crate::collect::OF_ANOTHER,
         "not this user's, or ended meanwhile: their namespaces and TAP devices may be missing \
          (root sees all)",
     ];

@@ -173,7 +173,17 @@ fn faults_from_public_reports_are_named_first() {
     require!(
         need::networks(),
         need::root(),
-        need::tools(&["ip", "bridge", "tc", "nft", "ethtool", "ping", "python3", "sysctl"])
+        need::tools(&[
+            "ip",
+            "bridge",
+            "tc",
+            "nft",
+            "iptables-legacy",
+            "ethtool",
+            "ping",
+            "python3",
+            "sysctl"
+        ])
     );
     let directory = std::env::var_os(DIRECTORY).map_or_else(ours, PathBuf::from);
     let scripts = std::fs::read_dir(&directory).unwrap().flatten().map(|entry| entry.path());

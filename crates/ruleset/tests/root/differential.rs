@@ -197,6 +197,8 @@ fn iptables_rules(rng: &mut impl Rng) -> String {
                         "-m physdev --physdev-is-bridged",
                         "-m physdev ! --physdev-is-in",
                         "-m comment --comment x",
+                        "-f",
+                        "! -f",
                     ],
                 );
             }
@@ -219,6 +221,7 @@ fn iptables_rules(rng: &mut impl Rng) -> String {
                 && once("iprange")
                 && once("physdev")
                 && once("-d ")
+                && once("-f")
                 && once("-s ")
             {
                 text += &format!("{rule} {go} {target}\n");
@@ -314,14 +317,32 @@ impl Talk {
     }
 }
 
-fn restore(host: &Host, rules: &str) -> Result<(), testbed::Error> {
+/// The program whose rules are compared.
+#[derive(Clone, Copy, PartialEq)]
+enum Program {
+    Nft,
+    IptablesNft,
+    IptablesLegacy,
+}
+
+impl Program {
+    fn load(self, host: &Host, rules: &str) -> Result<(), testbed::Error> {
+        match self {
+            Program::Nft => host.nft(rules),
+            Program::IptablesNft => restore(host, "iptables-nft-restore", rules),
+            Program::IptablesLegacy => restore(host, "iptables-legacy-restore", rules),
+        }
+    }
+}
+
+fn restore(host: &Host, program: &str, rules: &str) -> Result<(), testbed::Error> {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), rules).unwrap();
-    host.run(Command::new("iptables-nft-restore").arg(file.path())).map(drop)
+    host.run(Command::new(program).arg(file.path())).map(drop)
 }
 
 /// Rounds of random rules; `Err` names the first difference.
-fn compare(seed: u64, rounds: usize, is_iptables: bool) {
+fn compare(seed: u64, rounds: usize, program: Program) {
     let mut rng = rand_pcg::Pcg64Mcg::seed_from_u64(seed);
     let row = Row::new();
     row.node
@@ -340,17 +361,20 @@ fn compare(seed: u64, rounds: usize, is_iptables: bool) {
     let (inner, outer) = ((index("in0"), "in0"), (index("out0"), "out0"));
     let (mut accepted, mut dropped, mut others, mut refused) = (0, 0, 0, 0);
     for round in 0..rounds {
-        if is_iptables {
-            restore(&row.node, "*mangle\nCOMMIT\n*filter\n:FORWARD ACCEPT\nCOMMIT\n").unwrap();
-        } else {
+        if program == Program::Nft {
             let _ = row.node.nft("delete table ip x");
+        } else {
+            let none = "*mangle\nCOMMIT\n*filter\n:FORWARD ACCEPT\nCOMMIT\n";
+            program.load(&row.node, none).unwrap();
         }
         let to = if rng.random() { SERVER } else { SERVICE };
         let is_tcp = rng.random();
         let (mut talk, flow) = Talk::new(&row, is_tcp, to);
-        let rules = if is_iptables { iptables_rules(&mut rng) } else { nft_rules(&mut rng) };
-        let loaded = if is_iptables { restore(&row.node, &rules) } else { row.node.nft(&rules) };
-        if let Err(error) = loaded {
+        let rules = match program {
+            Program::Nft => nft_rules(&mut rng),
+            _ => iptables_rules(&mut rng),
+        };
+        if let Err(error) = program.load(&row.node, &rules) {
             refused += 1;
             assert!(refused < rounds / 3, "{refused} of {round} refused: {error}\n{rules}");
             continue;
@@ -394,7 +418,7 @@ fn seed() -> u64 {
 #[test]
 fn random_rules_of_nft_are_judged_as_the_kernel_does() {
     test_support::require!(test_support::need::root(), test_support::need::tool("nft"));
-    compare(seed(), rounds(), false);
+    compare(seed(), rounds(), Program::Nft);
 }
 
 #[test]
@@ -403,5 +427,14 @@ fn random_rules_of_iptables_are_judged_as_the_kernel_does() {
         test_support::need::root(),
         test_support::need::tools(&["nft", "iptables-nft-restore"])
     );
-    compare(seed(), rounds(), true);
+    compare(seed(), rounds(), Program::IptablesNft);
+}
+
+#[test]
+fn random_rules_of_iptables_legacy_are_judged_as_the_kernel_does() {
+    test_support::require!(
+        test_support::need::root(),
+        test_support::need::tools(&["nft", "iptables-legacy-restore"])
+    );
+    compare(seed(), rounds(), Program::IptablesLegacy);
 }

@@ -37,9 +37,14 @@ impl Row {
         Row { client, node, server }
     }
 
-    /// The node's rules, as the kernel has them now.
+    /// The node's rules, as the kernel has them now, those of iptables-legacy included.
     pub fn rules(&self) -> Ruleset {
-        self.node.netns().run(ruleset::read).unwrap().unwrap()
+        let read = || {
+            let mut rules = ruleset::read().unwrap();
+            rules.join_legacy().unwrap();
+            rules
+        };
+        self.node.netns().run(read).unwrap()
     }
 }
 
