@@ -225,6 +225,10 @@ pub struct Namespace {
     /// Verdicts of the packet filter on packets that the overlays need.
     #[serde(default = "not_saved")]
     pub passages: Reading<Vec<Passage>>,
+    /// Time that a CPU quota has stopped the first processes, µs, for each of their control groups
+    /// and those above.
+    #[serde(default = "not_saved")]
+    pub throttled: Reading<Pair<Vec<u64>>>,
 }
 
 /// Packets that an overlay needs, and the verdict of the packet filter on them.

@@ -26,8 +26,8 @@ use netstate::route_table::RouteEntry;
 use netstate::udp_socket::UdpSocket;
 
 use crate::host::{
-    Chain, Device, FarEnd, Filtered, Host, Interrupt, LeftOut, LongChain, Machine, Namespace, Pair,
-    Passage, Reading, Scaling, Tunnel,
+    Chain, Device, FarEnd, Filtered, Host, Interrupt, LeftOut, LongChain, Machine,
+    Namespace, Pair, Passage, Reading, Scaling, Tunnel,
 };
 use address::Addresses;
 use name::Names;
@@ -229,6 +229,7 @@ impl Scrubber {
             tunnels,
             routes,
             passages,
+            throttled,
         } = namespace;
         // Rules that match name prefixes refer to these names.
         let names: Vec<String> =
@@ -324,6 +325,7 @@ impl Scrubber {
                 });
             }
         }
+        read(throttled, |_| {});
         read(routes, |all| {
             for RouteEntry { to, prefix: _, kind: _, via, link: _, table: _, protocol: _ } in all {
                 *to = self.addresses.ip(*to);
@@ -391,6 +393,8 @@ impl Scrubber {
                 checksum6: _,
                 external: _,
                 device: _,
+                proxy: _,
+                source_ports: _,
             } = vxlan;
             *local = local.map(|local| self.addresses.ip(local));
             *remote = remote.map(|remote| self.addresses.ip(remote));

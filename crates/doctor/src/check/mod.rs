@@ -42,8 +42,10 @@ mod neighbour_table_full;
 mod netdev_max_backlog;
 mod nic_gro;
 mod nic_segmentation;
+mod no_flood;
 mod not_forwarding;
 mod numa_distance;
+mod one_source_port;
 mod overlapping_networks;
 mod overlay_extent;
 mod overlay_mss;
@@ -58,6 +60,7 @@ mod powersave;
 mod qdisc_drops;
 mod queue_delay;
 mod queues_uneven;
+mod quota;
 mod reassembly_failures;
 mod reassembly_memory;
 mod receive_ring;
@@ -190,6 +193,9 @@ pub const CHECKS: &[Check] = &[
     tunnel_outside::CHECK,
     mac_on_both_sides::CHECK,
     overlapping_networks::CHECK,
+    no_flood::CHECK,
+    one_source_port::CHECK,
+    quota::CHECK,
 ];
 
 /// Returns a check by code, ignoring case.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::OnceLock;
 
 use netstate::Netlink;
 use netstate::conntrack::{Conntrack, ConntrackFiles};
@@ -85,6 +86,7 @@ fn unread(subject: &Subject, reason: &str) -> Namespace {
         tunnels: Vec::new(),
         routes: not(reason),
         passages: not(reason),
+        throttled: not(reason),
     }
 }
 
@@ -115,7 +117,8 @@ fn inside(subject: &Subject) -> Namespace {
     namespace.udp_sockets = Reading::from_result(netstate::udp_socket::read());
     (namespace.chains, namespace.clamps) = filters();
     // First halves of the pairs; [`Later::join`] adds the second.
-    let Moving { snmp, conntrack, qdiscs, datapaths, .. } = moving(subject);
+    let Moving { snmp, conntrack, qdiscs, datapaths, throttled, .. } = moving(subject);
+    namespace.throttled = Reading::Read(Pair { before: throttled, after: Vec::new() });
     let twice = |value| Pair { before: value, after: snmp::Counters::default() };
     namespace.snmp = Reading::from_result(snmp.map(twice));
     namespace.conntrack = Reading::from_result(
@@ -167,6 +170,7 @@ struct Moving {
     links: Result<BTreeMap<u32, Counters>, String>,
     neighbours: Result<Vec<Neighbour>, String>,
     datapaths: Result<Datapaths, String>,
+    throttled: Vec<u64>,
 }
 
 fn moving(subject: &Subject) -> Moving {
@@ -200,7 +204,21 @@ fn moving(subject: &Subject) -> Moving {
             .and_then(|netlink| netlink.neighbours().map_err(|error| error.to_string())),
         links: netlink.and_then(|netlink| of_links(&netlink)),
         datapaths: openvswitch::datapaths(&daemons).map_err(|error| error.to_string()),
+        throttled: throttled(subject),
     }
+}
+
+/// Time that a CPU quota has stopped the first processes, by process and group, µs.
+fn throttled(subject: &Subject) -> Vec<u64> {
+    /// A long list on a host with many containers, and it hardly changes.
+    static MOUNTS: OnceLock<String> = OnceLock::new();
+    let mounts =
+        MOUNTS.get_or_init(|| std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default());
+    let processes = subject.members.iter().take(MEMBERS_SHOWN);
+    let times = processes
+        .flat_map(|member| netstate::cgroup::throttled_times(member.pid, mounts))
+        .map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+    times.collect()
 }
 
 /// Second reading of the counters, or why it failed.
@@ -228,6 +246,7 @@ impl Later {
                 namespace.reassembly = Reading::from_result(moving.reassembly);
                 second(&mut namespace.qdiscs, moving.qdiscs);
                 second(&mut namespace.datapaths, moving.datapaths);
+                second(&mut namespace.throttled, Ok(moving.throttled));
                 namespace.later = Reading::from_result(moving.links);
                 // Without the second reading, incomplete entries keep their state.
                 if let (Reading::Read(before), Ok(after)) =
@@ -242,6 +261,7 @@ impl Later {
                 namespace.reassembly = Reading::Unread(reason.clone());
                 namespace.qdiscs = Reading::Unread(reason.clone());
                 namespace.datapaths = Reading::Unread(reason.clone());
+                namespace.throttled = Reading::Unread(reason.clone());
                 namespace.later = Reading::Unread(reason);
             }
         }

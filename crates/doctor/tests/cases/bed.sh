@@ -9,6 +9,7 @@ bg() { f=$1; shift; "$@" >"$RUN/$f.log" 2>&1 & echo $! >>"$RUN/pids"; }
 down() {
   [ -f "$RUN/pids" ] && while read -r p; do kill "$p" 2>/dev/null || :; done <"$RUN/pids"
   sleep 0.3
+  if [ -f "$RUN/group" ]; then rmdir "$(cat "$RUN/group")" 2>/dev/null || :; fi
   for n in $(ip netns list | awk '{print $1}' | grep "^$P-" || :); do ip netns del "$n"; done
   rm -rf "$RUN"
 }

@@ -66,6 +66,18 @@ impl CpuThrottle {
     }
 }
 
+/// Returns the time that a CPU quota has stopped a process, for each of its groups from its own
+/// upwards. `mounts` is the content of `/proc/self/mountinfo`. Empty if no group has a CPU
+/// controller, and if the process has ended.
+pub fn throttled_times(process: u32, mounts: &str) -> Vec<Duration> {
+    let Ok(groups) = read_value(format!("/proc/{process}/cgroup")) else { return Vec::new() };
+    let time = |directory: PathBuf| {
+        let text = std::fs::read_to_string(directory.join("cpu.stat")).ok()?;
+        throttled(&directory, &text).ok()?
+    };
+    directories(&groups, mounts).into_iter().filter_map(time).collect()
+}
+
 /// Returns the CPU quota of this process, in CPUs: the smallest of its group and the groups above
 /// it. `None`: no quota.
 ///
@@ -212,6 +224,28 @@ mod tests {
             |values: [u64; 2]| Throttled { levels: values.map(Duration::from_millis).to_vec() };
         assert_eq!(levels([15, 27]).since(&levels([10, 20])), Duration::from_millis(7));
         assert_eq!(Throttled::default().since(&levels([1, 2])), Duration::ZERO);
+    }
+
+    #[test]
+    fn times_of_a_process_are_those_of_its_groups() {
+        let directory = tempfile::tempdir().unwrap();
+        let mounts = format!("30 29 0:26 / {} rw - cgroup2 none rw\n", directory.path().display());
+        let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+        let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+        let levels = Path::new(own).ancestors();
+        let levels: Vec<PathBuf> = levels.map(|level| directory.path().join(level)).collect();
+        std::fs::create_dir_all(&levels[0]).unwrap();
+        for (at, level) in levels.iter().enumerate() {
+            let text = format!("usage_usec 1\nthrottled_usec {at}\n");
+            std::fs::write(level.join("cpu.stat"), text).unwrap();
+        }
+        let times = throttled_times(std::process::id(), &mounts);
+        // Without version 2 of control groups, the process is in none of them.
+        if !times.is_empty() {
+            assert_eq!(times[0], Duration::ZERO);
+            assert_eq!(times.len(), levels.len());
+        }
+        assert!(throttled_times(u32::MAX, &mounts).is_empty());
     }
 
     #[test]

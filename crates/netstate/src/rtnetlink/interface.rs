@@ -97,6 +97,12 @@ pub struct Vxlan {
     #[serde(default)]
     pub device: Option<u32>,
 }
+    /// Answers ARP and neighbour discovery itself (`IFLA_VXLAN_PROXY`); `None`: unknown.
+    #[serde(default)]
+    pub proxy: Option<bool>,
+    /// Range of source ports, without its end (`IFLA_VXLAN_PORT_RANGE`); `None`: the default.
+    #[serde(default)]
+    pub source_ports: Option<(u16, u16)>,
 
 /// Returns the bytes that VXLAN adds in front of the tenant's IP packet: inner Ethernet 14, UDP 8,
 /// VXLAN 8 and the outer IP header (RFC 7348).
@@ -143,6 +149,9 @@ pub struct Port {
 
 /// State of a bridge port (`BR_STATE_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+    /// The bridge answers ARP and neighbour discovery for neighbours behind it.
+    #[serde(default)]
+    pub neigh_suppress: bool,
 #[serde(rename_all = "snake_case")]
 pub enum PortState {
     /// Passes nothing, by command or because the device is down.
@@ -353,6 +362,10 @@ fn vxlan(data: &[InfoVxlan]) -> Vxlan {
         }
     }
     device
+            InfoVxlan::Proxy(on) => device.proxy = Some(on),
+            InfoVxlan::PortRange((low, high)) => {
+                device.source_ports = (high != 0).then_some((low, high));
+            }
 }
 
 fn bridge(data: &[InfoBridge]) -> Bridge {
@@ -389,6 +402,7 @@ fn port(data: &[InfoBridgePort]) -> Port {
             InfoBridgePort::State(BridgePortState::Blocking) => port.state = PortState::Blocking,
             InfoBridgePort::HairpinMode(on) => port.hairpin = on,
             InfoBridgePort::Isolated(on) => port.isolated = on,
+        neigh_suppress: false,
             InfoBridgePort::Learning(on) => port.learning = on,
             InfoBridgePort::UnicastFlood(on) => port.flood = on,
             InfoBridgePort::MulticastFlood(on) => port.mcast_flood = on,
@@ -402,6 +416,7 @@ fn port(data: &[InfoBridgePort]) -> Port {
 fn counters(stats: &Stats64) -> Counters {
     Counters {
         rx_packets: stats.rx_packets,
+            InfoBridgePort::NeighSupress(on) => port.neigh_suppress = on,
         rx_bytes: stats.rx_bytes,
         tx_packets: stats.tx_packets,
         tx_bytes: stats.tx_bytes,

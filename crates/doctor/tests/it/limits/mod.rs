@@ -3,6 +3,7 @@
 
 mod devices;
 mod far_end;
+mod field;
 mod machine;
 mod mtu;
 mod saved;

@@ -1,0 +1,102 @@
+//! OV083: A bridged tunnel has no remote end for broadcasts.
+
+use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
+use netstate::MacAddr;
+use netstate::entry::Knowledge;
+use netstate::interface::Vxlan;
+
+pub(super) const CHECK: Check = Check {
+    code: "OV083",
+    title: "A tunnel sends broadcasts to nobody",
+    severity: Severity::Error,
+    explanation: "A VXLAN device in a bridge has neither a default remote nor a forwarding entry \
+        for 00:00:00:00:00:00, and drops packets. Broadcast, multicast and frames to unknown \
+        addresses reach no other host, so ARP and neighbour discovery fail between hosts, although \
+        entries for single addresses may exist. The control plane did not add the other hosts (with \
+        EVPN: routes of type 3). It is a remark while no tenant misses an answer, because tenants \
+        may need no broadcast and a host may be the only one of an overlay, and if the bridge \
+        answers for known neighbours (neigh_suppress). A device that answers ARP itself (proxy) \
+        needs no such entry.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
+    for (tunnel, vxlan) in view.tunnels() {
+        // Unknown for a host that an earlier version saved.
+        let answers = vxlan.proxy.unwrap_or(true);
+        if vxlan.external || answers || vxlan.remote.is_some() || !tunnel.interface.up {
+            continue;
+        }
+        // A routed tunnel needs no broadcasts.
+        let Some(bridge) = view.bridge(tunnel) else { continue };
+        let namespace = tunnel.namespace;
+        let Some(fdb) = outcome.need(&namespace.label, &namespace.fdb) else { continue };
+        let own = fdb.iter().filter(|entry| entry.link == tunnel.interface.index);
+        let remotes: Vec<_> = own.filter(|entry| entry.remote.is_some()).collect();
+        if remotes.iter().any(|entry| entry.mac == Some(MacAddr::default())) {
+            continue;
+        }
+        let dropped = tunnel.moved().map_or(0, |moved| moved.tx_dropped);
+        // Nobody needs another host now.
+        if dropped == 0 {
+            continue;
+        }
+        let entries = match remotes.len() {
+            0 => "no forwarding entry leads to another host".to_owned(),
+            some => format!("forwarding entries: {some}, none for 00:00:00:00:00:00"),
+        };
+        let other = other_end(view, tunnel, vxlan);
+        let seeking = seeking(view, bridge);
+        let suppresses = tunnel.interface.port.is_some_and(|port| port.neigh_suppress);
+        let severity = match (remotes.is_empty(), other.is_some(), seeking.is_some()) {
+            _ if suppresses => Severity::Info,
+            (true, true, _) | (false, _, true) => Severity::Error,
+            (true, false, true) => Severity::Warn,
+            // Tenants may need no broadcast, and a host may be the only one.
+            (_, _, false) => Severity::Info,
+        };
+        let share = if severity == Severity::Info { 0.1 } else { 1.0 };
+        let name = tunnel.name();
+        let mut finding = CHECK
+            .on(tunnel)
+            .severity(severity)
+            .evidence(format!("no default remote; {entries}"), "RTM_GETNEIGH")
+            .evidence(
+                format!("{name}, a port of {}, dropped +{dropped}", bridge.name()),
+                "IFLA_STATS64",
+            )
+            .cost(Cost::estimated(share, "broadcasts, and all packets that need them"))
+            .confidence(Confidence::Medium);
+        for text in other.into_iter().chain(seeking) {
+            finding = finding.evidence(text, "RTM_GETNEIGH");
+        }
+        outcome.add(finding);
+    }
+}
+
+/// An address that a tenant of the bridge, or the bridge itself, asks for in vain.
+fn seeking(view: &View<'_>, bridge: DeviceRef<'_>) -> Option<String> {
+    let tenants = view.ports(bridge).filter_map(|port| view.peer(port));
+    tenants.chain([bridge]).find_map(|spot| {
+        let known = spot.namespace.neighbours.get().into_iter().flatten();
+        let mut own = known.filter(|known| known.link == spot.interface.index);
+        let failed = own.find(|known| known.knowledge == Knowledge::Failed)?;
+        let address = failed.address;
+        Some(format!("{} {} gets no answer from {address}", spot.namespace.label, spot.name()))
+    })
+}
+
+/// Names a device of another host with the same VNI that sends to this tunnel's host.
+fn other_end<'a>(view: &View<'a>, tunnel: DeviceRef<'a>, vxlan: &Vxlan) -> Option<String> {
+    let here = view.ways(tunnel)?.underlay;
+    let is_same = |other: &Vxlan| (other.vni, other.port) == (vxlan.vni, vxlan.port);
+    let leads_here = |other: DeviceRef<'a>| {
+        let ways = view.ways(other).filter(|ways| ways.underlay != here);
+        let remotes = ways.into_iter().flat_map(|ways| &ways.ways);
+        let mut ends = remotes.flat_map(|(remote, _)| view.with_address(*remote));
+        ends.any(|end| end.namespace.inode == here)
+    };
+    let mut others = view.tunnels().filter(|(_, other)| is_same(other)).map(|(spot, _)| spot);
+    let other = others.find(|other| leads_here(*other))?;
+    Some(format!("{} {} sends to this host", other.namespace.label, other.name()))
+}
