@@ -8,12 +8,17 @@ use sys::netns::NetNs;
 use crate::exit::usage;
 use crate::lab_socket;
 
-/// Opens a namespace by a name that `trace` and `watch` print for one without a name of its own:
-/// `host`, `PID:COMMAND`, `net:[INODE]`, or a host of a testbed. `None`: it is none of them.
+/// Opens a namespace by a name that `doctor`, `trace` and `watch` print for one without a name of
+/// its own: `host`, `PID:COMMAND`, `net:[INODE]`, a pod (`NAMESPACE/POD`) or container, or a host of a
+/// testbed. `None`: it is none of them.
 fn as_printed(text: &str) -> Option<NetNs> {
     // A namespace with this name comes first.
-    if text.contains('/') || PathBuf::from("/run/netns").join(text).exists() {
+    if PathBuf::from("/run/netns").join(text).exists() {
         return None;
+    }
+    if text.contains('/') {
+        // A path, unless it is a pod.
+        return if text.starts_with(['/', '.']) { None } else { by_name(text) };
     }
     if text == "host" {
         return NetNs::current().ok();
@@ -29,11 +34,23 @@ fn as_printed(text: &str) -> Option<NetNs> {
     let standing = lab_socket::all().unwrap_or_default();
     let mut hosts = standing.iter().flat_map(|testbed| &testbed.hosts);
     // Two testbeds may have hosts of one name.
-    let host = hosts.find(|host| host.name == text)?;
+    let Some(host) = hosts.find(|host| host.name == text) else { return by_name(text) };
     match hosts.any(|other| other.name == text) {
         true => None,
         false => NetNs::open(Path::new(&host.netns)).ok(),
     }
+}
+
+/// Opens the only namespace with the name of a pod or container.
+fn by_name(text: &str) -> Option<NetNs> {
+    // A process ID needs no search.
+    if text.is_empty() || text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let all = discover().ok()?.namespaces.into_values();
+    let mut named = all.filter(|found| found.name().as_deref() == Some(text));
+    let first = named.next()?;
+    named.next().is_none().then_some(first.netns)
 }
 
 /// Opens a namespace by name, process ID or path. `None` is the caller's namespace.

@@ -1,6 +1,7 @@
 //! Counters and facts in files of `/proc` and `/sys`.
 
 pub mod cgroup;
+pub mod container;
 pub mod cpu;
 pub mod interrupts;
 pub mod machine;

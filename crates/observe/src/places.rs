@@ -11,7 +11,8 @@ use crate::event::Encapsulation;
 /// A network namespace in which packets are seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// Its name: the given name, its mount's, its first process's, or its inode.
+    /// Its name: the given name, its mount's, its pod's or container's, its first process's, or its
+    /// inode.
     pub name: String,
     /// UDP ports of its VXLAN and Geneve devices.
     pub tunnel_ports: BTreeMap<u16, Encapsulation>,
@@ -41,16 +42,14 @@ impl Places {
     ///
     /// # Errors
     /// As [`Places::of_machine`].
-    /// As [`Places::of_machine`].
     pub fn of_machine_with(visit: &mut dyn FnMut(u32, &NetNs)) -> Result<Places, sys::Error> {
         let Machine { namespaces, left_out, .. } = discover()?;
         let own = NetNs::current()?.inode();
         let named = namespaces.into_iter().map(|(inode, found)| {
-            let mounted = found.names.first().cloned();
             let process = || found.members.first().map(|m| format!("{}:{}", m.pid, m.command));
             let name = match inode == own {
                 true => Some("host".to_owned()),
-                false => mounted.or_else(process),
+                false => found.name().or_else(process),
             };
             (name, found.netns)
         });

@@ -164,7 +164,7 @@ fn subjects(scope: Scope) -> Result<(Vec<Subject>, Vec<LeftOut>), CollectError> 
             for (inode, found) in machine.namespaces {
                 let here = inode == own;
                 let first = found.members.first();
-                let label = match (here, found.names.first(), first) {
+                let label = match (here, found.name(), first) {
                     (true, ..) => "here".to_owned(),
                     (_, Some(name), _) => name.clone(),
                     (_, None, Some(first)) => format!("{}/{}", first.command, first.pid),

@@ -22,6 +22,8 @@ use sys::netns::NetNs;
 use sys::nsfs::Owner;
 use sys::process::Process;
 
+use super::container::{Identity, Store};
+
 /// Limit of network namespaces per user below the caller's user namespace (rootless containers).
 pub const MOST_OF_A_USER: usize = 128;
 /// Limit of descriptors read per process.
@@ -32,6 +34,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const MOST_MOUNTINFO: usize = 16 << 20;
 /// Limit of bytes of a `comm` or of a TAP device's `fdinfo`.
 const MOST_SHORT: usize = 4096;
+/// Limit of bytes of a `cgroup`: a dozen hierarchies, each with a long path.
+const MOST_GROUPS: usize = 64 << 10;
 
 /// A network namespace.
 #[derive(Debug)]
@@ -46,6 +50,48 @@ pub struct Found {
     pub members: Vec<Member>,
     /// Owner of the user namespace that it belongs to.
     pub owner: Owner,
+    /// Container of its first process, if the container's own first process is in it.
+    pub container: Option<Identity>,
+}
+
+impl Found {
+    /// Returns a name that people gave it: that of its mount (`ip netns`), else of its pod or
+    /// container. Names of mounts that runtimes generate come last.
+    pub fn name(&self) -> Option<String> {
+        self.name_in(Store::of_machine())
+    }
+
+    fn name_in(&self, store: &Store) -> Option<String> {
+        if let Some(given) = self.names.iter().find(|name| !is_generated(name)) {
+            return Some(given.clone());
+        }
+        let of_container = self.container.as_ref().and_then(|container| store.name(container));
+        if let Some(name) = of_container {
+            return Some(name.to_string());
+        }
+        let mount = self.names.first()?;
+        Some(match store.network(mount) {
+            Some(network) => format!("{mount}({network})"),
+            None => mount.clone(),
+        })
+    }
+}
+
+/// Whether a runtime generated the name of a mount: `cni-UUID` of containerd, a UUID of CRI-O, 12
+/// hexadecimal digits of Docker, and Docker's `1-ID` of a network.
+fn is_generated(name: &str) -> bool {
+    /// Bytes of a UUID as text, and its dashes.
+    const UUID: (usize, [usize; 4]) = (36, [8, 13, 18, 23]);
+    let hexadecimal = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let uuid = name.strip_prefix("cni-").unwrap_or(name);
+    let is_uuid = uuid.len() == UUID.0
+        && uuid.bytes().enumerate().all(|(at, byte)| match UUID.1.contains(&at) {
+            true => byte == b'-',
+            false => byte.is_ascii_hexdigit(),
+        });
+    let is_of_docker = name.len() == 12 && hexadecimal(name);
+    let is_of_network = name.strip_prefix("1-").is_some_and(|id| id.len() == 10);
+    is_uuid || is_of_docker || is_of_network
 }
 
 /// A process in a namespace.
@@ -157,6 +203,8 @@ struct Search {
     machine: Machine,
     /// Mount namespaces that were searched.
     mounts: BTreeSet<u64>,
+    /// Containers whose namespace was found. A program in a container may create others.
+    containers: BTreeSet<Identity>,
     /// Number of namespaces per foreign owner: a user, or a user namespace that root created.
     of: BTreeMap<Owner, BTreeSet<u64>>,
 }
@@ -187,7 +235,9 @@ impl Search {
             all.insert(inode);
         }
         let (path, names, members) = (path.to_owned(), BTreeSet::new(), Vec::new());
-        self.machine.namespaces.insert(inode, Found { netns, path, names, members, owner });
+        let container = None;
+        let found = Found { netns, path, names, members, owner, container };
+        self.machine.namespaces.insert(inode, found);
         Some(inode)
     }
 
@@ -202,6 +252,14 @@ impl Search {
             self.add(process.netns()?, &PathBuf::from(format!("/proc/{pid}/ns/net")));
         }
         if let Some(found) = self.machine.namespaces.get_mut(&inode) {
+            // Processes come in the order of their IDs, so the first one seen is the container's.
+            if found.members.is_empty()
+                && let Ok(groups) = process.read("cgroup", MOST_GROUPS)
+                && let Some(container) = Identity::of_groups(&groups.text)
+                && self.containers.insert(container.clone())
+            {
+                found.container = Some(container);
+            }
             found.members.push(Member { pid, command: command.clone() });
         }
         if let Ok(mounts) = process.namespace("mnt")
@@ -416,6 +474,37 @@ mod tests {
         assert_eq!(remote_mount(&line("/", "/", "virtiofs")), None);
         assert_eq!(remote_mount(&line("/a", "/", "ext4")), None);
         assert!(covers("/a", "/a/b") && covers("/a", "/a") && !covers("/a", "/ab"));
+    }
+
+    #[test]
+    fn names_that_people_gave_come_before_generated_ones() {
+        let root = tempfile::tempdir().unwrap();
+        let store = Store::below(root.path());
+        let found = |names: &[&str], container: Option<&str>| Found {
+            netns: NetNs::current().unwrap(),
+            path: PathBuf::from("/proc/1/ns/net"),
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
+            members: Vec::new(),
+            owner: Owner::Beyond,
+            container: container.map(|name| Identity::Lxc { name: name.to_owned() }),
+        };
+        let uuid = "8b7fa3c2-0d1e-4f5a-9b6c-7d8e9f0a1b2c";
+        let cni = format!("cni-{uuid}");
+        for (names, container, expected) in [
+            (&["blue"][..], Some("web"), Some("blue")),
+            (&[cni.as_str()], Some("web"), Some("web")),
+            (&[uuid], Some("web"), Some("web")),
+            (&["0a1b2c3d4e5f", "blue"], Some("web"), Some("blue")),
+            (&["0a1b2c3d4e5f"], Some("web"), Some("web")),
+            (&[cni.as_str()], None, Some(cni.as_str())),
+            (&["1-mz3xk2v0q9"], None, Some("1-mz3xk2v0q9")),
+            (&["qrouter-8b7fa3c2-0d1e-4f5a-9b6c-7d8e9f0a1b2c"], Some("web"), None),
+            (&[], Some("web"), Some("web")),
+            (&[], None, None),
+        ] {
+            let expected = expected.or(names.first().copied());
+            assert_eq!(found(names, container).name_in(&store).as_deref(), expected, "{names:?}");
+        }
     }
 
     #[test]
