@@ -22,6 +22,7 @@ mod completion;
 mod doctor_args;
 #[cfg(test)]
 mod documents;
+mod drop_cause;
 mod exit;
 mod host_reading;
 mod input;

@@ -166,10 +166,13 @@ pub(crate) fn ending_words(ending: &PacketEnding) -> String {
     match ending {
         PacketEnding::Read { pid, command } => format!("read by {command} ({pid})"),
         PacketEnding::Received => "received by the socket".to_owned(),
-        PacketEnding::Dropped { reason, function, meaning, check } => {
+        PacketEnding::Dropped { reason, function, meaning, check, cause } => {
             let mut text = format!("DROPPED: {reason}");
             if let Some(function) = function {
                 let _ = write!(text, " in {function}");
+            }
+            if let Some(cause) = cause {
+                let _ = write!(text, "\n    {cause}");
             }
             if let Some(meaning) = meaning {
                 let _ = write!(text, "\n    {meaning}");

@@ -144,6 +144,10 @@ pub enum PacketEnding {
         meaning: Option<String>,
         /// The `doctor` check that looks for the cause.
         check: Option<String>,
+        /// The rule, route or neighbour that did it, by the state of the namespace when the packet
+        /// was reported. Left out if unknown.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cause: Option<String>,
     },
     /// The driver of a device sent it and freed it.
     Left {
@@ -355,6 +359,7 @@ fn ending_of(ending: &Ending, bytes: u32, names: &dyn Names) -> PacketEnding {
                 function,
                 meaning: known.map(|known| known.meaning.to_owned()),
                 check: known.and_then(|known| known.check.map(str::to_owned)),
+                cause: None,
                 reason,
             }
         }

@@ -10,6 +10,7 @@ use observe::{
 };
 
 use crate::capture_file::CaptureFile;
+use crate::drop_cause::DropCauses;
 use crate::exit::{Exit, usage};
 use crate::interrupt;
 use crate::named_netns::netns;
@@ -70,7 +71,9 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
     complain("tracing: Ctrl-C ends it");
     let begun = Instant::now();
     let (held, checks) = (Vec::new(), BTreeSet::new());
-    let mut output = PacketOutput { arguments, capture, held, shown: 0, left_out: 0, checks };
+    let causes = DropCauses::default();
+    let mut output =
+        PacketOutput { arguments, capture, held, shown: 0, left_out: 0, checks, causes };
     let is_over = |shown: u64| {
         stop.load(Ordering::Relaxed)
             || arguments.duration.is_some_and(|limit| begun.elapsed() >= *limit)
@@ -131,6 +134,7 @@ struct PacketOutput<'a> {
     left_out: u64,
     /// Codes of the `doctor` checks for the causes of the printed drops.
     checks: BTreeSet<String>,
+    causes: DropCauses,
 }
 
 impl PacketOutput<'_> {
@@ -160,6 +164,7 @@ impl PacketOutput<'_> {
             if let Some(capture) = &mut self.capture {
                 capture.add(&journey, &packet);
             }
+            self.causes.name(&journey, &mut packet);
             match self.arguments.json {
                 true => print_json_line(&packet)?,
                 false => print(&packet.text())?,
@@ -252,6 +257,7 @@ mod tests {
             function: Some(function.to_owned()),
             meaning: None,
             check: None,
+            cause: None,
         };
         assert!(is_of(&dropped("NO_SOCKET", "ping_rcv"), &USED));
         assert!(is_of(&dropped("NOT_SPECIFIED", "tcp_v4_rcv.cold"), &USED));

@@ -1,7 +1,7 @@
 //! `overlane trace`: what it refuses, and the capture file that it writes.
 
 use std::fs;
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -248,4 +248,46 @@ fn the_chain_of_the_rule_that_dropped_a_packet_is_named() {
     });
     let ended = tracing.wait().expect(0);
     assert!(ended.stdout.contains("policy-web"), "{}", ended.stdout);
+}
+
+/// Rules where packets leave and where they come in, and a policy.
+#[test]
+fn a_drop_names_the_rule() {
+    require!(need::root(), need::tool("nft"));
+    let [a, b] = ["a", "b"].map(|name| Arc::new(Host::new(name).unwrap()));
+    a.connect("nic0", &b, "nic0", 1500).unwrap();
+    a.address("nic0", Ipv4Addr::new(10, 77, 0, 1), 24).unwrap();
+    b.address("nic0", Ipv4Addr::new(10, 77, 0, 2), 24).unwrap();
+    // A process finds namespaces by those who are in them.
+    let processes = Processes::new().unwrap();
+    let sleep = |host: &Arc<Host>| processes.start(host, Command::new("sleep").arg("600")).unwrap();
+    let _sleeping = [&a, &b].map(sleep);
+    let chain = |hook: &str, policy: &str, rule: &str| {
+        format!(
+            "table ip guard {{ chain its {{ type filter hook {hook} priority 0; policy {policy}; \
+             {rule} }}; }}"
+        )
+    };
+    let sender = a.netns().run(|| UdpSocket::bind("10.77.0.1:0").unwrap()).unwrap();
+    let port = sender.local_addr().unwrap().port();
+    let flow = format!("*:{port} -> 10.77.0.2:5301/udp");
+    for (host, rules, expected) in [
+        (&a, chain("output", "accept", "udp dport 5301 drop;"), "handle 2 of ip guard its"),
+        (&b, chain("input", "accept", "udp dport 5301 drop;"), "handle 2 of ip guard its"),
+        (&b, chain("input", "drop", "tcp dport 22 accept;"), "the policy of ip guard its"),
+    ] {
+        host.nft(&rules).unwrap();
+        let mut tracing = Running::start(overlane(["trace", "--flow", &flow, "--drops-only"]));
+        tracing.await_stderr("tracing: ");
+        eventually("a drop with its rule", || {
+            // The output hook refuses it at once.
+            let _ = sender.send_to(b"overlay", "10.77.0.2:5301");
+            let text = tracing.stdout_so_far();
+            let is_named = text.contains("DROPPED: NETFILTER_DROP") && text.contains(expected);
+            is_named.then_some(()).ok_or(text)
+        });
+        tracing.signal(Signal::SIGINT);
+        tracing.wait().expect(130);
+        host.nft("delete table ip guard").unwrap();
+    }
 }
