@@ -154,6 +154,56 @@ pub fn check(
     Ok(answer(netns.inode(), &surveyed, spent))
 }
 
+/// A VXLAN device that would be accelerated, found without counting traffic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Eligible {
+    /// Interface index in its namespace.
+    pub index: u32,
+    /// Name. A device in another namespace has that namespace's name as a prefix.
+    pub name: String,
+    /// Ports of tenants that would be accelerated.
+    pub ports: usize,
+    /// Remote VTEPs that would be accelerated.
+    pub remotes: usize,
+    /// Ports and remote VTEPs that would take the slow path.
+    pub slow: usize,
+}
+
+/// Lists the devices of a namespace of which at least one port and one remote VTEP would be
+/// accelerated. Loads the programs, so that an unsupported kernel is detected, and attaches none.
+///
+/// # Errors
+/// If the programs cannot be loaded, or the kernel's state cannot be read.
+pub fn eligible(netns: &NetNs) -> Result<Vec<Eligible>> {
+    // A thread of its own, because the reconciler enters namespaces.
+    let surveyed = std::thread::scope(|scope| {
+        let survey = || survey(netns, &Wanted::All, Duration::ZERO, &|| true);
+        scope.spawn(survey).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    Ok(surveyed.plan.devices.iter().filter_map(eligible_device).collect())
+}
+
+fn eligible_device(device: &DevicePlan) -> Option<Eligible> {
+    if device.refused.is_some() || device.sandbox.is_some() {
+        return None;
+    }
+    let ports = device.ports.iter().filter(|port| port.refused.is_none()).count();
+    // An address behind the remote, without which no packet goes there.
+    let is_used =
+        |remote: &&crate::model::RemotePlan| remote.refused.is_none() && remote.addresses > 0;
+    let remotes = device.remotes.values().filter(is_used).count();
+    if ports == 0 || remotes == 0 {
+        return None;
+    }
+    Some(Eligible {
+        index: device.index,
+        name: device.name.clone(),
+        ports,
+        remotes,
+        slow: device.ports.len() + device.remotes.len() - ports - remotes,
+    })
+}
+
 fn survey(
     netns: &NetNs,
     wanted: &Wanted,

@@ -3,9 +3,12 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use doctor::host::{FarEnd, LeftOut};
+use daemon::accelerator::{self, Request};
+use doctor::host::{Eligible, FarEnd, LeftOut};
 use doctor::{Check, Finding, Host, Scope, collect, diagnose};
 use measure::remote::{RemoteError, tunnels_of};
+use netstate::Netlink;
+use sys::netns::NetNs;
 
 use crate::doctor_args::Reading;
 use crate::exit::usage;
@@ -58,6 +61,54 @@ pub fn read(reading: &Reading) -> anyhow::Result<Host> {
     let mut host = Host { far_ends, ..collect(scope, Duration::from_secs_f64(watch))? };
     host.left_out.splice(0..0, silent);
     Ok(host)
+}
+
+/// Most namespaces that are asked about; each loads the fast path's programs.
+const MOST_ASKED: usize = 4;
+
+/// [`read`], with the tunnels that `accel` would accelerate in the namespaces asked for, or in the
+/// caller's.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_with_eligible(reading: &Reading) -> anyhow::Result<Host> {
+    let own = NetNs::current().map(|netns| vec![netns]);
+    let asked = match reading.netns.as_str() {
+        "all" => own.unwrap_or_default(),
+        // `read` reports what is wrong with a name.
+        some => some.split(',').filter_map(|one| netns("--netns", Some(one)).ok()).collect(),
+    };
+    // Loading the programs takes as long as the time between the two readings.
+    std::thread::scope(|scope| {
+        let eligible = scope
+            .spawn(|| asked.iter().take(MOST_ASKED).flat_map(eligible).collect::<Vec<Eligible>>());
+        let host = read(reading);
+        // A remark that cannot be proved is not made.
+        let eligible = eligible.join().unwrap_or_default();
+        Ok(Host { eligible, ..host? })
+    })
+}
+
+/// Lists the tunnels of a namespace that `accel` would accelerate. Without the right to load
+/// programs, and on kernels without the fast path, there are none.
+fn eligible(netns: &NetNs) -> Vec<Eligible> {
+    let links = Netlink::open_in(netns).and_then(|netlink| netlink.links()).unwrap_or_default();
+    if links.iter().all(|link| link.vxlan.is_none()) {
+        return Vec::new();
+    }
+    // `accel` runs there already, or this user may not ask.
+    if !matches!(accelerator::ask(netns, &Request::Status), Ok(None)) {
+        return Vec::new();
+    }
+    let devices = accel::check::eligible(netns).unwrap_or_else(|error| {
+        tracing::debug!("accel check of net:[{}]: {error}", netns.inode());
+        Vec::new()
+    });
+    let own = devices.into_iter().map(|device| {
+        let accel::check::Eligible { index: link, name: _, ports, remotes, slow } = device;
+        Eligible { namespace: netns.inode(), link, ports, remotes, slow }
+    });
+    own.collect()
 }
 
 /// Finds a check by its code.

@@ -50,6 +50,25 @@ pub struct Host {
     /// Hosts at the other end of tunnels, read with `--peer`.
     #[serde(default)]
     pub far_ends: Vec<FarEnd>,
+    /// VXLAN devices that `accel` would accelerate, by its dry run. Empty if it was not asked.
+    #[serde(default)]
+    pub eligible: Vec<Eligible>,
+}
+
+/// A VXLAN device that `accel` would accelerate, and does not yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Eligible {
+    /// Inode of its namespace, which is also that of the NICs.
+    pub namespace: u64,
+    /// Index of the device.
+    pub link: u32,
+    /// Ports of tenants that would be accelerated.
+    pub ports: usize,
+    /// Remote VTEPs that would be accelerated.
+    pub remotes: usize,
+    /// Ports and remote VTEPs that would take the kernel's path.
+    pub slow: usize,
 }
 
 /// A host at the other end of a tunnel.

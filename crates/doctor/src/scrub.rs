@@ -26,7 +26,7 @@ use netstate::route_table::RouteEntry;
 use netstate::udp_socket::UdpSocket;
 
 use crate::host::{
-    Chain, Device, FarEnd, Filtered, Host, Interrupt, LeftOut, LongChain, Machine,
+    Chain, Device, Eligible, FarEnd, Filtered, Host, Interrupt, LeftOut, LongChain, Machine,
     Namespace, Pair, Passage, Reading, Scaling, Tunnel,
 };
 use address::Addresses;
@@ -110,6 +110,7 @@ impl Scrubber {
             namespaces,
             left_out,
             far_ends,
+            eligible,
         } = host;
         *program = name::release(program);
         if program == "other" {
@@ -130,6 +131,9 @@ impl Scrubber {
         for FarEnd { address, tunnels } in far_ends {
             *address = self.addresses.ip(*address);
             tunnels.iter_mut().for_each(|link| self.interface(link));
+        }
+        for Eligible { namespace, link: _, ports: _, remotes: _, slow: _ } in eligible {
+            *namespace = self.inode(*namespace);
         }
     }
 

@@ -9,7 +9,7 @@ use report::listing::ListedCheck;
 
 use crate::doctor_args::{Doctor, DoctorVerb, FailOn};
 use crate::exit::{Exit, usage};
-use crate::host_reading::{check, read};
+use crate::host_reading::{check, read, read_with_eligible};
 use crate::output::{Destination, print, print_json, style};
 use crate::verb::doctor_fix::{self, Repair};
 
@@ -33,7 +33,7 @@ pub fn run(arguments: &Doctor) -> anyhow::Result<Exit> {
         Some(DoctorVerb::Dump { reading, out, scrub }) => {
             // Check the output first: reading a large host takes long.
             let destination = Destination::check(out)?;
-            let mut host = read(reading)?;
+            let mut host = read_with_eligible(reading)?;
             if *scrub {
                 host = doctor::scrub::scrub(&host).context("scrub")?;
             }
@@ -56,7 +56,7 @@ fn look(arguments: &Doctor) -> anyhow::Result<Exit> {
             let file = File::open(path).map_err(|error| problem(&error))?;
             doctor::dump::read(BufReader::new(file)).map_err(|error| problem(&error))?
         }
-        None => read(&arguments.reading)?,
+        None => read_with_eligible(&arguments.reading)?,
     };
     let diagnosis = diagnose(&host);
     match arguments.json {

@@ -7,6 +7,7 @@ use crate::host::{Namespace, Pair, Reading};
 use crate::view::{DeviceRef, View};
 use settings::Change;
 
+mod accelerable;
 mod backlog_drops;
 mod bridge_mtu;
 mod bridge_netfilter;
@@ -196,6 +197,7 @@ pub const CHECKS: &[Check] = &[
     no_flood::CHECK,
     one_source_port::CHECK,
     quota::CHECK,
+    accelerable::CHECK,
 ];
 
 /// Returns a check by code, ignoring case.

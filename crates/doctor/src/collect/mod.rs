@@ -114,6 +114,7 @@ pub fn collect(scope: Scope, interval: Duration) -> Result<Host, CollectError> {
         namespaces,
         left_out,
         far_ends: Vec::new(),
+        eligible: Vec::new(),
     })
 }
 

@@ -4,7 +4,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
-use doctor::host::{Amount, Channels, FarEnd, Feature, Reading, Rings, Scaling};
+use doctor::host::{Amount, Channels, Eligible, FarEnd, Feature, Reading, Rings, Scaling};
 use netstate::MacAddr;
 use nix::sys::socket::SockProtocol;
 use packet::vnet_hdr::Layout;
@@ -524,6 +524,28 @@ pub const FAULTS: &[Fault] = &[
             let mut there = interface(namespace(host, "b"), "vxlan0").clone();
             there.vxlan.as_mut().unwrap().port = 8472;
             host.far_ends.push(FarEnd { address: Wire::B.into(), tunnels: vec![there] });
+        }),
+    ),
+    fault(
+        "OV086",
+        "vxlan",
+        Written(|host| {
+            // As accel's dry run answers.
+            let namespace = namespace(host, "a");
+            let (inode, link) = (namespace.inode, index(namespace, "vxlan0"));
+            let eligible = Eligible { namespace: inode, link, ports: 1, remotes: 1, slow: 0 };
+            host.eligible.push(eligible);
+        }),
+    ),
+    fault(
+        "OV087",
+        "vxlan",
+        Written(|host| {
+            busy_cpu(host);
+            let namespace = namespace(host, "a");
+            let nic = index(namespace, NIC);
+            namespace.devices.get_mut(&nic).unwrap().rps = Some(vec!["1".to_owned()]);
+            get(&mut namespace.later).get_mut(&nic).unwrap().rx_packets += 1_000_000;
         }),
     ),
     fault(
