@@ -13,6 +13,7 @@ use netstate::entry::{Address, FdbEntry, Neighbour};
 use netstate::interface::{Counters, Interface};
 use netstate::interrupts::Interrupts;
 use netstate::machine::MachineFacts;
+use netstate::mdb::Multicast;
 use netstate::namespace::{Holder, Member};
 use netstate::neighbour_table::NeighbourTable;
 use netstate::netfilter::Clamp;
@@ -248,6 +249,9 @@ pub struct Namespace {
     /// and those above.
     #[serde(default = "not_saved")]
     pub throttled: Reading<Pair<Vec<u64>>>,
+    /// Multicast groups of bridges with a querier.
+    #[serde(default = "not_saved")]
+    pub multicast: Reading<Multicast>,
 }
 
 /// Packets that an overlay needs, and the verdict of the packet filter on them.

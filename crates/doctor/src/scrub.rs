@@ -9,14 +9,17 @@
 //! `docs/src/design/hostile-files.md` has the table.
 
 mod address;
+mod group;
 mod name;
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
 
 use netstate::entry::{Address, FdbEntry, Neighbour};
 use netstate::interface::{Interface, Vxlan};
 use netstate::interrupts::Interrupts;
 use netstate::machine::MachineFacts;
+use netstate::mdb::Multicast;
 use netstate::namespace::{Holder, Member};
 use netstate::netfilter::{Clamp, Match};
 use netstate::openvswitch::{Datapath, Datapaths};
@@ -30,6 +33,7 @@ use crate::host::{
     Namespace, Pair, Passage, Reading, Scaling, Tunnel,
 };
 use address::Addresses;
+use group::last_bits;
 use name::Names;
 
 /// Attempts with another key if a pseudonym happens to be a real address of the host. That reveals
@@ -74,6 +78,8 @@ struct Scrubber {
     datapaths: Names,
     interrupts: BTreeMap<String, String>,
     inodes: BTreeMap<u64, u64>,
+    /// Addresses by the last bits, which are in the group of their neighbour solicitations.
+    solicited: BTreeMap<u32, Vec<Ipv6Addr>>,
 }
 
 /// All links of a host, for their names.
@@ -92,6 +98,11 @@ impl Scrubber {
         // Device names first, because holders, settings, rules and interrupts refer to them.
         for link in interfaces(host) {
             scrubber.device_name(&link.name, link.kind.as_deref());
+        }
+        for known in host.namespaces.iter().filter_map(|one| one.addresses.get()).flatten() {
+            if let IpAddr::V6(address) = known.address {
+                scrubber.solicited.entry(last_bits(address)).or_default().push(address);
+            }
         }
         scrubber
     }
@@ -234,6 +245,7 @@ impl Scrubber {
             routes,
             passages,
             throttled,
+            multicast,
         } = namespace;
         // Rules that match name prefixes refer to these names.
         let names: Vec<String> =
@@ -330,6 +342,9 @@ impl Scrubber {
             }
         }
         read(throttled, |_| {});
+        read(multicast, |Multicast { members, routers: _ }| {
+            *members = members.iter().flat_map(|member| self.groups(member)).collect();
+        });
         read(routes, |all| {
             for RouteEntry { to, prefix: _, kind: _, via, link: _, table: _, protocol: _ } in all {
                 *to = self.addresses.ip(*to);

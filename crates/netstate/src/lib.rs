@@ -25,7 +25,7 @@ pub use procfs::{
 pub use rtnetlink::interface::{Counters, Interface};
 pub use rtnetlink::netlink::{Error, Netlink, Result};
 pub use rtnetlink::{
-    addr, bridge_vlan, control_plane, entry, interface, link, neigh, netlink, overlay, qdisc,
+    addr, bridge_vlan, control_plane, entry, interface, link, mdb, neigh, netlink, overlay, qdisc,
     route, route_table, watch, xfrm,
 };
 

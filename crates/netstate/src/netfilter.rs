@@ -18,7 +18,6 @@ use nix::errno::Errno;
 pub use clamp::{Clamp, Match, legacy_clamps, nft_clamp, nft_clamps, table_clamps};
 pub use ebtables::ebtables;
 pub use hook::{Hooked, flowtables, has_virtual_services, unexplained_hooks};
-pub use rule::{Expression, Rule, rules};
 
 pub use crate::dump::{attribute, text};
 use crate::dump::{attributes, dump};
@@ -169,13 +168,13 @@ impl LegacyTables {
         tables
     }
 }
+
 /// Lists the tables of iptables-legacy or ip6tables-legacy that exist in the calling thread's
 /// namespace.
 pub fn legacy_table_names(ipv6: bool) -> Vec<String> {
     let (list, _) = LEGACY[usize::from(ipv6)];
     legacy_names(list)
 }
-
 
 /// Lists the names in a file of tables, in the calling thread's namespace; none if the kernel has
 /// no such file.

@@ -7,6 +7,7 @@ pub(crate) mod dump;
 pub mod entry;
 pub mod interface;
 pub mod link;
+pub mod mdb;
 pub mod neigh;
 pub mod netlink;
 pub mod overlay;

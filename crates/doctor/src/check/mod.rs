@@ -37,6 +37,7 @@ mod link_down;
 mod lost_upcalls;
 mod mac_on_both_sides;
 mod many_rules;
+mod multicast_group;
 mod nat_mtu;
 mod neighbour_failed;
 mod neighbour_table_full;
@@ -71,6 +72,7 @@ mod rps_unset;
 mod shaper_burst;
 mod softirq_squeeze;
 mod steal;
+mod steered_to_one_cpu;
 mod tap_offloads;
 mod tap_queue_drops;
 mod tap_single_queue;
@@ -198,6 +200,8 @@ pub const CHECKS: &[Check] = &[
     one_source_port::CHECK,
     quota::CHECK,
     accelerable::CHECK,
+    steered_to_one_cpu::CHECK,
+    multicast_group::CHECK,
 ];
 
 /// Returns a check by code, ignoring case.

@@ -8,6 +8,7 @@ use netstate::Netlink;
 use netstate::conntrack::{Conntrack, ConntrackFiles};
 use netstate::entry::{Knowledge, Neighbour};
 use netstate::interface::{Counters, Interface};
+use netstate::mdb::Multicast;
 use netstate::netfilter::{Clamp, base_chains, legacy_clamps, legacy_tables, nft_clamps};
 use netstate::openvswitch::{self, Datapaths};
 use netstate::proc::read_value;
@@ -87,6 +88,7 @@ fn unread(subject: &Subject, reason: &str) -> Namespace {
         routes: not(reason),
         passages: not(reason),
         throttled: not(reason),
+        multicast: not(reason),
     }
 }
 
@@ -113,6 +115,15 @@ fn inside(subject: &Subject) -> Namespace {
     for interface in interfaces.iter().filter(|interface| !interface.loopback) {
         namespace.devices.insert(interface.index, device(interface, &ethtool, &sysfs));
     }
+    // Without a querier, multicast goes to all ports.
+    let has_querier = interfaces
+        .iter()
+        .filter_map(|link| link.bridge)
+        .any(|bridge| bridge.mcast_snooping && (bridge.mcast_querier || bridge.other_querier));
+    namespace.multicast = match has_querier {
+        true => Reading::from_result(Multicast::read()),
+        false => Reading::Read(Multicast::default()),
+    };
     namespace.sysctls = sysctls(interfaces);
     namespace.udp_sockets = Reading::from_result(netstate::udp_socket::read());
     (namespace.chains, namespace.clamps) = filters();

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use sys::xtables::{self, Table};
 
-use super::rule::{Rule, rule, rules};
+use super::rule::{Rule, each_rule, rule};
 use super::{BaseChain, big_endian, legacy_names};
 use crate::dump::{attribute, text};
 use crate::netlink::Result;
@@ -113,7 +113,9 @@ pub fn nft_clamps(chains: &[BaseChain]) -> Result<Vec<Clamp>> {
         .filter(|chain| here(chain) && ["ip", "ip6", "inet"].contains(&chain.family))
         .map(|chain| (chain.family, chain.table.as_str(), chain.chain.as_str()))
         .collect();
-    let mut clamps: Vec<Clamp> = rules()?.into_iter().filter_map(clamp).collect();
+    // A node with thousands of services has tens of thousands of rules: keep none of them.
+    let mut clamps: Vec<Clamp> = Vec::new();
+    each_rule(|rule| clamps.extend(nft_clamp(rule)))?;
     // Leave out rules for the host's own packets.
     clamps.retain(|clamp| {
         let place = (clamp.family.as_str(), clamp.table.as_str(), clamp.chain.as_str());

@@ -15,39 +15,37 @@ const NFTA_EXPR_DATA: u16 = 2;
 
 /// An nftables rule and its chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rule {
+pub(super) struct Rule {
     /// Address family, as in [`BaseChain`](super::BaseChain).
-    pub family: &'static str,
+    pub(super) family: &'static str,
     /// Table of the rule.
-    pub table: String,
+    pub(super) table: String,
     /// Chain of the rule.
-    pub chain: String,
+    pub(super) chain: String,
     /// Expressions in the order of evaluation.
-    pub expressions: Vec<Expression>,
+    pub(super) expressions: Vec<Expression>,
 }
 
 /// An expression of a rule: `cmp`, `payload`, `counter` …
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Expression {
+pub(super) struct Expression {
     /// Kind of the expression, as the kernel names it.
-    pub name: String,
+    pub(super) name: String,
     /// Attributes (`NFTA_EXPR_DATA`).
-    pub data: Vec<u8>,
+    pub(super) data: Vec<u8>,
 }
 
-/// Lists the rules of all chains in the calling thread's namespace, in order within each chain.
-/// Leaves out ARP.
+/// Passes the answer (`struct nfgenmsg` and attributes) of each rule of the calling thread's namespace
+/// to `each`, in order within each chain.
 ///
 /// # Errors
 /// If the kernel refuses the dump, unless it has no nftables.
-pub fn rules() -> Result<Vec<Rule>> {
-    let mut rules = Vec::new();
+pub(super) fn each_rule(mut each: impl FnMut(&[u8])) -> Result<()> {
     dump_all(NFT_MSG_GETRULE, "nftables rules", |kind, payload| {
         if kind == NFT_MSG_NEWRULE {
-            rules.extend(rule(payload));
+            each(payload);
         }
-    })?;
-    Ok(rules)
+    })
 }
 
 /// Decodes a rule from an answer (`struct nfgenmsg` and attributes).

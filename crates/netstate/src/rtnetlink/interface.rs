@@ -6,8 +6,9 @@ use std::net::IpAddr;
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
-    BridgePortState, BridgeStpState, InfoBridge, InfoBridgePort, InfoData, InfoGeneve,
-    InfoPortData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, State, Stats64,
+    BridgePortState, BridgeQuerierState, BridgeStpState, InfoBridge, InfoBridgePort, InfoData,
+    InfoGeneve, InfoPortData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, State,
+    Stats64,
 };
 use nix::errno::Errno;
 use packet::ethernet::MacAddr;
@@ -96,13 +97,13 @@ pub struct Vxlan {
     /// Index of the underlay link (`dev`), if set.
     #[serde(default)]
     pub device: Option<u32>,
-}
     /// Answers ARP and neighbour discovery itself (`IFLA_VXLAN_PROXY`); `None`: unknown.
     #[serde(default)]
     pub proxy: Option<bool>,
     /// Range of source ports, without its end (`IFLA_VXLAN_PORT_RANGE`); `None`: the default.
     #[serde(default)]
     pub source_ports: Option<(u16, u16)>,
+}
 
 /// Returns the bytes that VXLAN adds in front of the tenant's IP packet: inner Ethernet 14, UDP 8,
 /// VXLAN 8 and the outer IP header (RFC 7348).
@@ -126,6 +127,9 @@ pub struct Bridge {
     /// Asks for members itself (`IFLA_BR_MCAST_QUERIER`).
     #[serde(default)]
     pub mcast_querier: bool,
+    /// Another querier for IPv6 was heard lately (`IFLA_BR_MCAST_QUERIER_STATE`).
+    #[serde(default)]
+    pub other_querier: bool,
 }
 
 /// Settings of a bridge port (`IFLA_BRPORT_*`).
@@ -145,13 +149,13 @@ pub struct Port {
     pub mcast_flood: bool,
     /// Gets broadcast.
     pub bcast_flood: bool,
+    /// The bridge answers ARP and neighbour discovery for neighbours behind it.
+    #[serde(default)]
+    pub neigh_suppress: bool,
 }
 
 /// State of a bridge port (`BR_STATE_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-    /// The bridge answers ARP and neighbour discovery for neighbours behind it.
-    #[serde(default)]
-    pub neigh_suppress: bool,
 #[serde(rename_all = "snake_case")]
 pub enum PortState {
     /// Passes nothing, by command or because the device is down.
@@ -358,14 +362,14 @@ fn vxlan(data: &[InfoVxlan]) -> Vxlan {
             InfoVxlan::UDPCsum(on) => device.checksum = on,
             InfoVxlan::UDPZeroCsumTX(zero) => device.checksum6 = !zero,
             InfoVxlan::CollectMetadata(on) => device.external = on,
-            _ => {}
-        }
-    }
-    device
             InfoVxlan::Proxy(on) => device.proxy = Some(on),
             InfoVxlan::PortRange((low, high)) => {
                 device.source_ports = (high != 0).then_some((low, high));
             }
+            _ => {}
+        }
+    }
+    device
 }
 
 fn bridge(data: &[InfoBridge]) -> Bridge {
@@ -377,6 +381,11 @@ fn bridge(data: &[InfoBridge]) -> Bridge {
             InfoBridge::StpState(state) => bridge.stp = state != BridgeStpState::Disabled,
             InfoBridge::MulticastSnooping(on) => bridge.mcast_snooping = on,
             InfoBridge::MulticastQuerier(on) => bridge.mcast_querier = on,
+            InfoBridge::MulticastQuerierState(ref state) => {
+                let timer =
+                    |one: &BridgeQuerierState| matches!(one, BridgeQuerierState::Ipv6OtherTimer(_));
+                bridge.other_querier = state.iter().any(timer);
+            }
             _ => {}
         }
     }
@@ -393,6 +402,7 @@ fn port(data: &[InfoBridgePort]) -> Port {
         flood: true,
         mcast_flood: true,
         bcast_flood: true,
+        neigh_suppress: false,
     };
     for attribute in data {
         match *attribute {
@@ -402,11 +412,11 @@ fn port(data: &[InfoBridgePort]) -> Port {
             InfoBridgePort::State(BridgePortState::Blocking) => port.state = PortState::Blocking,
             InfoBridgePort::HairpinMode(on) => port.hairpin = on,
             InfoBridgePort::Isolated(on) => port.isolated = on,
-        neigh_suppress: false,
             InfoBridgePort::Learning(on) => port.learning = on,
             InfoBridgePort::UnicastFlood(on) => port.flood = on,
             InfoBridgePort::MulticastFlood(on) => port.mcast_flood = on,
             InfoBridgePort::BroadcastFlood(on) => port.bcast_flood = on,
+            InfoBridgePort::NeighSupress(on) => port.neigh_suppress = on,
             _ => {}
         }
     }
@@ -416,7 +426,6 @@ fn port(data: &[InfoBridgePort]) -> Port {
 fn counters(stats: &Stats64) -> Counters {
     Counters {
         rx_packets: stats.rx_packets,
-            InfoBridgePort::NeighSupress(on) => port.neigh_suppress = on,
         rx_bytes: stats.rx_bytes,
         tx_packets: stats.tx_packets,
         tx_bytes: stats.tx_bytes,
