@@ -2,7 +2,8 @@
 //! far as doctor can see it. Changing one of them alone would cause a finding of another check, so
 //! they are changed together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use settings::Change;
 
@@ -51,6 +52,26 @@ fn behind<'a>(view: &View<'a>, tunnel: DeviceRef<'a>) -> impl Iterator<Item = De
     routed
         .into_iter()
         .filter(move |spot| is_routed && spot.kind() == "bridge" && spot.interface.mtu == mtu)
+}
+
+/// Names the other ends of an extent's tunnels that were not read, and so are not changed. `None`: all
+/// were read.
+pub(super) fn unread_ends(view: &View<'_>, of: DeviceRef<'_>) -> Option<String> {
+    /// More would hide the rest of the text.
+    const SHOWN: usize = 3;
+    let extent = extent(view, of);
+    let tunnels = extent.iter().filter(|spot| spot.vxlan().is_some());
+    let remotes = tunnels.filter_map(|spot| view.ways(*spot)).flat_map(|ways| &ways.ways);
+    let remotes: BTreeSet<IpAddr> = remotes.map(|(remote, _)| *remote).collect();
+    let is_unread =
+        |remote: &&IpAddr| !remote.is_multicast() && view.with_address(**remote).next().is_none();
+    let unread: Vec<String> = remotes.iter().filter(is_unread).map(ToString::to_string).collect();
+    let names = unread.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    match unread.len() {
+        0 => None,
+        count if count > SHOWN => Some(format!("{names} and {} others", count - SHOWN)),
+        _ => Some(names),
+    }
 }
 
 /// Returns the changes after which no device of the extent is above an MTU.

@@ -1,6 +1,6 @@
 //! OV013: Overlay MTU plus overhead is over the underlay MTU.
 
-use super::overlay_extent::{extent, lowered};
+use super::overlay_extent::{extent, lowered, unread_ends};
 use super::{Check, CheckOutcome, Cost, Severity, View};
 use netstate::interface::vxlan_overhead;
 use settings::Change;
@@ -64,21 +64,20 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             let mtu = spot.interface.mtu.to_string();
             mtu_is_above(spot.interface, links, &mtu).filter(|_| is_changed)
         });
+        let others = match unread_ends(view, tunnel) {
+            Some(ends) => format!("it changes this end only: {ends} need the same MTU"),
+            None => "devices of the overlay that doctor cannot see need the same MTU".to_owned(),
+        };
         outcome.add(match one_way {
             Some(reason) => {
                 let commands: Vec<String> = changes.iter().map(Change::command).collect();
                 finding.by_hand(
                     commands.join(" && "),
-                    "devices of the overlay that doctor cannot see need the same MTU; cannot be \
-                     undone while the underlay keeps its MTU",
+                    &format!("{others}; cannot be undone while the underlay keeps its MTU"),
                     format!("not possible: {reason}"),
                 )
             }
-            None => finding.set_all(
-                changes,
-                "devices of the overlay that doctor cannot see need the same MTU; open connections \
-                 continue",
-            ),
+            None => finding.set_all(changes, &format!("{others}; open connections continue")),
         });
     }
 }

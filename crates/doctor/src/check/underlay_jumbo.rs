@@ -1,7 +1,7 @@
 //! OV017: A jumbo underlay under an overlay with an ordinary MTU.
 
 use super::leads_on::room;
-use super::overlay_extent::raised;
+use super::overlay_extent::{raised, unread_ends};
 use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 
 pub(super) const CHECK: Check = Check {
@@ -24,6 +24,15 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         if vxlan.external || room < mtu.saturating_add(WORTH) {
             continue;
         }
+        let risk = match unread_ends(view, tunnel) {
+            Some(ends) => {
+                format!(
+                    "it changes this end only: packets are lost until {ends} have this MTU, too"
+                )
+            }
+            None => "packets are lost until every device and host of the overlay has this MTU"
+                .to_owned(),
+        };
         outcome.add(
             CHECK
                 .on(tunnel)
@@ -31,10 +40,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                 .evidence(format!("the underlay has room for {room}"), "RTM_GETROUTE, IFLA_MTU")
                 .cost(Cost::estimated(0.15, "CPU time of streams; more without offloads"))
                 .confidence(Confidence::Low)
-                .set_all(
-                    raised(view, tunnel, room),
-                    "packets are lost until every device and host of the overlay has this MTU",
-                ),
+                .set_all(raised(view, tunnel, room), &risk),
         );
     }
 }

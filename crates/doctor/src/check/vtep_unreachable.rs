@@ -1,5 +1,7 @@
 //! OV036: No route to a VTEP, or its neighbour does not answer.
 
+use std::net::IpAddr;
+
 use super::link_down::nic;
 use super::router_advertisements::deaf;
 use super::{Check, CheckOutcome, Cost, Severity, View};
@@ -24,10 +26,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             let explained = remote.is_ipv6() && deaf(view, tunnel).is_some()
                 || nic(view, tunnel).is_some_and(|nic| !nic.interface.up);
             if let (Err(reason), false) = (way.as_result(), explained) {
-                let text = match reason.contains("ENETUNREACH") {
-                    true => format!("no route to {remote}"),
-                    false => format!("route to {remote}: {reason}"),
-                };
+                let text = words(*remote, reason);
                 outcome.add(
                     CHECK
                         .on(tunnel)
@@ -63,5 +62,34 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                     .cost(Cost::estimated(1.0, "all packets to this remote")),
             );
         }
+    }
+}
+
+/// Describes why the kernel has no route to a remote.
+fn words(remote: IpAddr, reason: &str) -> String {
+    /// Answers of the kernel (`fib_props` in `net/ipv4/fib_semantics.c`).
+    const KINDS: [(&str, &str); 3] =
+        [("EHOSTUNREACH", "unreachable"), ("EACCES", "prohibit"), ("EINVAL", "blackhole")];
+    if reason.contains("ENETUNREACH") {
+        return format!("no route to {remote}");
+    }
+    match KINDS.iter().find(|(errno, _)| reason.contains(errno)) {
+        Some((_, kind)) => format!("the route to {remote} is of type {kind}: packets are dropped"),
+        None => format!("route to {remote}: {reason}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_in_words() {
+        let of = |reason: &str| words([10, 0, 0, 2].into(), reason);
+        let kernel = "find route 10.0.0.2: Network is unreachable (ENETUNREACH)";
+        assert_eq!(of(kernel), "no route to 10.0.0.2");
+        let blackhole = of("find route 10.0.0.2: Invalid argument (EINVAL)");
+        assert_eq!(blackhole, "the route to 10.0.0.2 is of type blackhole: packets are dropped");
+        assert_eq!(of("namespace not found"), "route to 10.0.0.2: namespace not found");
     }
 }
