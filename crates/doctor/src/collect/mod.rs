@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use netstate::namespace::{Holder, Member, discover};
+use netstate::namespace::{Holder, Member, discover, first};
 use sys::netns::NetNs;
 use sys::nsfs::Owner;
 
@@ -76,12 +76,12 @@ pub fn collect(scope: Scope, interval: Duration) -> Result<Host, CollectError> {
     // Namespaces of other users are last in the list, and are read last.
     let strangers = subjects.iter().position(|subject| subject.is_strangers);
     let strangers = strangers.unwrap_or(subjects.len());
-    let mut namespaces = on_all_cpus(&subjects[..strangers], namespace::read);
+    let mut namespaces = on_threads(&subjects[..strangers], namespace::read);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let end = Instant::now() + PATIENCE;
     while namespaces.len() < subjects.len() && Instant::now() < end {
         let next = &subjects[namespaces.len()..];
-        namespaces.extend(on_all_cpus(&next[..threads.min(next.len())], namespace::read));
+        namespaces.extend(on_threads(&next[..threads.min(next.len())], namespace::read));
     }
     let unread = subjects.len() - namespaces.len();
     if unread > 0 {
@@ -100,7 +100,7 @@ pub fn collect(scope: Scope, interval: Duration) -> Result<Host, CollectError> {
     passages::read(&subjects, &mut namespaces);
     std::thread::sleep(interval.saturating_sub(begun.elapsed()));
     let interval_s = begun.elapsed().as_secs_f64();
-    let later = on_all_cpus(&subjects, namespace::read_later);
+    let later = on_threads(&subjects, namespace::read_later);
     let machine = early_machine.finish();
     for (namespace, later) in namespaces.iter_mut().zip(later) {
         later.join(namespace);
@@ -123,7 +123,8 @@ fn subjects(scope: Scope) -> Result<(Vec<Subject>, Vec<LeftOut>), CollectError> 
     let own = NetNs::current()?.inode();
     let machine = discover()?;
     let mut left_out = Vec::new();
-    if machine.unread > 0 {
+    // A reader that may inspect the kernel's own processes misses only those that ended meanwhile.
+    if machine.unread > 0 && first().is_none() {
         left_out.push(LeftOut {
             object: format!("{} processes", machine.unread),
             reason: "not this user's, or ended meanwhile: their namespaces and TAP devices may \
@@ -167,7 +168,7 @@ fn subjects(scope: Scope) -> Result<(Vec<Subject>, Vec<LeftOut>), CollectError> 
                 let first = found.members.first();
                 let label = match (here, found.name(), first) {
                     (true, ..) => "here".to_owned(),
-                    (_, Some(name), _) => name.clone(),
+                    (_, Some(name), _) => name,
                     (_, None, Some(first)) => format!("{}/{}", first.command, first.pid),
                     (_, None, None) => format!("net:[{inode}]"),
                 };
@@ -253,9 +254,12 @@ fn resolve_links(subjects: &[Subject], namespaces: &mut [Namespace]) {
     }
 }
 
-/// Runs `work` for each subject on as many threads as there are CPUs. Results keep the order.
-fn on_all_cpus<T: Send>(subjects: &[Subject], work: impl Fn(&Subject) -> T + Sync) -> Vec<T> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(subjects.len());
+/// Runs `work` for each subject on several threads. Results keep the order.
+fn on_threads<T: Send>(subjects: &[Subject], work: impl Fn(&Subject) -> T + Sync) -> Vec<T> {
+    /// More than there are CPUs: a thread that leaves a namespace waits for the kernel.
+    const LEAST: usize = 8;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).max(LEAST);
+    let threads = threads.min(subjects.len());
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::with_capacity(subjects.len()));
     std::thread::scope(|scope| {
