@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::model::{Action, Base, Chain, Elements, Expression, Rule, Ruleset, Set, Value};
+use crate::xt::Match;
 
 /// New indices of the chains and sets that are kept, by old index.
 #[derive(Default)]
@@ -20,6 +21,19 @@ impl Ruleset {
     #[must_use]
     pub fn established_part(&self) -> Ruleset {
         self.reached(|base| base.kind != "nat")
+    }
+
+    /// Whether a rule matches the type of an address in the routing tables.
+    #[must_use]
+    pub fn asks_address_types(&self) -> bool {
+        let asks = |expression: &Expression| {
+            matches!(
+                expression,
+                Expression::Fib { .. } | Expression::Match(Match::AddressType { .. })
+            )
+        };
+        let mut rules = self.chains.iter().flat_map(|chain| &chain.rules);
+        rules.any(|rule| rule.expressions.iter().any(asks))
     }
 
     /// Returns the chains and sets reachable from selected base chains, in a canonical order.

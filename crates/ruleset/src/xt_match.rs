@@ -48,6 +48,9 @@ impl Packets<'_> {
                         return Holds::Yes;
                     }
                     match self.address_type(address) {
+                        Some(kind) if address.is_some_and(|(address, _)| address.is_ipv6()) => {
+                            Holds::of(is_type_of_ipv6(mask, kind) != inverted)
+                        }
                         Some(kind) if kind < 16 => Holds::of((mask >> kind & 1 != 0) != inverted),
                         // The type is unknown, or beyond the mask.
                         _ => unknown("addrtype"),
@@ -267,10 +270,52 @@ impl Packets<'_> {
     }
 }
 
+/// Whether a unicast address of a type (`RTN_*`) matches a mask of types, as `match_type6` of
+/// net/netfilter/xt_addrtype.c. The types that the mask can ask the routes for are three; all other
+/// bits are about the form of the address.
+fn is_type_of_ipv6(mask: u16, kind: u8) -> bool {
+    /// `XT_ADDRTYPE_UNSPEC`, `XT_ADDRTYPE_MULTICAST`.
+    const OTHER_FORMS: u16 = 1 | 1 << 5;
+    /// `XT_ADDRTYPE_LOCAL`, `XT_ADDRTYPE_ANYCAST`, `XT_ADDRTYPE_UNREACHABLE`.
+    const ROUTES: u16 = 1 << 2 | 1 << 4 | 1 << 7;
+    match mask & ROUTES {
+        _ if mask & OTHER_FORMS != 0 => false,
+        0 => true,
+        asked => asked.checked_shr(kind.into()).is_some_and(|bits| bits & 1 == 1),
+    }
+}
+
 fn is_masked(address: IpAddr, mask: &[u8; 16], wanted: &[u8; 16]) -> bool {
     let equal = |bytes: &[u8]| (0..bytes.len()).all(|at| bytes[at] & mask[at] == wanted[at]);
     match address {
         IpAddr::V4(address) => equal(&address.octets()),
         IpAddr::V6(address) => equal(&address.octets()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_type_of_ipv6;
+
+    #[test]
+    fn ipv6_address_types_match_as_the_kernel_matches_them() {
+        const UNICAST: u16 = 1 << 1;
+        const LOCAL: u16 = 1 << 2;
+        const MULTICAST: u16 = 1 << 5;
+        const UNREACHABLE: u16 = 1 << 7;
+        for (mask, kind, expected) in [
+            (LOCAL, 2, true),
+            (LOCAL, 1, false),
+            (UNICAST, 1, true),
+            // The address of the host is unicast by its form.
+            (UNICAST, 2, true),
+            (UNICAST | LOCAL, 1, false),
+            (UNREACHABLE, 7, true),
+            (UNREACHABLE, 1, false),
+            (MULTICAST, 1, false),
+            (MULTICAST | LOCAL, 2, false),
+        ] {
+            assert_eq!(is_type_of_ipv6(mask, kind), expected, "{mask:#x} {kind}");
+        }
     }
 }

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use netstate::connection::{Connections, Entry, Tuple};
-use ruleset::flow::{LOCAL, UNICAST};
 use ruleset::{Answer, Connection, Flow, State, Step, Transport, Verdict};
 
 use super::route::{self, End};
@@ -298,7 +297,8 @@ impl Direction {
         let of =
             |tuple: Tuple| ruleset::Tuple { source: tuple.source, destination: tuple.destination };
         let ends = [tuple.source.0, tuple.destination.0, other.source.0, other.destination.0];
-        let kind = |address: IpAddr| if basis.own.contains(&address) { LOCAL } else { UNICAST };
+        // A rule that matches an unknown type gives no verdict.
+        let kind = |address: IpAddr| Some((address, basis.address_types.of(address)?));
         Flow {
             tuple: of(tuple),
             other: of(other),
@@ -312,7 +312,7 @@ impl Direction {
             connection,
             // The programs use verdicts only for packets without a mark.
             mark: 0,
-            address_types: ends.into_iter().map(|address| (address, kind(address))).collect(),
+            address_types: ends.into_iter().filter_map(kind).collect(),
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The state that verdicts on flows depend on.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use netstate::overlay::AddressTypes;
 use ruleset::Ruleset;
 
 use super::{Domain, NetnsSnapshot, Plan};
@@ -16,8 +16,8 @@ pub(crate) struct Basis {
     pub(crate) ruleset: Arc<Ruleset>,
     /// The part of `ruleset` that verdicts depend on.
     established_part: Arc<Ruleset>,
-    /// Addresses of this host.
-    pub(crate) own: BTreeSet<IpAddr>,
+    /// Types of addresses, as rules match them.
+    pub(crate) address_types: AddressTypes,
     /// Tenants' devices, by interface index.
     pub(crate) ports: BTreeMap<u32, Port>,
     /// VXLAN devices by interface index: routed ones, and ports of a bridge with br_netfilter.
@@ -69,7 +69,7 @@ impl Basis {
             number: 0,
             ruleset,
             established_part,
-            own: snapshot.overlay.addresses.iter().copied().collect(),
+            address_types: snapshot.overlay.address_types.clone(),
             ports: ports.collect(),
             tunnels: tunnels.collect(),
             translates,
@@ -98,7 +98,9 @@ impl Basis {
     /// Whether verdicts given in state `last` remain valid.
     fn continues(&self, last: &Basis) -> bool {
         self.established_part == last.established_part
-            && self.own == last.own
+            // A route may change the type of any address, translated ones included.
+            && (!self.established_part.asks_address_types()
+                || self.address_types == last.address_types)
             // A flow that no rule had sent to conntrack may have an entry by now.
             && self.translates == last.translates
             && self.devices().all(|(index, device)| {

@@ -1,6 +1,7 @@
 //! A snapshot of a namespace: bridges, VXLAN devices, their forwarding state, and other objects
 //! that may affect their packets.
 
+mod address_type;
 mod attribute;
 mod entry;
 mod lookup;
@@ -18,6 +19,7 @@ use netlink_packet_route::tc::{TcAttribute, TcMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use packet::ethernet::MacAddr;
 
+pub use address_type::AddressTypes;
 use attribute::{bridge, port, vxlan};
 pub use entry::{Change, EntryChange, Table};
 pub use lookup::{Found, Query};
@@ -38,6 +40,8 @@ pub struct Overlay {
     pub neighbours: BTreeMap<(u32, IpAddr), MacAddr>,
     /// Addresses of this namespace, except IPv6 addresses not yet known to be unique (RFC 4862).
     pub addresses: Vec<IpAddr>,
+    /// Types of addresses in the routing tables.
+    pub address_types: AddressTypes,
     /// IPv4 routing rules beyond the three default rules, described.
     pub rules: Vec<String>,
     /// Routes that are more than a single next hop: network, prefix length, reason.
@@ -222,6 +226,7 @@ impl Netlink {
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             self.routing(family, &mut all)?;
         }
+        all.address_types.finish(!all.rules6.is_empty());
         let qdiscs = RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default());
         self.dump(qdiscs, "list", "queueing disciplines", |answer| {
             let RouteNetlinkMessage::NewQueueDiscipline(message) = answer else { return };

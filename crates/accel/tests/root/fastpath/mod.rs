@@ -1,6 +1,7 @@
 //! The fast path against a real kernel: traffic, bytes on the wire, refusals,
 //! staleness.
 
+mod address_types;
 mod bridged;
 use crate::build;
 mod change;

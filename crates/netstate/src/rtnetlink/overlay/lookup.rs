@@ -92,6 +92,7 @@ impl Netlink {
             let RouteNetlinkMessage::NewRoute(route) = answer else { return };
             all.route_mtus.extend(has_mtu(&route));
             all.odd_routes.extend(odd(&route));
+            all.address_types.add(&route, (destination(&route), four));
         })
     }
 
@@ -257,6 +258,18 @@ fn address(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
+/// Returns the destination network of a route.
+fn destination(route: &RouteMessage) -> IpAddr {
+    let network = route.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Destination(network) => address(network),
+        _ => None,
+    });
+    network.unwrap_or(match route.header.address_family {
+        AddressFamily::Inet => Ipv4Addr::UNSPECIFIED.into(),
+        _ => Ipv6Addr::UNSPECIFIED.into(),
+    })
+}
+
 /// Returns the prefix length of a host route.
 fn bits(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
@@ -282,14 +295,11 @@ fn unusual(rule: &RuleMessage) -> Option<String> {
 
 fn odd(route: &RouteMessage) -> Option<(IpAddr, u8, &'static str)> {
     let four = route.header.address_family == AddressFamily::Inet;
-    let mut to: IpAddr =
-        if four { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     // Received packets may have any type of service.
     let mut why = (four && route.header.tos != 0).then_some("a type of service");
     let (mut is_object, mut has_link) = (false, false);
     for attribute in &route.attributes {
         match attribute {
-            RouteAttribute::Destination(network) => to = address(network).unwrap_or(to),
             RouteAttribute::MultiPath(_) => why = Some("several next hops"),
             RouteAttribute::NhId(_) => is_object = true,
             RouteAttribute::Oif(_) => has_link = true,
@@ -302,7 +312,7 @@ fn odd(route: &RouteMessage) -> Option<(IpAddr, u8, &'static str)> {
     if is_object && !has_link && why.is_none() && route.header.kind == RouteType::Unicast {
         why = Some("a next hop object");
     }
-    Some((to, route.header.destination_prefix_length, why?))
+    Some((destination(route), route.header.destination_prefix_length, why?))
 }
 
 /// Returns the link of a route whose metrics have an MTU.
