@@ -77,6 +77,11 @@ impl Page {
             "Incremental changes of single forwarding entries.",
             status.followed as f64,
         );
+        self.0.counter(
+            "unfollowed_changes_total",
+            "Changes of learned addresses beyond the budgets of their ports.",
+            status.unfollowed as f64,
+        );
     }
 
     /// Adds the verdicts on connections through packet filters. All are zero if no flow needs a

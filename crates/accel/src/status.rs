@@ -25,6 +25,10 @@ pub struct Status {
     pub generation: u64,
     /// Incremental changes: single forwarding entries that changed while the rest stayed in force.
     pub followed: u64,
+    /// Changes of learned addresses beyond the budgets of their ports. New addresses behind these
+    /// ports take the slow path until the budget is full again.
+    #[serde(default)]
+    pub unfollowed: u64,
     /// Forwarding entries in the maps.
     pub entries: usize,
     /// Limit of forwarding entries in the maps (`--max-entries`); 0: nothing is accelerated.

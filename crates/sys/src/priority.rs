@@ -40,6 +40,26 @@ pub fn real_time() -> Result<()> {
     Errno::result(set).map(drop).map_err(failed)
 }
 
+/// Takes back [`real_time`]: the calling thread is scheduled normally.
+///
+/// # Errors
+/// `EPERM` if a filter forbids it.
+pub fn normal() -> Result<()> {
+    let failed = |errno| Error::new("sched_setscheduler(SCHED_OTHER)", "calling thread", errno);
+    // The kernel's `struct sched_param` is one int.
+    let parameter: libc::c_int = 0;
+    // SAFETY: the kernel reads the parameter, which outlives the call.
+    let set = unsafe {
+        libc::syscall(
+            libc::SYS_sched_setscheduler,
+            0,
+            libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK,
+            &raw const parameter,
+        )
+    };
+    Errno::result(set).map(drop).map_err(failed)
+}
+
 /// Returns the scheduling policy of the calling thread with its flags, or -1.
 fn policy() -> libc::c_int {
     // SAFETY: applies to the calling thread; nothing is passed by reference.
@@ -100,6 +120,10 @@ mod tests {
         }
         assert_eq!(policy(), libc::SCHED_RR | libc::SCHED_RESET_ON_FORK);
         real_time().unwrap();
+        normal().unwrap();
+        assert_eq!(policy(), libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK);
+        real_time().unwrap();
+        assert_eq!(policy(), libc::SCHED_RR | libc::SCHED_RESET_ON_FORK);
         assert_eq!(std::thread::spawn(policy).join().unwrap(), libc::SCHED_OTHER);
     }
 

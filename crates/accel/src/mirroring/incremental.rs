@@ -30,7 +30,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use netstate::Netlink;
-use netstate::overlay::{Change, EntryChange, Table};
+use netstate::overlay::{Change, EntryChange, Overlay, Table};
 use packet::ethernet::MacAddr;
 
 use super::gather::add_routes_of;
@@ -81,6 +81,43 @@ impl MachineSnapshot {
             }
         }
         Ok(keys)
+    }
+
+    /// Whether a change affects frames to a single address.
+    pub(crate) fn matters(&self, number: u16, change: &EntryChange) -> bool {
+        let of = self.view(number).and_then(|view| domain(view.snapshot, change));
+        matches!(of, Ok(Some(_)))
+    }
+
+    /// Whether the snapshot has the entry that a change affects.
+    pub(crate) fn has(&self, number: u16, change: &EntryChange) -> bool {
+        let Ok(view) = self.view(number) else { return false };
+        let overlay = &view.snapshot.overlay;
+        match change.table {
+            Table::Bridge(bridge) => overlay.bridge_fdb.contains_key(&(bridge, change.mac)),
+            Table::Device(index) => overlay.vxlan_fdb.contains_key(&(index, change.mac)),
+        }
+    }
+
+    /// Removes the entry that a change affects.
+    pub(crate) fn forget(&mut self, number: u16, change: &EntryChange) {
+        for (_, overlay) in self.overlays().filter(|(of, _)| *of == number) {
+            match change.table {
+                Table::Bridge(bridge) => drop(overlay.bridge_fdb.remove(&(bridge, change.mac))),
+                Table::Device(index) => drop(overlay.vxlan_fdb.remove(&(index, change.mac))),
+            }
+        }
+    }
+
+    /// Removes the addresses behind some tenants' ports.
+    pub(crate) fn leave_out(&mut self, is_left_out: impl Fn(DeviceId) -> bool) {
+        for (netns, Overlay { links, bridge_fdb, .. }) in self.overlays() {
+            let is_tunnel = |port: u32| links.get(&port).is_some_and(|link| link.vxlan.is_some());
+            bridge_fdb.retain(|_, entry| {
+                let port = DeviceId { netns, index: entry.port };
+                entry.own || is_tunnel(entry.port) || !is_left_out(port)
+            });
+        }
     }
 
     /// Updates the snapshot. `netlink` is in namespace `number`, `underlay` in the namespace of the

@@ -2,6 +2,7 @@
 //!
 //! The reconciler thread reads whole snapshots with `gather` and single entries with `incremental`.
 
+mod budget;
 mod crossing_veth;
 mod gather;
 mod incremental;

@@ -18,13 +18,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use netstate::overlay::{Change, Overlay};
+use netstate::overlay::{Change, EntryChange, Overlay};
 use netstate::watch::Notified;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sys::netns::NetNs;
 
 use rules::News;
 
+use super::budget::Budgets;
 use super::crossing_veth::remove_stale;
 use super::gather::{add_routes, security};
 use super::incremental::Beyond;
@@ -80,6 +81,10 @@ pub(crate) struct Reconciler {
     audits: u64,
     /// The last audit found other rules than those that were read.
     was_behind: bool,
+    /// The thread has given up its real-time priority for work that may take long.
+    works: bool,
+    /// Changes of forwarding entries that each port may cause.
+    budgets: Budgets,
     /// Time of the last heartbeat.
     beat_at: Instant,
     /// The last read was outdated before it was complete.
@@ -114,6 +119,8 @@ impl Reconciler {
             beats: 0,
             audits: 0,
             was_behind: false,
+            works: false,
+            budgets: Budgets::default(),
             beat_at: Instant::now(),
             unsettled: false,
             read_at: Instant::now(),
@@ -130,10 +137,10 @@ impl Reconciler {
 
     pub(crate) fn run(&mut self) {
         // On a loaded machine the heartbeat could be late, and all packets would take the slow path
-        // when speed matters most.
-        if let Err(error) = sys::priority::real_time() {
+        // when speed matters most. Any other work has no such priority.
+        let mut is_real_time = sys::priority::real_time().map_err(|error| {
             tracing::info!("no real-time priority, the heartbeat may be late under load: {error}");
-        }
+        });
         while !self.shared.stop.load(Ordering::Acquire) {
             let states =
                 std::iter::once(&self.home).chain(self.sandboxes.values().map(|s| &s.state));
@@ -148,7 +155,11 @@ impl Reconciler {
                 std::thread::sleep(Duration::from_millis(BEAT.into()));
                 continue;
             }
-            if let Err(error) = self.step() {
+            let done = self.step();
+            if is_real_time.is_ok() && std::mem::take(&mut self.works) {
+                is_real_time = sys::priority::real_time().map_err(drop);
+            }
+            if let Err(error) = done {
                 // All packets take the slow path. The next audit tries again.
                 tracing::warn!("all packets take the slow path: {error}");
                 let _ = self.withdraw();
@@ -176,7 +187,7 @@ impl Reconciler {
 
     fn step(&mut self) -> Result<()> {
         let wanted = lock(&self.shared.wanted).clone();
-        let (mut told, others) = (self.told(), self.adopt()?);
+        let (mut told, others) = (self.told().0, self.adopt()?);
         // The change may be a new sandbox.
         if told.is_err()
             && let Some(search) = &self.search
@@ -222,7 +233,12 @@ impl Reconciler {
         self.shared.pulse.beat();
         self.beats += 1;
         let look = self.beats.is_multiple_of(LOOK);
+        let unfollowed = self.budgets.refused();
+        if self.shared.status().unfollowed != unfollowed {
+            self.shared.note(|status| status.unfollowed = unfollowed);
+        }
         let mut anew = self.unsettled || self.home.has_changed(look)?;
+        anew |= self.budgets.have_recovered(self.beat_at);
         anew |= self.home.programs.hook_lists()? != self.machine.home.hook_lists;
         if look {
             anew |= self.links.look()?;
@@ -247,14 +263,37 @@ impl Reconciler {
         Ok(())
     }
 
+    /// Gives up real-time priority until the step ends, for work whose amount others decide.
+    fn work(&mut self) {
+        if !self.works {
+            self.works = sys::priority::normal().is_ok();
+        }
+    }
+
     /// Takes the notified changes of all namespaces, if they are only single entries and rules of
-    /// the NICs' namespace.
-    fn told(&self) -> std::result::Result<News, Beyond> {
+    /// the NICs' namespace. Beyond a port's budget, a change of a known address is reported as its
+    /// end. Other changes beyond it are not among them; the second value has them all.
+    fn told(&mut self) -> (std::result::Result<News, Beyond>, Vec<(u16, EntryChange)>) {
         let mut all = Ok(News::default());
-        let sandboxes = self.sandboxes.values().map(|sandbox| &sandbox.state);
+        let mut beyond = Vec::new();
+        let Reconciler { home, sandboxes, budgets, machine, .. } = self;
+        let now = Instant::now();
+        let sandboxes = sandboxes.values().map(|sandbox| &sandbox.state);
         // Read every namespace: notifications left unread would be reported later.
-        for state in std::iter::once(&self.home).chain(sandboxes) {
-            match (state.watch.told(MOST), &mut all) {
+        for state in std::iter::once(&*home).chain(sandboxes) {
+            let number = state.number;
+            let takes = |change: &Change| match change {
+                Change::Entry(entry) if entry.learned && machine.matters(number, entry) => {
+                    let port = DeviceId { netns: number, index: entry.port };
+                    let is_admitted = budgets.admits(port, now);
+                    if !is_admitted {
+                        beyond.push((number, *entry));
+                    }
+                    is_admitted
+                }
+                _ => true,
+            };
+            match (state.watch.told(MOST, takes), &mut all) {
                 (Notified::These { entries, rules }, Ok(news)) => {
                     if news.add(state.number, entries, &rules).is_err() {
                         all = Err(Beyond);
@@ -264,7 +303,14 @@ impl Reconciler {
                 (Notified::Nothing, _) | (_, Err(Beyond)) => {}
             }
         }
-        all
+        if let Ok(news) = &mut all {
+            let ends = beyond.iter().filter(|(number, entry)| machine.has(*number, entry));
+            let end = |(number, entry): &(u16, EntryChange)| {
+                (*number, Change::Entry(EntryChange { gone: true, ..*entry }))
+            };
+            news.entries.extend(ends.map(end));
+        }
+        (all, beyond)
     }
 
     /// Applies changes of single entries while all others stay in force. Returns false if that is
@@ -282,6 +328,7 @@ impl Reconciler {
             self.maps.withdraw_entry(&self.plan, *key)?;
         }
         self.shared.pulse.revoked(keys.len());
+        self.work();
         let mut before = Vec::with_capacity(keys.len());
         for key in &keys {
             let view = self.machine.view(key.0.netns);
@@ -365,8 +412,41 @@ impl Reconciler {
             machine.sandboxes.insert(sandbox.state.number, sandbox.snapshot(snapshot)?);
         }
         self.add_routes(&mut machine)?;
+        self.leave_out_spent(&mut machine);
         let plan = Plan::new(&machine.home, &machine.sandboxes, |name| self.wanted.wants(name));
         Ok((machine, plan))
+    }
+
+    /// Removes the learned addresses behind ports that have spent their budget.
+    fn leave_out_spent(&self, machine: &mut MachineSnapshot) {
+        if self.budgets.spent() > 0 {
+            machine.leave_out(|port| self.budgets.is_spent(port));
+        }
+    }
+
+    /// Removes the addresses of changes that were notified during the read. Returns false if one
+    /// affects more than its address.
+    fn can_forget(
+        &self,
+        machine: &mut MachineSnapshot,
+        plan: &mut Plan,
+        (entries, beyond): (&[(u16, Change)], &[(u16, EntryChange)]),
+    ) -> bool {
+        if entries.is_empty() && beyond.is_empty() {
+            return true;
+        }
+        if machine.keys(entries).is_err() {
+            return false;
+        }
+        let changed = entries.iter().filter_map(|(number, change)| match change {
+            Change::Entry(entry) => Some((*number, *entry)),
+            Change::Neighbour { .. } => None,
+        });
+        for (number, entry) in changed.chain(beyond.iter().copied()) {
+            machine.forget(number, &entry);
+        }
+        *plan = Plan::new(&machine.home, &machine.sandboxes, |name| self.wanted.wants(name));
+        true
     }
 
     /// Returns the state of a namespace by number.
@@ -378,17 +458,25 @@ impl Reconciler {
     /// Reads everything, and updates maps and hooks.
     fn rebuild(&mut self) -> Result<()> {
         self.withdraw()?;
+        self.work();
         self.shared.pulse.rebuilt();
         for attempt in 0.. {
             // Reading a large machine takes long. The thread does not hang.
             self.shared.pulse.beat();
-            let (machine, plan) = self.plan_anew()?;
+            let (mut machine, mut plan) = self.plan_anew()?;
             // New veth pairs change the state, so it must be read again.
             let joined = self.join(&plan)?;
             // If something changed during the read, parts of it are from different moments and must
             // not be published.
-            if self.told().is_ok_and(|news| news.is_empty()) && !joined {
-                return self.publish(machine, plan);
+            let (told, beyond) = self.told();
+            if let Ok(News { entries, rules: None }) = told
+                && !joined
+                && self.can_forget(&mut machine, &mut plan, (&entries, &beyond))
+            {
+                self.publish(machine, plan)?;
+                // The changed addresses are not in the plan. Add them as they are now.
+                self.unsettled |= !self.follow(&entries)?;
+                return Ok(());
             }
             if attempt == ATTEMPTS {
                 // The state changes too often to accelerate. The next heartbeat tries again.

@@ -106,7 +106,8 @@ impl MachineSnapshot {
         }
     }
 
-    fn overlays(&mut self) -> impl Iterator<Item = (u16, &mut Overlay)> {
+    /// Returns the state of all namespaces, by number.
+    pub(crate) fn overlays(&mut self) -> impl Iterator<Item = (u16, &mut Overlay)> {
         let sandboxes = self.sandboxes.iter_mut();
         std::iter::once((0, &mut self.home.overlay))
             .chain(sandboxes.map(|(number, sandboxed)| (*number, &mut sandboxed.snapshot.overlay)))

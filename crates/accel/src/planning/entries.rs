@@ -218,7 +218,7 @@ fn a_change_for_many_addresses_is_not_followed_as_one() {
     let machine = MachineSnapshot { home: snapshot(), ..MachineSnapshot::default() };
     let keys = |octets: [u8; 6]| {
         let (table, mac) = (Table::Device(ROUTED), MacAddr(octets));
-        let change = Change::Entry(EntryChange { table, mac, gone: false });
+        let change = Change::Entry(EntryChange { table, mac, port: 1, learned: true, gone: false });
         machine.keys(&[(0, change)]).map(|keys| keys.len()).ok()
     };
     assert_eq!(keys([2, 0, 0, 0, 0, 9]), Some(1));

@@ -19,6 +19,8 @@ use crate::overlay::Change;
 /// and rules, IPv6 addresses, routes and rules, forwarding and other settings of devices (IPv4,
 /// IPv6), namespace ids, next hop objects (whose end ends routes without another message).
 const ROUTE_GROUPS: [u32; 12] = [3, 4, 5, 7, 8, 9, 11, 19, 24, 25, 28, 32];
+/// Receive buffer for these, bytes: some 10,000 notifications of forwarding entries.
+const ROOM: usize = 8 << 20;
 /// `RTNLGRP_LINK`.
 const LINK_GROUPS: [u32; 1] = [1];
 /// `NFNLGRP_NFTABLES` (include/uapi/linux/netfilter/nfnetlink.h).
@@ -78,11 +80,14 @@ impl Watch {
     /// If no file descriptor is available or a group is refused.
     pub fn open() -> Result<Watch> {
         let links = listen(NETLINK_ROUTE, "NETLINK_ROUTE", &LINK_GROUPS)?;
+        let routes = listen(NETLINK_ROUTE, "NETLINK_ROUTE", &ROUTE_GROUPS)?;
+        // Without the privilege, bursts overflow the socket sooner, and everything is read again.
+        let _ = sys::buffers::set(&routes, ROOM);
         // Also listen to links in namespaces that have an id here, which contain the tenants' ends
         // of veth pairs. Without the privilege, only the periodic audit sees them.
         let _ = links.set_listen_all_namespaces(true);
         Ok(Watch {
-            routes: listen(NETLINK_ROUTE, "NETLINK_ROUTE", &ROUTE_GROUPS)?,
+            routes,
             links,
             filters: listen(NETLINK_NETFILTER, "NETLINK_NETFILTER", &NETFILTER_GROUPS)?,
             policies: listen(NETLINK_XFRM, "NETLINK_XFRM", &XFRM_GROUPS).ok(),
@@ -119,12 +124,15 @@ impl Watch {
     }
 
     /// [`Watch::changed`] with details, if only forwarding entries, neighbours and nftables rules
-    /// have changed, and at most `most` entries.
-    pub fn told(&self, most: usize) -> Notified {
+    /// have changed, and at most `most` entries that `takes` accepts. Other entries are left out.
+    pub fn told(&self, most: usize, mut takes: impl FnMut(&Change) -> bool) -> Notified {
         let mut entries = Vec::new();
         let mut understood = true;
         let routes = receive(&self.routes, |datagram| {
-            understood = understood && read(datagram, &mut entries) && entries.len() <= most;
+            let mut these = Vec::new();
+            understood = understood && read(datagram, &mut these);
+            entries.extend(these.into_iter().filter(&mut takes));
+            understood = understood && entries.len() <= most;
         });
         let mut rules = Vec::new();
         let mut room = RULES;

@@ -79,7 +79,7 @@ fn nft(host: &Host, text: &str) -> bool {
 
 /// What notifications tell that have come.
 fn told(watch: &Watch, touched: &mut Touched) -> bool {
-    match watch.told(100) {
+    match watch.told(100, |_| true) {
         Notified::Nothing => true,
         Notified::These { rules, .. } => rules.iter().all(|datagram| touched.add(datagram)),
         Notified::Anything => false,
@@ -153,7 +153,7 @@ fn what_begins_or_ends_to_be_called_is_more_than_rules() {
         assert!(nft(&host, change), "{change}");
         let mut simple = None;
         poll("a notification", LIMIT, || {
-            simple = match watch.told(100) {
+            simple = match watch.told(100, |_| true) {
                 Notified::Nothing => None,
                 Notified::These { rules, .. } => {
                     let mut touched = Touched::default();

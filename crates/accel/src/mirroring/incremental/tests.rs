@@ -39,7 +39,9 @@ fn apply(snapshot: &mut NetnsSnapshot, event: &Event) -> EntryChange {
                 Some((port, own)) => overlay.bridge_fdb.insert(key, BridgeEntry { port, own }),
                 None => overlay.bridge_fdb.remove(&key),
             };
-            EntryChange { table: Table::Bridge(bridge), mac: key.1, gone: entry.is_none() }
+            let (table, gone) = (Table::Bridge(bridge), entry.is_none());
+            let port = entry.map_or(1, |(port, _)| port);
+            EntryChange { table, mac: key.1, port, learned: true, gone }
         }
         Event::Vxlan(device, last, to) => {
             let key = (device, mac(last));
@@ -48,7 +50,8 @@ fn apply(snapshot: &mut NetnsSnapshot, event: &Event) -> EntryChange {
                 Some(to) => overlay.vxlan_fdb.insert(key, vec![entry(to)]),
                 None => overlay.vxlan_fdb.remove(&key),
             };
-            EntryChange { table: Table::Device(device), mac: key.1, gone: to.is_none() }
+            let (table, gone) = (Table::Device(device), to.is_none());
+            EntryChange { table, mac: key.1, port: device, learned: true, gone }
         }
     }
 }

@@ -32,6 +32,7 @@ impl Reconciler {
             now.sandboxes.insert(sandbox.state.number, sandboxed);
         }
         if whole {
+            self.leave_out_spent(&mut now);
             self.add_routes(&mut now)?;
             return Ok(now == self.machine);
         }

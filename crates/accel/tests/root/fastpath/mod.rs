@@ -3,6 +3,7 @@
 
 mod address_types;
 mod bridged;
+mod budget;
 use crate::build;
 mod change;
 mod datagrams;

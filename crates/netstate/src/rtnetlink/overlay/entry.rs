@@ -30,6 +30,10 @@ pub struct EntryChange {
     pub table: Table,
     /// Hardware address of the entry.
     pub mac: MacAddr,
+    /// Index of the bridge port in front of the address, or of the device with the table.
+    pub port: u32,
+    /// A frame from the address caused the change, not a control plane.
+    pub learned: bool,
     /// The entry was removed.
     pub gone: bool,
 }
@@ -98,8 +102,13 @@ impl Change {
     pub(crate) fn read(message: &NeighbourMessage, gone: bool) -> Option<Option<Change>> {
         match message.header.family {
             AddressFamily::Bridge => {
-                let Entry { table, mac, vlan, .. } = Entry::read(message)?;
-                Some((!vlan).then_some(Change::Entry(EntryChange { table, mac, gone })))
+                let Entry { table, mac, vlan, local, .. } = Entry::read(message)?;
+                // Entries that were added have the states `NOARP` or `PERMANENT`.
+                let state = message.header.state;
+                let learned = [NeighbourState::Reachable, NeighbourState::Stale].contains(&state)
+                    && !message.header.flags.contains(NeighbourFlags::ExtLearned);
+                let change = EntryChange { table, mac, port: local.port, learned, gone };
+                Some((!vlan).then_some(Change::Entry(change)))
             }
             AddressFamily::Inet | AddressFamily::Inet6 => {
                 let change = |(link, address, mac): (_, _, Option<_>)| Change::Neighbour {

@@ -1,0 +1,56 @@
+//! A tenant that sends from invented addresses.
+
+use accel::{Accel, Wanted};
+use sys::packet_socket::PacketSocket;
+use test_support::{need, require};
+use testbed::{Host, Offload, poll};
+
+use super::pair::{BRIDGE, LIMIT, Pair, sh};
+
+/// Far more than a port's budget.
+const INVENTED: usize = 4000;
+
+#[test]
+fn a_tenant_that_invents_addresses_spends_its_own_budget_only() {
+    require!(need::root());
+    let pair = Pair::new(Offload::Full, true);
+    let other = Host::new("other").unwrap();
+    pair.a.connect("veth1", &other, "eth0", 1450).unwrap();
+    sh(&pair.a, &format!("ip link set veth1 master {BRIDGE}"));
+    pair.ping(&[]);
+    let accel = Accel::start(pair.a.netns(), Wanted::All).unwrap();
+    pair.settle_sender(&accel);
+    let before = (accel.status(), accel.vitals());
+    assert_eq!(before.0.unfollowed, 0);
+    let index = other.netlink().link("eth0").unwrap().index;
+    let socket = other.netns().run(PacketSocket::open).unwrap().unwrap();
+    for number in 0..INVENTED {
+        let [.., high, low] = number.to_be_bytes();
+        let mut frame = [0; 60];
+        frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
+        frame[6..12].copy_from_slice(&[2, 0x77, 0, 0, high, low]);
+        frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+        // The queue of the veth pair may be full for a moment.
+        poll("room for a frame", LIMIT, || {
+            Ok(socket.send(index, &Default::default(), &frame).map_err(|error| error.to_string()))
+        })
+        .unwrap();
+    }
+    poll("changes beyond the budget", LIMIT, || {
+        let status = accel.status();
+        Ok((status.unfollowed > 0).then_some(()).ok_or_else(|| format!("{status:#?}")))
+    })
+    .unwrap();
+    // The other tenant is as fast as before, and nothing was read again for it.
+    pair.settle_sender(&accel);
+    let (status, vitals) = (accel.status(), accel.vitals());
+    assert_eq!(vitals.withdrawals, before.1.withdrawals, "{status:#?}");
+    assert!(status.entries < before.0.entries + INVENTED / 2, "{status:#?}");
+    poll("the addresses to be read once the budget is full", LIMIT, || {
+        let status = accel.status();
+        let are_read = status.entries >= before.0.entries + INVENTED;
+        Ok(are_read.then_some(()).ok_or_else(|| format!("{status:#?}")))
+    })
+    .unwrap();
+    pair.settle_sender(&accel);
+}
