@@ -152,7 +152,8 @@ fn filter(sockets: &Sockets) -> Filter {
     }
     if sockets.guests {
         // recvmsg takes descriptors from guests. sendmsg stays forbidden: none can be sent.
-        filter.allow(&[libc::SYS_recvmsg, libc::SYS_epoll_ctl]);
+        // fstatfs: whether the memory consists of huge pages.
+        filter.allow(&[libc::SYS_recvmsg, libc::SYS_epoll_ctl, libc::SYS_fstatfs]);
         filter.allow_if(libc::SYS_fcntl, &[Argument::is(1, F_GET_SEALS)]);
     }
     match sockets.probe {

@@ -5,6 +5,7 @@ use std::io::{Seek, SeekFrom};
 use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
+use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 use sys::descriptors::is_sealed_against_shrinking;
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap};
 
@@ -56,6 +57,13 @@ pub enum MemoryError {
          QEMU's -object memory-backend-memfd seals it"
     )]
     Unsealed(u64),
+    /// The file is on hugetlbfs. Its pages come from a fixed pool, and other owners of the file can
+    /// give them back to it. Accessing a page that the pool cannot provide would cause a signal.
+    #[error(
+        "memory region at {0:#x}: its file has huge pages of hugetlbfs, expected ordinary pages; \
+         QEMU's -object memory-backend-memfd without hugetlb=on has those"
+    )]
+    HugePages(u64),
     /// A system call failed.
     #[error("memory region at {guest:#x}: {operation}: {reason}")]
     Kernel { guest: u64, operation: &'static str, reason: String },
@@ -128,6 +136,17 @@ fn map(region: &Region, file: OwnedFd) -> Result<(Region, GuestRegionMmap), Memo
             return Err(MemoryError::Kernel { guest, operation: "fcntl(F_GET_SEALS)", reason });
         }
     }
+    // Neither a reservation nor present pages help: the client can punch holes into the file.
+    match fstatfs(&file) {
+        Ok(of) if of.filesystem_type() == HUGETLBFS_MAGIC => {
+            return Err(MemoryError::HugePages(guest));
+        }
+        Ok(_) => {}
+        Err(error) => {
+            let reason = error.to_string();
+            return Err(MemoryError::Kernel { guest, operation: "fstatfs", reason });
+        }
+    }
     let mut file = File::from(file);
     let kernel = |operation| {
         move |error: &dyn std::fmt::Display| MemoryError::Kernel {
@@ -167,6 +186,21 @@ mod tests {
 
     fn refused(table: &[Region], files: Vec<OwnedFd>) -> String {
         Memory::map(table, files).unwrap_err().to_string()
+    }
+
+    /// A file with huge pages, of which this machine may have none.
+    #[test]
+    fn huge_pages_are_refused_because_the_client_can_take_them_away() {
+        let flags = MFdFlags::MFD_ALLOW_SEALING | MFdFlags::MFD_HUGETLB | MFdFlags::MFD_HUGE_2MB;
+        let huge = match memfd_create(c"guest", flags) {
+            Ok(huge) => huge,
+            Err(error) => test_support::skip!("needs hugetlbfs with 2 MiB pages: {error}"),
+        };
+        nix::unistd::ftruncate(&huge, 4 << 20).unwrap();
+        fcntl(&huge, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
+        let region = Region { guest: 0, size: 2 << 20, user: 0, offset: 0 };
+        let why = refused(&[region], vec![huge]);
+        assert!(why.contains("hugetlbfs") && why.contains("without hugetlb=on"), "{why}");
     }
 
     #[test]
