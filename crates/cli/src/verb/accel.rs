@@ -14,6 +14,7 @@ use daemon::control;
 use netstate::Netlink;
 use sys::netns::NetNs;
 
+use super::accel_headline::headline;
 use crate::accel_args::{AccelDevices, AccelRun, AccelStatus};
 use crate::exit::{Exit, usage};
 use crate::named_netns::netns;
@@ -151,7 +152,7 @@ pub(super) fn check(arguments: &AccelDevices, netns: &NetNs) -> anyhow::Result<(
     }
 }
 
-pub(super) fn state(refused: &Option<Refused>) -> String {
+fn state(refused: &Option<Refused>) -> String {
     match refused {
         Some(refused) => format!("slow path: {refused}"),
         None => "accelerated".to_owned(),
@@ -211,7 +212,7 @@ fn describe(status: &Status) -> String {
         let _ = writeln!(text, "all packets take the slow path: {problem}");
     }
     for device in &status.devices {
-        let _ = writeln!(text, "{}: {}", device.device, state(&device.refused));
+        let _ = writeln!(text, "{}: {}", device.device, headline(device));
         text += &traffic("  ", device.entries, &device.packets, false);
         for port in &device.ports {
             let _ = writeln!(text, "  port {}: {}", port.name, state(&port.refused));

@@ -21,7 +21,8 @@ use daemon::takeover;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use sys::netns::NetNs;
 
-use super::accel::{check, state};
+use super::accel::check;
+use super::accel_headline::headline;
 use crate::accel_args::AccelServe;
 use crate::accel_events::{self, Events, Sink};
 use crate::exit::Exit;
@@ -117,7 +118,7 @@ fn ready(accel: &Accel) -> String {
         .noted()
         .devices
         .iter()
-        .map(|device| format!("{}: {}", device.device, state(&device.refused)))
+        .map(|device| format!("{}: {}", device.device, headline(device)))
         .collect();
     let devices =
         if devices.is_empty() { "no VXLAN device yet".to_owned() } else { devices.join(", ") };
