@@ -4,6 +4,7 @@ pub mod cgroup;
 pub mod container;
 pub mod cpu;
 pub mod interrupts;
+pub mod kernel_symbols;
 pub mod machine;
 pub mod namespace;
 pub mod neighbour_table;

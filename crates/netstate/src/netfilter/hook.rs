@@ -28,8 +28,9 @@ const NFTA_FLOWTABLE_NAME: u16 = 2;
 const FAMILIES: [(u8, &str, u32); 3] = [(2, "ip", 5), (10, "ip6", 5), (7, "bridge", 6)];
 
 /// Functions that need no further check: nftables chains and their NAT, legacy tables and
-/// br_netfilter (all read separately), connection tracking, which rules use, and AppArmor's, which
-/// passes packets without a socket (`apparmor_ip_postroute`, security/apparmor/lsm.c).
+/// br_netfilter (all read separately), connection tracking, which rules use, AppArmor's, which
+/// passes packets without a socket (`apparmor_ip_postroute`, security/apparmor/lsm.c), and
+/// SELinux's, whose caller checks whether they decide anything (security/selinux/hooks.c).
 const KNOWN: &[&str] = &[
     "nft_do_chain",
     "nft_nat_do_chain",
@@ -49,6 +50,9 @@ const KNOWN: &[&str] = &[
     "br_nf_",
     "ip_sabotage_in",
     "apparmor_ip_postroute",
+    "selinux_ip_forward",
+    "selinux_ip_output",
+    "selinux_ip_postroute",
 ];
 
 /// A function registered at a hook.
@@ -185,13 +189,18 @@ mod tests {
         let of_type = |number: u32| {
             nla(NFNLA_HOOK_CHAIN_INFO, &nla(NFNLA_HOOK_INFO_TYPE, &number.to_be_bytes()))
         };
-        for known in ["ipv4_conntrack_in\0", "nf_nat_ipv4_out\0", "apparmor_ip_postroute\0"] {
+        for known in [
+            "ipv4_conntrack_in\0",
+            "nf_nat_ipv4_out\0",
+            "apparmor_ip_postroute\0",
+            "selinux_ip_forward\0",
+        ] {
             assert_eq!(unexplained(&function(known)), None, "{known:?}");
         }
         assert_eq!(unexplained(&[function("nft_x"), of_type(1)].concat()), None);
         assert_eq!(unexplained(&of_type(2)), None);
         assert_eq!(unexplained(&of_type(3)).unwrap(), "hook of type 3");
-        assert_eq!(unexplained(&function("selinux_ip_forward\0")).unwrap(), "selinux_ip_forward");
+        assert_eq!(unexplained(&function("smack_ip_output\0")).unwrap(), "smack_ip_output");
         assert_eq!(
             unexplained(&[function("ip_vs_in_hook\0"), module("ip_vs\0")].concat()).unwrap(),
             "ip_vs_in_hook [ip_vs]"
