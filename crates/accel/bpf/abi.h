@@ -38,6 +38,31 @@ struct constants {
 	u32 tick;	/* length of a jiffy, ns */
 };
 
+/* Addresses that the loader sets for labelling.bpf.c. 0: the kernel has no such variable. */
+struct symbols {
+	u64 secmark;
+	u64 netlabel;
+	u64 ipsec;
+	u64 state;
+};
+
+enum labelling_flag {
+	LABELLING_PEER_CONTROLS = 1,	/* policy capability network_peer_controls */
+	LABELLING_ALWAYS = 2,		/* policy capability always_check_network */
+	LABELLING_POLICY = 4,		/* the policy capabilities were read */
+	LABELLING_SECMARK = 8,		/* so was this count */
+	LABELLING_NETLABEL = 16,
+	LABELLING_IPSEC = 32,
+};
+
+/* What SELinux looks at before it checks a packet. */
+struct labelling {
+	u32 flags;
+	u32 secmark;	/* rules and objects that label packets */
+	u32 netlabel;	/* domains of interpretation and static labels */
+	u32 ipsec;	/* labelled policies and states */
+};
+
 /*
  * Packets are counted by reason in the slot of a device: packets from a tenant at the tenant's
  * device, packets from the wire at the VXLAN device. Accelerated packets are also counted at the

@@ -12,7 +12,7 @@ use sys::netns::NetNs;
 use crate::Result;
 use crate::admission;
 use crate::lock::lock;
-use crate::mirroring::{Finder, Reconciler, Shared, Source};
+use crate::mirroring::{Finder, Reconciler, Security, Shared, Source};
 use crate::model::Wanted;
 use crate::programs::{Counters, FlowMaps, Programs, Role};
 use crate::status::{FlowsStatus, Status};
@@ -58,6 +58,8 @@ pub struct Options {
     /// Ids of the programs of the process that this one takes over from. They are not treated as
     /// foreign programs. That process runs until it is asked to stop.
     pub predecessor: BTreeSet<u32>,
+    /// Security modules, if they were opened before this process dropped privileges.
+    pub security: Option<Security>,
 }
 
 impl Default for Options {
@@ -69,6 +71,7 @@ impl Default for Options {
             accounting: false,
             spares: 0,
             predecessor: BTreeSet::new(),
+            security: None,
         }
     }
 }
@@ -108,6 +111,7 @@ impl Accel {
         let shared =
             Arc::new(Shared::new(wanted, status, source, options.predecessor, options.accounting));
         let admission = admission(netns, flows, shared.clone())?;
+        let security = options.security.unwrap_or_else(Security::open);
         let (ready, is_ready) = std::sync::mpsc::channel();
         let netns = netns.try_clone()?;
         let theirs = (shared.clone(), counters.clone());
@@ -119,7 +123,9 @@ impl Accel {
                 let reconciler = netns
                     .enter_for_good()
                     .map_err(Into::into)
-                    .and_then(|()| Reconciler::new(&netns, programs, theirs, options.spares))
+                    .and_then(|()| {
+                        Reconciler::new(&netns, programs, theirs, options.spares, security)
+                    })
                     .and_then(|mut reconciler| reconciler.begin().map(|()| reconciler));
                 match reconciler {
                     Ok(mut reconciler) => {

@@ -42,7 +42,7 @@ mod vitals;
 pub use daemon::{Accel, DEFAULT_MAX_ENTRIES, DEFAULT_MAX_FLOWS, Options, probe};
 pub use error::{Error, Result};
 pub use metrics::exposition;
-pub use mirroring::{Finder, left_behind, remove_left_behind};
+pub use mirroring::{Finder, Security, left_behind, remove_left_behind};
 pub use model::{Counted, EXPLANATIONS, Explanation, Path, RETIRED, Reason, Refusal, Wanted};
 pub use status::Status;
 pub use vitals::Vitals;

@@ -53,6 +53,13 @@ pub(super) fn security_module(case: &VxlanCase<'_>) -> Verdict {
     }
 }
 
+pub(super) fn selinux(case: &VxlanCase<'_>) -> Verdict {
+    match &case.view.underlay.selinux {
+        Some(reason) => Err(Refusal::Selinux { reason: reason.clone() }),
+        None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

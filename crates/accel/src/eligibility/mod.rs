@@ -79,6 +79,7 @@ pub(crate) const VXLAN_DEVICE: &VxlanRules = &[
     foreign::links_hidden,
     foreign::socket_lookup,
     foreign::security_module,
+    foreign::selinux,
     filters::unexplained_hook,
     filters::other_filter,
     filters::ipsec,

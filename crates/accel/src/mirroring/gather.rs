@@ -126,34 +126,6 @@ fn filters(flowtables: Vec<String>) -> Vec<OtherFilter> {
     legacy.chain(ebtables).chain(services).chain(flowtables).collect()
 }
 
-/// Lists active security modules that inspect forwarded packets, by functions at netfilter hooks.
-/// Known harmless modules check only sockets, files and processes; AppArmor passes packets without
-/// a socket.
-pub(crate) fn security() -> Vec<String> {
-    const HARMLESS: [&str; 13] = [
-        "capability",
-        "tomoyo",
-        "apparmor",
-        "yama",
-        "loadpin",
-        "safesetid",
-        "lockdown",
-        "bpf",
-        "landlock",
-        "ima",
-        "evm",
-        "ipe",
-        "integrity",
-    ];
-    match sys::lsm::active() {
-        Ok(active) => {
-            active.into_iter().filter(|name| !HARMLESS.contains(&name.as_str())).collect()
-        }
-        // An unknown module may inspect packets, so refuse.
-        Err(error) => vec![format!("unknown: {error}")],
-    }
-}
-
 fn forwarding(device: &str) -> Forwarding {
     Forwarding {
         ipv4: is(&format!("net/ipv4/conf/{device}/forwarding"), "1"),

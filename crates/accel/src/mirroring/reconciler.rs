@@ -4,9 +4,9 @@
 //! named chains and sets are read (`rules`). For single forwarding entries, only those are
 //! withdrawn and read (`incremental`). The same thread writes the heartbeat, so if it hangs,
 //! packets take the slow path. State without notifications is polled: with each heartbeat
-//! (iptables-legacy tables, br_netfilter's calls, the lists of functions at netfilter's hooks, which
-//! the BPF programs also check themselves), with every fifth (BPF links, foreign tcx programs, IPVS;
-//! in sandboxes all of these), or once a second (path MTUs, sysctls).
+//! (iptables-legacy tables, br_netfilter's calls, SELinux's state, the lists of functions at
+//! netfilter's hooks, which the BPF programs also check themselves), with every fifth (BPF links,
+//! foreign tcx programs, IPVS; in sandboxes all of these), or once a second (path MTUs, sysctls).
 
 mod audit;
 mod rules;
@@ -27,12 +27,13 @@ use rules::News;
 
 use super::budget::Budgets;
 use super::crossing_veth::remove_stale;
-use super::gather::{add_routes, security};
+use super::gather::add_routes;
 use super::incremental::Beyond;
 use super::listeners::listeners;
 use super::netns_state::NetnsState;
 use super::sandbox::Sandbox;
 use super::search::Search;
+use super::security::Security;
 use super::shared::Shared;
 use super::spares::Spares;
 use crate::Result;
@@ -66,8 +67,7 @@ pub(crate) struct Reconciler {
     search: Option<Search>,
     /// BPF links of the whole machine.
     links: Listing,
-    /// Security modules that inspect packets. They do not change while a kernel runs.
-    security: Vec<String>,
+    security: Security,
     /// BPF programs can look up connections.
     connections: bool,
     /// State that verdicts of the current plan depend on.
@@ -98,6 +98,7 @@ impl Reconciler {
         programs: Programs,
         (shared, counters): (Arc<Shared>, Arc<Mutex<Counters>>),
         spares: u16,
+        security: Security,
     ) -> Result<Reconciler> {
         let spares = Spares::new(&programs, spares)?;
         let wanted = lock(&shared.wanted).clone();
@@ -110,7 +111,7 @@ impl Reconciler {
             spares,
             search: None,
             links: Listing::default(),
-            security: security(),
+            security,
             connections: Programs::can_look_up_connections(),
             basis: Arc::default(),
             machine: MachineSnapshot::default(),
@@ -240,6 +241,7 @@ impl Reconciler {
         let mut anew = self.unsettled || self.home.has_changed(look)?;
         anew |= self.budgets.have_recovered(self.beat_at);
         anew |= self.home.programs.hook_lists()? != self.machine.home.hook_lists;
+        anew |= self.security.selinux() != self.machine.home.selinux;
         if look {
             anew |= self.links.look()?;
             anew |= self.socket_lookups()? != self.machine.home.socket_lookups;
@@ -381,7 +383,8 @@ impl Reconciler {
     fn add_machine(&self, machine: &mut MachineSnapshot) -> Result<()> {
         machine.home.links = self.links.links.clone();
         machine.home.socket_lookups = self.socket_lookups()?;
-        machine.home.security = self.security.clone();
+        machine.home.security = self.security.modules().to_vec();
+        machine.home.selinux = self.security.selinux();
         machine.home.connections = self.connections;
         Ok(())
     }

@@ -7,38 +7,10 @@
 
 use std::net::IpAddr;
 
-use super::{Family, RuleEffect};
+use super::{Explanation, Family, RuleEffect, SelinuxReason};
 
 /// Codes that are no longer in use.
 pub const RETIRED: &[&str] = &[];
-
-/// The documentation of a refusal code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(deny_unknown_fields))]
-pub struct Explanation {
-    /// Stable code: `AX001` …
-    #[cfg_attr(feature = "schema", schemars(extend("pattern" = "^AX[0-9]{3}$")))]
-    pub code: &'static str,
-    /// Name of the variant in [`Refusal`].
-    #[cfg_attr(feature = "schema", schemars(extend("pattern" = "^[A-Z][A-Za-z0-9]+$")))]
-    pub name: &'static str,
-    /// Short title.
-    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
-    pub title: &'static str,
-    /// Condition, and why it forces the slow path.
-    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
-    pub explanation: &'static str,
-    /// Steps that remove the condition.
-    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
-    pub remedy: &'static str,
-}
-
-impl Explanation {
-    /// Returns the explanation with this code, which may be in upper or lower case.
-    pub fn of(code: &str) -> Option<&'static Explanation> {
-        EXPLANATIONS.iter().find(|known| known.code.eq_ignore_ascii_case(code))
-    }
-}
 
 macro_rules! refusals {
     ($(
@@ -92,6 +64,13 @@ macro_rules! refusals {
             }
         }
     };
+}
+
+impl Explanation {
+    /// Returns the explanation with this code, which may be in upper or lower case.
+    pub fn of(code: &str) -> Option<&'static Explanation> {
+        EXPLANATIONS.iter().find(|known| known.code.eq_ignore_ascii_case(code))
+    }
 }
 
 impl Refusal {
@@ -345,6 +324,13 @@ refusals! {
         "packet filter: unsupported: {what}"
         = "unsupported nftables content",
         "Upgrade overlane.";
+
+    /// SELinux may check, label or drop packets, or its state is unknown. It does nothing to them
+    /// if no rule, label or policy for labelled networking exists on the whole machine.
+    AX219 Selinux { reason: SelinuxReason }
+        "SELinux: {reason}"
+        = "SELinux decides on packets",
+        "Remove what the evidence names. NetLabel: `netlabelctl cipsov4 list`, `netlabelctl calipso list`, `netlabelctl unlbl list`. SECMARK, in every namespace: `nft list secmarks`, `iptables-save -t security`, `iptables-save -t mangle`. IPsec: `ip xfrm policy`, `ip xfrm state`. If addresses are hidden, start `overlane accel` with CAP_SYSLOG.";
 
     /// There is a routing rule beyond the kernel's three default rules, so the path may depend on
     /// more than the address.

@@ -8,7 +8,7 @@ use netstate::overlay::{Device, Found, Overlay};
 
 use ruleset::Ruleset;
 
-use super::{DeviceId, Links, Passes};
+use super::{DeviceId, Links, Passes, SelinuxReason};
 
 /// State of one network namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -39,8 +39,10 @@ pub struct NetnsSnapshot {
     pub links: Links,
     /// BPF programs select the sockets of packets that arrive in this namespace.
     pub socket_lookups: bool,
-    /// Security modules that inspect packets, or why they are unknown.
+    /// Security modules other than SELinux that inspect packets, or why they are unknown.
     pub security: Vec<String>,
+    /// Why SELinux may decide on packets.
+    pub selinux: Option<SelinuxReason>,
     /// br_netfilter is on.
     pub bridge_netfilter: bool,
     /// IPsec has policies in this namespace.

@@ -11,6 +11,7 @@ use super::fixture::{BRIDGES, NICS, PORTS, VXLANS, device, entry, mac, remote, s
 use super::*;
 use crate::model::{
     EXPLANATIONS, Explanation, Foreign, MachineSnapshot, OtherFilter, RETIRED, SandboxSnapshot,
+    SelinuxReason,
 };
 
 /// The only bridged VXLAN device, and the routed one.
@@ -152,7 +153,7 @@ const PROVOKED: &[(&str, Change)] = &[
     ("AX212", |m| drop(m.home.links.foreign.insert(7, Foreign::Function("f".into())))),
     ("AX213", |m| (m.home.links.hidden, m.home.hooks) = (true, None)),
     ("AX214", |m| m.home.socket_lookups = true),
-    ("AX215", |m| m.home.security.push("selinux".into())),
+    ("AX215", |m| m.home.security.push("smack".into())),
     ("AX216", |m| m.home.ipsec = true),
     // NF_INET_FORWARD.
     ("AX217", |m| {
@@ -165,6 +166,7 @@ const PROVOKED: &[(&str, Change)] = &[
         rules.odd = odd;
         m.home.ruleset = rules.into();
     }),
+    ("AX219", |m| m.home.selinux = Some(SelinuxReason::Netlabel(1))),
     ("AX301", |m| m.home.overlay.rules.push("rule 100 (table 100)".into())),
     ("AX302", |m| m.home.overlay.rules6.push("rule 100 (table 100)".into())),
     ("AX303", |m| {

@@ -4,7 +4,7 @@ use netstate::overlay::{BridgeEntry, Found};
 
 use super::fixture::{BRIDGES, NICS, PORTS, VXLANS, device, mac, snapshot};
 use super::*;
-use crate::model::{Foreign, MachineSnapshot, OtherFilter};
+use crate::model::{Foreign, MachineSnapshot, OtherFilter, SelinuxReason};
 
 /// One bridged VXLAN device with an address behind it. Nothing is refused.
 fn sound() -> NetnsSnapshot {
@@ -174,9 +174,20 @@ fn programs_at_hooks_are_refused() {
 
 #[test]
 fn security_modules_with_hooks_for_packets_are_refused() {
-    for module in ["selinux", "smack", "number 120"] {
+    for module in ["smack", "number 120"] {
         refused(|f| f.security.push(module.into()), &format!("security module {module}"));
     }
+}
+
+#[test]
+fn selinux_is_refused_while_it_decides_on_packets() {
+    refused(
+        |f| f.selinux = Some(SelinuxReason::Secmark(1)),
+        "SELinux: 1 rules or objects label packets (SECMARK)",
+    );
+    let hidden = SelinuxReason::Unknown("no addresses".into());
+    refused(|f| f.selinux = Some(hidden), "SELinux: no addresses");
+    assert!(refusals(|f| f.selinux = None).is_empty());
 }
 
 #[test]

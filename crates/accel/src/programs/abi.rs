@@ -47,6 +47,26 @@ pub(crate) struct RawConstants {
     pub(crate) tick: u32,
 }
 
+/// `struct symbols`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoBytes, Immutable)]
+pub(crate) struct RawSymbols {
+    pub(crate) secmark: u64,
+    pub(crate) netlabel: u64,
+    pub(crate) ipsec: u64,
+    pub(crate) state: u64,
+}
+
+/// `struct labelling`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, IntoBytes, Immutable, FromBytes)]
+pub(crate) struct RawLabelling {
+    pub(crate) flags: u32,
+    pub(crate) secmark: u32,
+    pub(crate) netlabel: u32,
+    pub(crate) ipsec: u32,
+}
+
 /// `struct flow_key`. Big-endian fields are byte arrays here.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, IntoBytes, Immutable, FromBytes)]

@@ -112,9 +112,13 @@ fn tick() -> u32 {
     resolution.map_or(SECOND, |tick| u32::try_from(tick.tv_nsec()).unwrap_or(SECOND))
 }
 
-fn open() -> Result<OpenObject> {
-    // libbpf would print to stderr.
+/// Sends libbpf's messages to the log. It would print them to stderr.
+pub(super) fn quiet() {
     libbpf_rs::set_print(Some((PrintLevel::Debug, |_, text| tracing::debug!("{text}"))));
+}
+
+fn open() -> Result<OpenObject> {
+    quiet();
     ObjectBuilder::default()
         .open_memory(OBJECT)
         .map_err(|e| failed("open", "BPF object", e.to_string()))

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use accel::events::What;
-use accel::{Accel, Finder, Options, Wanted};
+use accel::{Accel, Finder, Options, Security, Wanted};
 use anyhow::Context;
 use daemon::accelerator;
 use daemon::background::READY;
@@ -54,8 +54,10 @@ pub fn run(serve: &AccelServe) -> anyhow::Result<Exit> {
     if let Some(succession) = &mut succession {
         succession.prepare(&claim, also)?;
     }
-    // The finder keeps rights that this process gives up in the next line.
+    // The finder keeps rights that this process gives up below.
     let finder = Finder::start(&netns, confined::give_up_but_looking)?;
+    // Reads addresses of the kernel, which it hides from the confined process.
+    let security = Security::open();
     let rights = confined::give_up()?;
     let running = Arc::new(OnceLock::new());
     // Probes get an answer ("starting") before the fast path is attached.
@@ -68,6 +70,7 @@ pub fn run(serve: &AccelServe) -> anyhow::Result<Exit> {
         max_flows: serve.run.max_flows.unwrap_or(accel::DEFAULT_MAX_FLOWS),
         accounting: serve.run.accounting,
         spares: SANDBOXES,
+        security: Some(security),
     };
     let Some(accel) = begin(&netns, &wanted, options, &end)? else { return Ok(Exit::Done) };
     let accel = Arc::new(accel);

@@ -52,8 +52,8 @@ fn units_are_exposed_no_more_than_their_work_needs() {
     for (name, most) in [
         ("overlane-vtep.service", 2.5),
         ("overlane-measure.service", 2.1),
-        ("overlane-accel@.service", 3.1),
-        ("overlane-accel.service", 3.4),
+        ("overlane-accel@.service", 3.4),
+        ("overlane-accel.service", 3.6),
     ] {
         let unit = units().into_iter().find(|unit| unit.ends_with(name)).unwrap();
         let copy = copy(&unit, directory.path());

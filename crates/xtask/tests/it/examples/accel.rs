@@ -82,7 +82,7 @@ fn the_agent_has_these_rights_and_no_more() {
         security["capabilities"],
         json!({
             "drop": ["ALL"],
-            "add": ["NET_ADMIN", "BPF", "PERFMON", "SYS_ADMIN", "SYS_NICE"],
+            "add": ["NET_ADMIN", "BPF", "PERFMON", "SYS_ADMIN", "SYS_NICE", "SYSLOG"],
         })
     );
     for kind in ["requests", "limits"] {
