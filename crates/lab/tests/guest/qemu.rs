@@ -92,6 +92,8 @@ pub struct Guest {
     fetch: Vec<String>,
     limit: Duration,
     programs: Vec<String>,
+    files: Vec<(String, Vec<u8>)>,
+    boot: String,
     devices: Vec<String>,
     two_nodes: bool,
     shared_memory: bool,
@@ -150,6 +152,8 @@ impl Guest {
             fetch: Vec::new(),
             limit: LIMIT,
             programs: Vec::new(),
+            files: Vec::new(),
+            boot: String::new(),
             devices: Vec::new(),
             two_nodes: false,
             shared_memory: false,
@@ -173,6 +177,18 @@ impl Guest {
     /// Copies more programs in, where this machine has them.
     pub fn with_programs(mut self, names: &[&str]) -> Guest {
         self.programs.extend(names.iter().map(|name| (*name).to_owned()));
+        self
+    }
+
+    /// Puts a file in.
+    pub fn containing(mut self, path: &str, contents: Vec<u8>) -> Guest {
+        self.files.push((path.to_owned(), contents));
+        self
+    }
+
+    /// Gives its kernel more parameters.
+    pub fn booting_with(mut self, parameters: &str) -> Guest {
+        self.boot = format!(" {parameters}");
         self
     }
 
@@ -227,7 +243,8 @@ impl Guest {
             .arg(&self.image)
             .arg("-initrd")
             .arg(at("initrd"))
-            .args(["-append", "console=ttyS0 panic=-1 quiet loglevel=4"])
+            .arg("-append")
+            .arg(format!("console=ttyS0 panic=-1 quiet loglevel=4{}", self.boot))
             .stdin(Stdio::null());
         for node in (0..2).filter(|_| self.two_nodes) {
             let size = memory / 2;
@@ -283,6 +300,9 @@ impl Guest {
             if path.exists() {
                 archive.program(&path, &path);
             }
+        }
+        for (path, contents) in &self.files {
+            archive.file(path, contents);
         }
         archive.program(program, "program");
         let mut line = "#!/bin/sh\nexec /program".to_owned();
