@@ -478,7 +478,11 @@ impl Reconciler {
             {
                 self.publish(machine, plan)?;
                 // The changed addresses are not in the plan. Add them as they are now.
-                self.unsettled |= !self.follow(&entries)?;
+                if !self.follow(&entries)? {
+                    // They affect others. The next heartbeat reads everything again.
+                    self.unsettled = true;
+                    self.withdraw()?;
+                }
                 return Ok(());
             }
             if attempt == ATTEMPTS {
