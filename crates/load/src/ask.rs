@@ -1,8 +1,8 @@
 //! Measurement request for a path: task, sizes and traffic generator.
 
-use results::{Beside, Unit};
 pub use results::names::{DrivenTool as Tool, Engine, UnknownName};
 pub use results::workload::Task;
+use results::{Beside, Unit};
 
 /// Measurement request: everything that defines a cell except the path.
 #[derive(Debug, Clone, Copy, PartialEq)]

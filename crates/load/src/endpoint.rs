@@ -84,7 +84,8 @@ impl Endpoint {
                 let nodelay = !load.workload.is_byte_stream();
                 Listener::Tcp(sys::tcp::listen(listen, &load.tcp_options(nodelay))?)
             } else {
-                let beside = load.beside.map(|_| sys::tcp::listen(listen, &load.tcp_options(false)));
+                let beside =
+                    load.beside.map(|_| sys::tcp::listen(listen, &load.tcp_options(false)));
                 let socket = sys::udp::bind_shared(listen)?;
                 socket.set_read_timeout(Some(TICK)).map_err(|e| {
                     sys::Error::io("setsockopt(SO_RCVTIMEO)", format!("UDP {listen}"), &e)
@@ -214,7 +215,8 @@ impl Endpoint {
     /// `None` without any.
     pub fn tcp_state(&self) -> Option<TcpState> {
         let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = || streams.iter().filter(|(flow, _)| *flow < self.flows).map(|(_, stream)| stream);
+        let own =
+            || streams.iter().filter(|(flow, _)| *flow < self.flows).map(|(_, stream)| stream);
         let states: Vec<_> = own().filter_map(|stream| sys::tcp::state(stream).ok()).collect();
         let of = |figure: fn(&sys::tcp::State) -> u32| {
             median(&states.iter().map(|state| f64::from(figure(state))).collect::<Vec<_>>())

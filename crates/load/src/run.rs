@@ -16,8 +16,8 @@ use super::endpoint::Endpoint;
 use super::reassembly::Room;
 use super::requests::Requests;
 use super::{
-    Arrivals, BesideMeasured, Between, Counted, Datagrams, End, EngineError, FlowMeasured, LatencyNs, Load,
-    Measured, Server, Stage, Watch, Workload, pace, reassembly,
+    Arrivals, BesideMeasured, Between, Counted, Datagrams, End, EngineError, FlowMeasured,
+    LatencyNs, Load, Measured, Server, Stage, Watch, Workload, pace, reassembly,
 };
 
 /// Interval at which waits check their condition.
@@ -536,10 +536,8 @@ fn beside(load: &Load, begin: &Counts, end: &Counts) -> Vec<BesideMeasured> {
     let flows = load.loads_beside().into_iter().zip(load.flows as usize..);
     let measured = flows.map(|(load, flow)| {
         let one = |counts: &Counts| {
-            let only = |counted: &Counted| Counted {
-                at: counted.at,
-                flows: vec![counted.flows[flow]],
-            };
+            let only =
+                |counted: &Counted| Counted { at: counted.at, flows: vec![counted.flows[flow]] };
             Counts { client: only(&counts.client), server: only(&counts.server), ..counts.clone() }
         };
         BesideMeasured {

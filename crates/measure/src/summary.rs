@@ -8,8 +8,8 @@ use crate::sampler::loss;
 use load::Workload;
 use results::stats::{median, trend};
 use results::{
-    Arrivals, BesideRates, Cell, DropGoal, DropPoint, FlowShares, HopRecord, Interval, Latency, Offered, Pacing,
-    Role, Sample, ServiceDemand, Status, TcpState,
+    Arrivals, BesideRates, Cell, DropGoal, DropPoint, FlowShares, HopRecord, Interval, Latency,
+    Offered, Pacing, Role, Sample, ServiceDemand, Status, TcpState,
 };
 
 /// Returns a cell without samples.
@@ -172,9 +172,11 @@ fn beside_rates(samples: &[Sample]) -> Option<BesideRates> {
     let of = |rate: fn(&BesideRates) -> Option<f64>| {
         median_of(samples, |sample| rate(sample.beside_rates.as_ref()?))
     };
-    samples.iter().any(|sample| sample.valid && sample.beside_rates.is_some()).then(|| BesideRates {
-        forward_bits_per_s: of(|rates| rates.forward_bits_per_s),
-        reverse_bits_per_s: of(|rates| rates.reverse_bits_per_s),
+    samples.iter().any(|sample| sample.valid && sample.beside_rates.is_some()).then(|| {
+        BesideRates {
+            forward_bits_per_s: of(|rates| rates.forward_bits_per_s),
+            reverse_bits_per_s: of(|rates| rates.reverse_bits_per_s),
+        }
     })
 }
 

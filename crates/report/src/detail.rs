@@ -134,7 +134,10 @@ fn flows(panel: &Panel<'_>) -> Option<Detail> {
 fn by_second(panel: &Panel<'_>) -> Option<Detail> {
     let long = |cell: &Cell| {
         let valid = cell.samples.iter().filter(|sample| sample.valid);
-        valid.map(|sample| sample.rates_by_second.clone()).filter(|r| r.len() > 1).collect::<Vec<_>>()
+        valid
+            .map(|sample| sample.rates_by_second.clone())
+            .filter(|r| r.len() > 1)
+            .collect::<Vec<_>>()
     };
     let all = panel.cells().flat_map(long).flatten();
     let scale = Scale::new(panel.first().workload.workload().unit(), all.fold(0.0, f64::max));

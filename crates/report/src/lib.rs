@@ -76,5 +76,5 @@ pub use style::Style;
 pub use summary::summary;
 pub use svg_files::{ChartFile, svg};
 pub use text::text;
-pub use unit::with_unit;
 pub use trial::{Trial, Tried, carried_words, judged_words, trial_text};
+pub use unit::with_unit;

@@ -234,8 +234,7 @@ fn columns(panel: &Panel<'_>) -> Vec<Column> {
 const BEFORE_BAR: usize = 3;
 
 /// Columns that a narrow terminal leaves out, in this order: the tables below have most of them.
-const LEFT_OUT: [&str; 8] =
-    ["retr", "skb", "p99 µs", "p50 µs", "loss", "CPU", "reord", "jitter"];
+const LEFT_OUT: [&str; 8] = ["retr", "skb", "p99 µs", "p50 µs", "loss", "CPU", "reord", "jitter"];
 
 fn table(panel: &Panel<'_>, style: Style) -> String {
     let mut columns = columns(panel);

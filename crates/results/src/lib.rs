@@ -36,8 +36,8 @@ pub use machine::{
     Alternative, DeviceRecord, GuestRecord, Machine, ModeRecord, TapRecord, TestbedRecord,
 };
 pub use names::{
-    Beside, CpuClock, DemandUnit, Direction, EndedBy, Engine, JudgedBy, Named, PlacementPolicy, Privileges,
-    Profile, RecordKind, Role, Status, Steering, Unit,
+    Beside, CpuClock, DemandUnit, Direction, EndedBy, Engine, JudgedBy, Named, PlacementPolicy,
+    Privileges, Profile, RecordKind, Role, Status, Steering, Unit,
 };
 pub use plan::{ConfidenceGoal, Placement, Plan};
 pub use read::{FieldError, LIMITS, MOST_SAMPLES, ReadError};

@@ -52,8 +52,12 @@ impl Live {
 
     /// Returns the figures as lines; empty before the first sample.
     pub fn lines(&self) -> Vec<String> {
-        let shown: Vec<(usize, &str)> =
-            self.rows.iter().enumerate().filter_map(|(i, r)| Some((i, r.name.as_deref()?))).collect();
+        let shown: Vec<(usize, &str)> = self
+            .rows
+            .iter()
+            .enumerate()
+            .filter_map(|(i, r)| Some((i, r.name.as_deref()?)))
+            .collect();
         let mut lines: Vec<String> =
             shown.iter().take(LINES).filter_map(|(at, name)| self.line(*at, name)).collect();
         if lines.is_empty() {

@@ -170,7 +170,8 @@ impl CheckedRun {
             asked.join(measure_options::asked(part, run_options.impact)?);
         }
         run_options.shorten_bursts(&asked);
-        let mut vary: Vec<String> = arguments.vary.iter().chain(&arguments.tries).cloned().collect();
+        let mut vary: Vec<String> =
+            arguments.vary.iter().chain(&arguments.tries).cloned().collect();
         let mut settings = Vec::new();
         for text in &arguments.vary {
             settings.extend(varied(text)?);

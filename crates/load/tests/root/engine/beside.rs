@@ -41,7 +41,8 @@ fn requests_are_counted_apart_from_the_bulk_traffic_beside_them() {
 fn bulk_traffic_has_the_mark_of_the_requests() {
     let wire = require!(wire_or_skip());
     let rule = "tcp dport 7000 ip dscp != ef drop; udp dport 7000 ip dscp != ef drop;";
-    let rules = format!("table ip t {{ chain c {{ type filter hook input priority 0; {rule} }}; }}");
+    let rules =
+        format!("table ip t {{ chain c {{ type filter hook input priority 0; {rule} }}; }}");
     nft(&wire.server, &rules);
     for workload in RR {
         let load = Load { dscp: Some(46), beside: Some(Beside::Both), ..short(workload) };

@@ -62,10 +62,9 @@ pub fn deep() -> Results {
             drop_point(cell, 1.0 + 0.15 * step as f64);
         }));
     }
-    for (beside, forward, reverse) in [
-        (Beside::TcpStream, Some(9.1e9), None),
-        (Beside::Both, Some(6.2e9), Some(5.9e9)),
-    ] {
+    for (beside, forward, reverse) in
+        [(Beside::TcpStream, Some(9.1e9), None), (Beside::Both, Some(6.2e9), Some(5.9e9))]
+    {
         let rates = BesideRates { forward_bits_per_s: forward, reverse_bits_per_s: reverse };
         cells.extend(group(&mut noise, "tcp_rr", 1, |cell| beside_bulk(cell, beside, rates)));
     }
