@@ -13,7 +13,6 @@
 #include "sampling_start.h"
 #include "expression.h"
 #include "suppressed.h"
-#include "translated.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -339,18 +338,12 @@ static __attribute__((noinline)) int see(struct seen *seen)
 	is_selective = wants_some(filter);
 	if (filter->with_bytes || filter->with_expression)
 		read_bytes(draft, seen, filter);
+	/* A packet that matched stays wanted after its addresses were translated. */
 	if (!read_back(&draft->headers.is_followed) &&
 	    (!is_read_wanted() ||
-	     (filter->with_expression && !is_meant(draft)))) {
-		/* A packet that matched stays wanted after its addresses were translated. */
-		if (is_selective && was_chosen(filter, address) &&
-		    is_still(address, &event->inner)) {
-			if (is_by_flows(filter) && is_of_translated(skb))
-				note_translated(event);
-		} else if (!is_by_flows(filter) || !is_translated(event)) {
-			return 0;
-		}
-	}
+	     (filter->with_expression && !is_meant(draft))) &&
+	    !(is_selective && was_chosen(filter, address) && is_still(address, &event->inner)))
+		return 0;
 	if (!filter->with_bytes)
 		snapshot->end = 0;
 	if (was && !is_still(address, &event->inner)) {

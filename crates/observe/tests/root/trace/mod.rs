@@ -14,7 +14,6 @@ mod life;
 mod modes;
 pub mod seen;
 pub mod traffic;
-mod translated;
 
 use std::time::Duration;
 
