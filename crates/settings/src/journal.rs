@@ -24,12 +24,14 @@ use crate::identity;
 mod directory;
 mod entry;
 mod error;
+mod note;
 mod trust;
 
 use directory::{Directory, LONGEST};
 pub use entry::{Entry, Until};
 use entry::{Mark, Problem};
 pub use error::JournalError;
+pub use note::read_note;
 
 /// Default directory.
 pub const DIRECTORY: &str = "/var/lib/overlane/journal";

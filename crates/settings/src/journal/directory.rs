@@ -27,6 +27,17 @@ const BLOCK: usize = 4096;
 /// Interval between attempts to get a lock.
 const AGAIN: Duration = Duration::from_millis(20);
 
+impl From<Refusal> for JournalError {
+    fn from(refusal: Refusal) -> JournalError {
+        match refusal {
+            Refusal::Failed(operation, path, errno) => {
+                JournalError::File { operation, path, error: errno.into() }
+            }
+            Refusal::Untrusted(path, problem) => JournalError::Untrusted { path, problem },
+        }
+    }
+}
+
 pub(super) struct Directory {
     fd: File,
     path: PathBuf,
@@ -42,13 +53,17 @@ impl std::fmt::Debug for Directory {
 
 impl Directory {
     pub(super) fn open(path: &Path, before: Option<Step>) -> Result<Directory, JournalError> {
-        let fd = trust::open(path, true).map_err(|refusal| match refusal {
-            Refusal::Failed(operation, path, errno) => {
-                JournalError::File { operation, path, error: errno.into() }
-            }
-            Refusal::Untrusted(path, problem) => JournalError::Untrusted { path, problem },
-        })?;
+        let fd = trust::open(path, true)?;
         Ok(Directory { fd, path: path.to_owned(), before })
+    }
+
+    /// An open directory, for reading.
+    pub(super) fn of(fd: File, path: &Path) -> Directory {
+        Directory { fd, path: path.to_owned(), before: None }
+    }
+
+    pub(super) fn fd(&self) -> &File {
+        &self.fd
     }
 
     pub(super) fn file(&self, name: impl AsRef<Path>) -> PathBuf {
