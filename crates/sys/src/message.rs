@@ -105,7 +105,7 @@ pub(crate) struct Value<'a>(&'a libc::cmsghdr);
 impl Value<'_> {
     // musl's cmsg_len is a u32.
     #[allow(clippy::unnecessary_cast)]
-    fn bytes<const N: usize>(&self) -> Option<[u8; N]> {
+    pub(crate) fn bytes<const N: usize>(&self) -> Option<[u8; N]> {
         // SAFETY: CMSG_LEN only computes a size.
         let wanted = unsafe { libc::CMSG_LEN(N as libc::c_uint) };
         // SAFETY: according to cmsg_len, which the kernel set, this number of bytes is present;

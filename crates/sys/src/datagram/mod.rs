@@ -2,6 +2,7 @@
 //! with its own control messages: `UDP_SEGMENT`, `UDP_GRO`, the TOS octet or traffic class.
 //! [`crate::udp`] sends one payload to one peer.
 
+pub mod probing;
 mod slots;
 
 use std::io;
