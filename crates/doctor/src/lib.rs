@@ -9,7 +9,6 @@
 
 pub mod check;
 pub mod collect;
-mod defects;
 pub mod diagnosis;
 pub mod dump;
 pub mod finding;

@@ -7,6 +7,7 @@
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
+pub mod defects;
 mod diag;
 pub mod hop;
 mod mac_text;
