@@ -27,6 +27,8 @@ use netstate::softnet::SoftnetStat;
 use netstate::udp_socket::UdpSocket;
 use serde::{Deserialize, Serialize};
 
+use crate::probed::Probed;
+
 /// Version of the saved form. Other versions are refused.
 pub const FORMAT: u32 = 1;
 
@@ -54,6 +56,9 @@ pub struct Host {
     /// VXLAN devices that `accel` would accelerate, by its dry run. Empty if it was not asked.
     #[serde(default)]
     pub eligible: Vec<Eligible>,
+    /// Faults of paths that `overlane probe` has found in this boot.
+    #[serde(default)]
+    pub probed: Vec<Probed>,
 }
 
 /// A VXLAN device that `accel` would accelerate, and does not yet.

@@ -14,6 +14,7 @@ pub mod dump;
 pub mod finding;
 pub mod host;
 pub mod path;
+pub mod probed;
 pub mod scrub;
 pub mod view;
 

@@ -32,6 +32,7 @@ use crate::host::{
     Chain, Device, Eligible, FarEnd, Filtered, Host, Interrupt, LeftOut, LongChain, Machine,
     Namespace, Pair, Passage, Reading, Scaling, Tunnel,
 };
+use crate::probed::Probed;
 use address::Addresses;
 use group::last_bits;
 use name::Names;
@@ -122,6 +123,7 @@ impl Scrubber {
             left_out,
             far_ends,
             eligible,
+            probed,
         } = host;
         *program = name::release(program);
         if program == "other" {
@@ -146,6 +148,29 @@ impl Scrubber {
         for Eligible { namespace, link: _, ports: _, remotes: _, slow: _ } in eligible {
             *namespace = self.inode(*namespace);
         }
+        probed.iter_mut().for_each(|one| self.probed(one));
+    }
+
+    fn probed(&mut self, probed: &mut Probed) {
+        let Probed {
+            namespace,
+            cookie,
+            index: _,
+            device,
+            features,
+            peer,
+            outgoing: _,
+            verdict,
+            detail,
+            classes: _,
+        } = probed;
+        *namespace = self.inode(*namespace);
+        *cookie = None;
+        *device = self.device_name(device, None);
+        features.iter_mut().for_each(|feature| *feature = name::identifier(feature));
+        *peer = self.addresses.ip(*peer);
+        *verdict = name::identifier(verdict);
+        "removed".clone_into(detail);
     }
 
     fn machine(&mut self, machine: &mut Machine) {

@@ -90,11 +90,11 @@ fn judge(tunnel: DeviceRef<'_>, vxlan: &Vxlan, far: &FarEnd) -> Option<Finding> 
 impl FarEnd {
     /// Whether a remote is this host. The address used for --peer may differ from the VTEP's
     /// address.
-    fn is_at(&self, remote: std::net::IpAddr) -> bool {
+    pub(super) fn is_at(&self, remote: std::net::IpAddr) -> bool {
         self.address == remote || self.vxlans().any(|(_, vxlan)| vxlan.local == Some(remote))
     }
 
-    fn vxlans(&self) -> impl Iterator<Item = (&Interface, &Vxlan)> {
+    pub(super) fn vxlans(&self) -> impl Iterator<Item = (&Interface, &Vxlan)> {
         self.tunnels.iter().filter_map(|link| Some((link, link.vxlan.as_ref()?)))
     }
 }

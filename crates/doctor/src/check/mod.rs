@@ -41,6 +41,7 @@ mod multicast_group;
 mod nat_mtu;
 mod neighbour_failed;
 mod neighbour_table_full;
+mod nested_tunnel;
 mod netdev_max_backlog;
 mod nic_gro;
 mod nic_segmentation;
@@ -59,6 +60,7 @@ mod path_mtu;
 mod pmtu_discovery_off;
 mod pod_route;
 mod powersave;
+mod probed_offload;
 mod qdisc_drops;
 mod queue_delay;
 mod queues_uneven;
@@ -80,12 +82,15 @@ mod tap_vnet_header;
 mod tap_without_vhost;
 mod tenant_checksum;
 mod tenant_segmentation;
+mod tunnel_big_tcp;
 mod tunnel_checksum_segmentation;
 mod tunnel_conntrack;
 mod tunnel_hash;
 mod tunnel_outer_checksum;
 mod tunnel_outside;
 mod tunnel_segmentation;
+mod tunnel_source;
+mod tunnel_zero_checksum;
 mod tx_queue_length;
 mod tx_timeout;
 mod udp_receive_buffer;
@@ -202,6 +207,11 @@ pub const CHECKS: &[Check] = &[
     accelerable::CHECK,
     steered_to_one_cpu::CHECK,
     multicast_group::CHECK,
+    probed_offload::CHECK,
+    tunnel_source::CHECK,
+    tunnel_zero_checksum::CHECK,
+    tunnel_big_tcp::CHECK,
+    nested_tunnel::CHECK,
 ];
 
 /// Returns a check by code, ignoring case.

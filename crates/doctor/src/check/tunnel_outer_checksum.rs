@@ -1,5 +1,6 @@
 //! OV003: A VXLAN device over IPv4 sends no outer checksums.
 
+use super::tunnel_zero_checksum::in_user_space;
 use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 
 pub(super) const CHECK: Check = Check {
@@ -23,6 +24,10 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         let Some(first) = underlays.iter().find(|underlay| underlay.remote.is_ipv4()) else {
             continue;
         };
+        // OV092 reports it.
+        if in_user_space(view, first.remote, vxlan).is_some() {
+            continue;
+        }
         // On purpose: this NIC segments only packets without an outer checksum.
         let cuts = |feature| first.nic.feature(feature).ok().flatten();
         if cuts("tx-udp_tnl-segmentation").is_some_and(|feature| feature.is_on())

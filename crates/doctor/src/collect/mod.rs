@@ -115,6 +115,7 @@ pub fn collect(scope: Scope, interval: Duration) -> Result<Host, CollectError> {
         left_out,
         far_ends: Vec::new(),
         eligible: Vec::new(),
+        probed: Vec::new(),
     })
 }
 

@@ -340,6 +340,10 @@ proptest! {
         let address = "192.0.2.1".parse().unwrap();
         host.far_ends.push(doctor::host::FarEnd { address, tunnels });
         host.machine.arp = doctor::host::Reading::Unread("reason".into());
+        host.probed.push(doctor::probed::Probed {
+            namespace: 1, cookie: None, index: 1, device: "d".into(), features: vec!["f".into()],
+            peer: address, outgoing: true, verdict: "v".into(), detail: "d".into(), classes: 1,
+        });
         let mut value = serde_json::to_value(&host).unwrap();
         let words = planted.words();
         let mut planter =

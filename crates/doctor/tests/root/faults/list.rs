@@ -5,7 +5,10 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use doctor::host::{Amount, Channels, Eligible, FarEnd, Feature, Reading, Rings, Scaling};
+use doctor::probed::Probed;
 use netstate::MacAddr;
+use netstate::entry::{Address, FdbEntry};
+use netstate::udp_socket::UdpSocket as UdpSocketState;
 use nix::sys::socket::SockProtocol;
 use packet::vnet_hdr::Layout;
 use sys::tap::{Tap, TapOptions};
@@ -612,6 +615,93 @@ pub const FAULTS: &[Fault] = &[
             for (_, way) in &mut namespace(host, "a").tunnels[0].ways {
                 get(way).mtu = Some(1300);
             }
+        }),
+    ),
+    fault(
+        "OV090",
+        "vxlan",
+        Written(|host| {
+            // As overlane probe --yes writes it down.
+            let namespace = namespace(host, "a");
+            let nic = interface(namespace, NIC).clone();
+            let probed = Probed {
+                namespace: namespace.inode,
+                cookie: namespace.cookie,
+                index: nic.index,
+                device: nic.name,
+                features: vec!["tx-udp-segmentation".to_owned()],
+                peer: Wire::B.into(),
+                outgoing: true,
+                verdict: "corrupted".to_owned(),
+                detail: "tail of the payload changed in 4 of 4 packets".to_owned(),
+                classes: 4,
+            };
+            host.probed.push(probed);
+        }),
+    ),
+    fault(
+        "OV091",
+        "vxlan",
+        Written(|host| {
+            // A data path address on the loopback device, as in moby#53004.
+            let namespace = namespace(host, "a");
+            let tunnel = interface(namespace, "vxlan0");
+            tunnel.vxlan.as_mut().unwrap().local = None;
+            let link = tunnel.index;
+            let entry = FdbEntry {
+                link,
+                mac: Some(MacAddr([2, 0x42, 10, 0, 0, 2])),
+                bridge: None,
+                remote: Some(Wire::B.into()),
+                port: None,
+                vni: None,
+                fixed: true,
+            };
+            get(&mut namespace.fdb).push(entry);
+            let link = index(namespace, "lo");
+            let address = Address { link, address: [9, 9, 9, 1].into(), prefix: 32 };
+            get(&mut namespace.addresses).push(address);
+        }),
+    ),
+    fault(
+        "OV092",
+        "vxlan",
+        Written(|host| {
+            let socket = UdpSocketState {
+                address: Wire::B.into(),
+                port: 4789,
+                connected: false,
+                queued: 0,
+                drops: 0,
+            };
+            let there = namespace(host, "b");
+            let tap = interface(there, "vxlan0");
+            (tap.vxlan, tap.kind) = (None, Some("tun".to_owned()));
+            get(&mut there.udp_sockets).push(socket);
+            let tunnel = interface(namespace(host, "a"), "vxlan0");
+            tunnel.vxlan.as_mut().unwrap().checksum = false;
+        }),
+    ),
+    fault(
+        "OV093",
+        "vxlan",
+        Written(|host| {
+            let namespace = namespace(host, "a");
+            interface(namespace, NIC).gso_max_size = Some(185_000);
+            interface(namespace, "vxlan0").tso_max_size = Some(65_536);
+        }),
+    ),
+    fault(
+        "OV094",
+        "vxlan",
+        Written(|host| {
+            // Linux 7 lets it be switched on.
+            let namespace = namespace(host, "a");
+            let nic = interface(namespace, NIC);
+            nic.kind = Some("geneve".to_owned());
+            let nic = nic.index;
+            let features = &mut namespace.devices.get_mut(&nic).unwrap().features;
+            get(features.as_mut().unwrap()).insert("tx-gso-partial".to_owned(), Feature::Off);
         }),
     ),
 ];
