@@ -7,8 +7,9 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::message::{Answer, Ask, Open, Opened, RATE, VERSION};
-use crate::wire::{LocalPath, Sockets, Wire};
+use crate::end::{Access, End};
+use crate::message::{Answer, Ask, Open, Opened, RATE, VERSION, other_address};
+use crate::wire::LocalPath;
 
 /// Time to wait for ICMP errors about packets that were sent.
 const ICMP_WAIT: Duration = Duration::from_millis(20);
@@ -19,16 +20,20 @@ const SEAT_WAIT: Duration = Duration::from_secs(3);
 /// The sockets for probes, shared by the sessions of a server. One session uses them at a time.
 #[derive(Debug)]
 pub struct Answerer {
-    sockets: Result<Sockets, String>,
+    access: Access,
     busy: AtomicBool,
 }
 
 impl Answerer {
-    /// Opens the socket in the namespace of the calling thread. Without the right to do so, probes
-    /// are refused with the reason.
+    /// Opens the sockets in the namespace of the calling thread. Without the right to do so, fewer
+    /// classes are tested.
     pub fn open() -> Answerer {
-        let sockets = Sockets::open().map_err(|e| e.to_string());
-        Answerer { sockets, busy: AtomicBool::new(false) }
+        Answerer::with(Access::open())
+    }
+
+    /// As [`Answerer::open`], with these sockets.
+    pub fn with(access: Access) -> Answerer {
+        Answerer { access, busy: AtomicBool::new(false) }
     }
 }
 
@@ -38,7 +43,7 @@ pub struct Answering<'a> {
     answerer: &'a Answerer,
     client: IpAddr,
     local: IpAddr,
-    wire: Option<(Wire<'a>, Seat<'a>)>,
+    end: Option<(End<'a>, Seat<'a>)>,
 }
 
 /// The right to use the socket; released on drop.
@@ -55,7 +60,7 @@ impl<'a> Answering<'a> {
     /// Creates a session with the addresses of its connection.
     pub fn new(answerer: &'a Answerer, client: IpAddr, local: IpAddr) -> Answering<'a> {
         let (client, local) = (client.to_canonical(), local.to_canonical());
-        Answering { answerer, client, local, wire: None }
+        Answering { answerer, client, local, end: None }
     }
 
     /// Answers a request.
@@ -67,26 +72,26 @@ impl<'a> Answering<'a> {
             Ask::Open(open) => self.open(open),
             Ask::Listen(batch) => {
                 batch.validate()?;
-                self.wire()?.listen(batch)?;
+                self.end()?.listen(batch)?;
                 Ok(Answer::Listening)
             }
-            Ask::Collect => Ok(Answer::Collected(self.wire()?.collect()?)),
+            Ask::Collect => Ok(Answer::Collected(self.end()?.collect()?)),
             Ask::Send(mut batch) => {
                 // The client may ask for less, not for more.
                 batch.rate = batch.rate.min(RATE);
                 batch.validate()?;
-                let wire = self.wire()?;
-                let mut sent = wire.send(&batch)?;
+                let end = self.end()?;
+                let mut sent = end.send(&batch)?;
                 // Routers answer within a round trip, like the peer.
                 std::thread::sleep(ICMP_WAIT);
-                sent.errors = wire.errors(&batch)?;
+                sent.errors = end.errors(&batch)?;
                 Ok(Answer::Sent(sent))
             }
         }
     }
 
-    fn wire(&mut self) -> Result<&mut Wire<'a>, String> {
-        self.wire.as_mut().map(|(wire, _)| wire).ok_or_else(|| "no probe is open".to_owned())
+    fn end(&mut self) -> Result<&mut End<'a>, String> {
+        self.end.as_mut().map(|(end, _)| end).ok_or_else(|| "no probe is open".to_owned())
     }
 
     fn open(&mut self, open: Open) -> Result<Answer, String> {
@@ -98,9 +103,10 @@ impl<'a> Answering<'a> {
             ));
         }
         open.validate()?;
-        let sockets = self.answerer.sockets.as_ref();
-        let sockets = sockets.map_err(|why| format!("the server has no packet socket: {why}"))?;
-        self.wire = None;
+        if let Some(other) = open.other {
+            other_address(other, self.client)?;
+        }
+        self.end = None;
         // Two probes would read each other's packets. The session of a client that has just left
         // may still have the sockets.
         let begun = Instant::now();
@@ -114,15 +120,16 @@ impl<'a> Answering<'a> {
         let place = LocalPath::find(self.local, self.client, None)?;
         let opened = Opened {
             overlane: env!("CARGO_PKG_VERSION").to_owned(),
-            end: place.facts(),
+            end: End::facts(&self.answerer.access, &place),
             addresses: (self.local, self.client),
         };
         let peers_other = open.other;
         // The server has given up the right to make devices.
         let no_tunnels =
             Err("the server makes no tunnel devices: run overlane probe there".to_owned());
-        let wire = Wire::open(sockets, place, open, peers_other, no_tunnels)?;
-        self.wire = Some((wire, seat));
+        let access = &self.answerer.access;
+        let end = End::open(access, place, open, peers_other, no_tunnels)?;
+        self.end = Some((end, seat));
         Ok(Answer::Opened(Box::new(opened)))
     }
 }

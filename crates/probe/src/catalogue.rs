@@ -53,11 +53,12 @@ enum Size {
     Large,
 }
 
-const SIZES: [Size; 8] = [
+const SIZES: [Size; 9] = [
     Size::Byte,
     Size::Small,
     Size::Full(-1),
     Size::Full(0),
+    Size::Full(1),
     Size::Equal,
     Size::Tail,
     Size::ShortTail,
@@ -146,6 +147,22 @@ pub fn checksum_cases() -> Vec<Class> {
         }
     }
     classes
+}
+
+/// A few classes, of the kinds of packets that a measurement sends.
+pub fn sample(mtu: u32) -> Vec<Class> {
+    let mut classes = vec![Class::PLAIN];
+    for family in FAMILIES {
+        for transport in [Transport::Tcp, Transport::Udp] {
+            let partial = Class { family, transport, checksum: Checksum::Partial, ..Class::PLAIN };
+            let bare = Class { family, transport, ..Class::PLAIN };
+            classes.push(partial);
+            classes.push(Class { checksum: Checksum::Partial, ..Size::Full(0).apply(bare, mtu) });
+            classes.push(Size::Tail.apply(bare, mtu));
+        }
+        classes.push(tcp(family, Size::Large, mtu));
+    }
+    unique(classes)
 }
 
 /// The most important classes: for `--quick`, and the beginning of other lists.
@@ -298,6 +315,61 @@ fn covering(mtu: u32, seed: u64) -> Vec<Class> {
 mod tests {
     use super::*;
 
+    /// The 14 cases of `tso.py`, by its names: type of the inner packet, outer IP version, tunnel.
+    #[test]
+    fn each_case_of_tso_py_has_a_class() {
+        let cases = tso_cases(1500);
+        let vxlan = |checksum, outer, inner| (Some((TunnelKind::Vxlan, checksum)), outer, inner);
+        let gre = |outer, inner| (Some((TunnelKind::Gre, false)), outer, inner);
+        let (v4, v6) = (Family::V4, Family::V6);
+        for (name, wanted) in [
+            ("v4", (None, v4, v4)),
+            ("v6", (None, v6, v6)),
+            ("vxlan4_v4", vxlan(false, v4, v4)),
+            ("vxlan4_v6", vxlan(false, v4, v6)),
+            ("vxlan6_v4", vxlan(false, v6, v4)),
+            ("vxlan6_v6", vxlan(false, v6, v6)),
+            ("vxlan_csum4_v4", vxlan(true, v4, v4)),
+            ("vxlan_csum4_v6", vxlan(true, v4, v6)),
+            ("vxlan_csum6_v4", vxlan(true, v6, v4)),
+            ("vxlan_csum6_v6", vxlan(true, v6, v6)),
+            ("gre4_v4", gre(v4, v4)),
+            ("gre4_v6", gre(v4, v6)),
+            ("gre6_v4", gre(v6, v4)),
+            ("gre6_v6", gre(v6, v6)),
+        ] {
+            let found = cases.iter().filter(|class| {
+                let tunnel = class.tunnel.map(|tunnel| (tunnel.kind, tunnel.checksum));
+                class.transport == Transport::Tcp
+                    && class.segment > 0
+                    && (tunnel, class.family, class.inner_family()) == wanted
+            });
+            assert_eq!(found.count(), 1, "{name}");
+        }
+    }
+
+    /// The 12 cases of `csum.py`, by its names: `rx` receives, `tx` sends a partial checksum.
+    #[test]
+    fn each_case_of_csum_py_has_a_class() {
+        let cases = checksum_cases();
+        for (family, v) in [(Family::V4, 4), (Family::V6, 6)] {
+            for (name, transport, checksum) in [
+                ("rx_tcp", Transport::Tcp, Checksum::Finished),
+                ("rx_tcp_invalid", Transport::Tcp, Checksum::Wrong),
+                ("rx_udp", Transport::Udp, Checksum::Finished),
+                ("rx_udp_invalid", Transport::Udp, Checksum::Wrong),
+                ("tx_udp_csum_offload", Transport::Udp, Checksum::Partial),
+                ("tx_udp_zero_checksum", Transport::Udp, Checksum::Zero),
+            ] {
+                let wanted = (family, transport, checksum);
+                let found = cases.iter().filter(|class| {
+                    (class.family, class.transport, class.checksum) == wanted && class.segment == 0
+                });
+                assert_eq!(found.count(), 1, "ipv{v}_{name}");
+            }
+        }
+    }
+
     #[test]
     fn the_kernels_selftests_are_among_the_classes() {
         assert_eq!((tso_cases(1500).len(), checksum_cases().len()), (14, 12));
@@ -331,10 +403,18 @@ mod tests {
                     0 => class.payload,
                     segment => segment.into(),
                 };
-                assert!(largest + overhead(&class) <= mtu.max(700), "{class} at {mtu}");
+                // A single packet may be one byte too large on purpose.
+                let most = mtu.max(700) + u32::from(class.segment == 0);
+                assert!(largest + overhead(&class) <= most, "{class} at {mtu}");
             }
         }
-        let full = udp(Family::V4, Size::Full(0), 1500);
-        assert_eq!(full.payload + overhead(&full), 1500);
+        let among = covering(1500, 1);
+        for more in [-1, 0, 1] {
+            let full = udp(Family::V4, Size::Full(more), 1500);
+            let size = 1500_u32.saturating_add_signed(more.into());
+            assert_eq!(full.payload + overhead(&full), size);
+            let same = |class: &&Class| class.payload + overhead(class) == size;
+            assert!(among.iter().any(|class| class.segment == 0 && same(&class)), "{more}");
+        }
     }
 }

@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use netstate::Netlink;
+use netstate::defects::{Circumstances, DEFECTS, Defect, Shows, kernel_version};
+use netstate::interface::Vxlan;
 use settings::change::{Change, Namespace, Target};
 use settings::trial::Trial;
 
-use crate::class::{Checksum, Class, Extra, Family, Transport};
+use crate::class::{Checksum, Class, Extra, Family, Port, Transport};
 use crate::exchange::{Exchange, Trouble};
 use crate::judge::Verdict;
 use crate::message::EndFacts;
@@ -77,6 +79,45 @@ const SENDING: &[Sending] = &[
 const RECEIVING: &[&str] =
     &["rx-gro-hw", "rx-lro", "rx-udp-gro-forwarding", "rx-gro-list", "rx-gro", "rx-checksum"];
 
+/// Advantage of a candidate whose fault was reported with this kernel, driver or hypervisor.
+const REPORTED: f64 = 0.25;
+
+/// Whether packets of a class show a kind of defect.
+fn shows(kind: Shows, class: &Class) -> bool {
+    let is_partial = class.checksum == Checksum::Partial;
+    match kind {
+        Shows::UdpSegmentation => is_gso(class, Transport::Udp),
+        Shows::PartialToTunnelPort => is_partial && [Port::Vxlan, Port::Otv].contains(&class.port),
+        Shows::PartialInTunnel => is_partial && class.tunnel.is_some(),
+        Shows::OuterChecksum => class.tunnel.is_some_and(|tunnel| tunnel.checksum),
+    }
+}
+
+/// Returns a reported defect of a feature that the bad classes show.
+fn reported(
+    feature: &str,
+    end: &EndFacts,
+    bad: &[&ClassResult],
+    translates: bool,
+) -> Option<&'static Defect> {
+    let of_feature = DEFECTS.iter().filter(|defect| defect.feature == feature);
+    of_feature.into_iter().find(|defect| {
+        bad.iter().map(|result| &result.class).any(|class| {
+            let checksum = class.tunnel.is_some_and(|tunnel| tunnel.checksum);
+            let vxlan = Vxlan { port: class.port.number(0), checksum, ..Vxlan::default() };
+            let case = Circumstances {
+                kernel: kernel_version(&end.kernel),
+                hypervisor: end.hypervisor.as_deref().unwrap_or_default(),
+                driver: end.driver.as_deref(),
+                kind: end.kind.as_deref(),
+                vxlan: Some(&vxlan),
+                translates,
+            };
+            shows(defect.shows, class) && (defect.applies)(&case)
+        })
+    })
+}
+
 /// Ranks the settings that can cause bad classes in one direction.
 fn candidates(
     way: Direction,
@@ -100,18 +141,21 @@ fn candidates(
         }
         // Jaccard index of the bad classes and those that use the feature.
         let fit = explained as f64 / (users + bad.len() - explained).max(1) as f64;
+        let reported = reported(one.feature, sending, bad, report.translated);
         list.push(Candidate {
             end: sender,
             device: sending.device.clone(),
             feature: one.feature.to_owned(),
             fit,
+            reported: reported.map(Defect::reports),
         });
     }
     // The order of the table decides between equals: the sort is stable.
-    list.sort_by(|a, b| b.fit.total_cmp(&a.fit));
+    let weight = |one: &Candidate| one.fit + if one.reported.is_some() { REPORTED } else { 0.0 };
+    list.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
     for feature in RECEIVING.iter().filter(|feature| is_on(receiving, feature)) {
         let (device, feature) = (receiving.device.clone(), (*feature).to_owned());
-        list.push(Candidate { end: receiver, device, feature, fit: 0.0 });
+        list.push(Candidate { end: receiver, device, feature, fit: 0.0, reported: None });
     }
     list
 }
@@ -289,6 +333,51 @@ fn is_still_bad(verdict: &Verdict) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_known_defect_has_a_class_that_shows_it() {
+        let quick = crate::catalogue::quick(1500);
+        for defect in DEFECTS {
+            let class = quick.iter().find(|class| shows(defect.shows, class));
+            assert!(class.is_some(), "{}", defect.symptom);
+            // The feature's own rule must see the class, too.
+            let own = SENDING.iter().find(|one| one.feature == defect.feature);
+            assert!(own.is_some(), "{}", defect.feature);
+        }
+    }
+
+    #[test]
+    fn a_reported_fault_comes_first_among_equals() {
+        let end = |kernel: &str| EndFacts {
+            device: "eth0".to_owned(),
+            kind: None,
+            driver: Some("virtio_net".to_owned()),
+            mtu: 1500,
+            kernel: kernel.to_owned(),
+            hypervisor: Some("KVM".to_owned()),
+            features_on: ["tx-udp-segmentation", "tx-scatter-gather"].map(str::to_owned).into(),
+            other: None,
+            on_link: true,
+            limited: None,
+        };
+        let class =
+            Class { segment: 1000, payload: 4000, checksum: Checksum::Partial, ..Class::PLAIN };
+        let bad = ClassResult {
+            way: Direction::Out,
+            name: class.to_string(),
+            class,
+            verdict: Verdict::Lost { lost: 4, of: 4 },
+            handed: Default::default(),
+            arrived: Default::default(),
+        };
+        let reports = |kernel| {
+            let defect = reported("tx-udp-segmentation", &end(kernel), &[&bad], false);
+            defect.map(Defect::reports)
+        };
+        assert_eq!(reports("6.17.0-41-generic").as_deref(), Some("tailscale/tailscale#21335"));
+        assert!(reports("7.0.2").is_some_and(|text| text.contains("#19918")));
+        assert_eq!(reports("6.18.44"), None);
+    }
 
     /// A device whose packets are bad as long as one of the guilty features is on.
     struct Device {

@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 
 use rand::RngExt;
 
-use crate::class::Class;
+use crate::class::{Checksum, Class, Transport};
+use crate::end::{Access, End};
 use crate::judge::{Verdict, confirm, judge};
 use crate::message::{
     Answer, Ask, Batch, Collected, EndFacts, MOST_BYTES, MOST_CLASSES, MOST_NUMBER, MOST_SECONDS,
-    Open, Opened, RATE, Sent, VERSION,
+    Open, Opened, RATE, SendOutcome, Sent, VERSION,
 };
 use crate::report::{ClassResult, Direction};
-use crate::wire::{LocalPath, Sockets, Wire};
+use crate::wire::LocalPath;
 
 /// Shortest time for packets in flight.
 const SETTLE: Duration = Duration::from_millis(30);
@@ -52,7 +53,9 @@ pub enum Trouble {
 
 /// Both ends, ready to exchange classes.
 pub struct Exchange<'a> {
-    wire: Wire<'a>,
+    end: End<'a>,
+    here: EndFacts,
+    there: EndFacts,
     peer: &'a mut dyn Peer,
     stop: &'a AtomicBool,
     next: u16,
@@ -82,12 +85,12 @@ pub struct Done {
 impl Exchange<'_> {
     /// Returns this end of the path.
     pub(crate) fn facts(&self) -> EndFacts {
-        self.wire.place().facts()
+        self.here.clone()
     }
 
     /// Returns the destination port.
     pub(crate) fn own_port(&self) -> u16 {
-        self.wire.own_port()
+        self.end.own_port()
     }
 
     /// Bytes sent by both ends so far, about.
@@ -114,10 +117,22 @@ impl Exchange<'_> {
     pub fn go(
         &mut self,
         way: Direction,
-        classes: Vec<Class>,
+        mut classes: Vec<Class>,
         repetitions: u16,
         ttl: u8,
     ) -> Result<Done, Trouble> {
+        let sender = match way {
+            Direction::Out => &self.here,
+            Direction::Back => &self.there,
+        };
+        // UDP sockets leave checksums to the device, or send none.
+        if sender.limited.is_some() {
+            let is_udp = |c: &&mut Class| c.transport == Transport::Udp && c.tunnel.is_none();
+            let finished = |c: &&mut Class| c.checksum == Checksum::Finished;
+            for class in classes.iter_mut().filter(is_udp).filter(finished) {
+                class.checksum = Checksum::Zero;
+            }
+        }
         let first = self.next;
         let count = classes.len() as u16;
         if first + count > MOST_NUMBER {
@@ -132,19 +147,19 @@ impl Exchange<'_> {
                     Answer::Listening => {}
                     _ => return Err(odd()),
                 }
-                let mut sent = self.wire.send(&batch).map_err(Trouble::Here)?;
+                let mut sent = self.end.send(&batch).map_err(Trouble::Here)?;
                 std::thread::sleep(self.settle);
-                sent.errors = self.wire.errors(&batch).map_err(Trouble::Here)?;
+                sent.errors = self.end.errors(&batch).map_err(Trouble::Here)?;
                 match self.ask(&Ask::Collect)? {
                     Answer::Collected(collected) => (sent, collected),
                     _ => return Err(odd()),
                 }
             }
             Direction::Back => {
-                self.wire.listen(batch.clone()).map_err(Trouble::Here)?;
+                self.end.listen(batch.clone()).map_err(Trouble::Here)?;
                 let Answer::Sent(sent) = self.ask(&Ask::Send(batch))? else { return Err(odd()) };
                 std::thread::sleep(self.settle);
-                (sent, self.wire.collect().map_err(Trouble::Here)?)
+                (sent, self.end.collect().map_err(Trouble::Here)?)
             }
         };
         let wanted = usize::from(count);
@@ -153,9 +168,11 @@ impl Exchange<'_> {
         if sizes != [wanted; 3] {
             return Err(odd());
         }
-        self.bytes += sent.bytes;
+        // The peer may claim any number.
+        self.bytes = self.bytes.saturating_add(sent.bytes);
         for (class, count) in &collected.late {
-            *self.late.entry(*class).or_default() += count;
+            let late = self.late.entry(*class).or_default();
+            *late = late.saturating_add(*count);
         }
         Ok(Done { first, sent, collected })
     }
@@ -189,6 +206,11 @@ impl Exchange<'_> {
                 let late = self.late.get(&(done.first + at as u16)).copied().unwrap_or(0);
                 let arrived = std::mem::take(&mut done.collected.tallies[at]);
                 let mut verdict = judge(class, &done.sent.outcomes[at], &arrived, late);
+                if let Some(reason) = done.collected.blind.get(&(at as u16))
+                    && matches!(done.sent.outcomes[at], SendOutcome::Sent(_))
+                {
+                    verdict = Verdict::Untestable { reason: reason.clone() };
+                }
                 // The receiver's own socket lost packets.
                 if missed > 0 && matches!(verdict, Verdict::Lost { .. }) {
                     let reason = "the receiver's buffer was full".to_owned();
@@ -236,7 +258,7 @@ impl Exchange<'_> {
 /// # Errors
 /// If an end cannot probe.
 pub(crate) fn open<'a>(
-    sockets: &'a Sockets,
+    access: &'a Access,
     peer: &'a mut dyn Peer,
     (own, there): (IpAddr, IpAddr),
     via: Option<&str>,
@@ -260,10 +282,22 @@ pub(crate) fn open<'a>(
     let Answer::Opened(opened) = answer else {
         return Err(Trouble::Peer("unexpected answer".to_owned()));
     };
-    let wire = Wire::open(sockets, place, open, opened.end.other, Ok(())).map_err(Trouble::Here)?;
+    opened.end.validate(there).map_err(Trouble::Peer)?;
+    let here = End::facts(access, &place);
+    let end = End::open(access, place, open, opened.end.other, Ok(())).map_err(Trouble::Here)?;
     let settle = SETTLE.max(round_trip.min(Duration::from_millis(500)) * 2);
-    let exchange =
-        Exchange { wire, peer, stop, next: 0, rate, settle, bytes: 0, late: BTreeMap::new() };
+    let exchange = Exchange {
+        end,
+        here,
+        there: opened.end.clone(),
+        peer,
+        stop,
+        next: 0,
+        rate,
+        settle,
+        bytes: 0,
+        late: BTreeMap::new(),
+    };
     Ok((exchange, *opened))
 }
 

@@ -6,12 +6,14 @@
 //!
 //! - [`class`] and [`catalogue`]: the classes of a run.
 //! - `content`, `frame`, `tunnel`: their bytes, vnet headers, and temporary tunnel devices.
-//! - [`wire`]: sending at a limited rate, and receiving.
+//! - [`wire`]: sending at a limited rate (`pace`), and receiving.
+//! - [`end`]: either `wire` or, without the right to use packet sockets, `datagrams`.
 //! - [`seen`] and [`tally`]: what arrived, and what is wrong with it.
 //! - [`mod@judge`] gives verdicts.
 //! - [`message`] and [`answering`]: the requests of one end, and the other end that answers them.
 //! - [`exchange`]: batches of classes between both ends.
 //! - [`run`]: a run, with the [`path_mtu`] in both directions.
+//! - [`local`]: both ends in one process.
 //! - [`culprit`]: the settings that can cause a verdict, and the search for the guilty one.
 //!
 //! Invariants:
@@ -27,10 +29,14 @@ pub mod catalogue;
 pub mod class;
 pub mod content;
 pub mod culprit;
+mod datagrams;
+pub mod end;
 pub mod exchange;
 pub mod frame;
 pub mod judge;
+pub mod local;
 pub mod message;
+mod pace;
 pub mod path_mtu;
 pub mod report;
 pub mod run;

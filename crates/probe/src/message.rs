@@ -9,7 +9,7 @@ use crate::class::Class;
 use crate::tally::Tally;
 
 /// Version of these messages. Both ends must have the same.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Most classes of a request: they must fit a frame of the channel.
 pub const MOST_CLASSES: usize = 200;
 /// Most repetitions of a class in a request.
@@ -171,12 +171,55 @@ pub struct EndFacts {
     pub mtu: u32,
     /// Release of the kernel.
     pub kernel: String,
+    /// Hypervisor, if the machine is a guest.
+    pub hypervisor: Option<String>,
     /// Features of the device that are on.
     pub features_on: Vec<String>,
     /// Its address of the IP version that the control connection does not use.
     pub other: Option<IpAddr>,
     /// Whether the path to the other end has no router.
     pub on_link: bool,
+    /// Why only UDP is tested: the process may not use packet sockets, for example.
+    pub limited: Option<String>,
+}
+
+impl EndFacts {
+    /// Checks facts of the other end, which has this address.
+    ///
+    /// # Errors
+    /// The fact that is impossible, as text.
+    pub fn validate(&self, address: IpAddr) -> Result<(), String> {
+        // With less, packets of all classes would be larger than the MTU.
+        if !(LEAST_MTU..=MOST_MTU).contains(&self.mtu) {
+            return Err(format!("MTU {}: expected {LEAST_MTU} to {MOST_MTU}", self.mtu));
+        }
+        self.other.map_or(Ok(()), |other| other_address(other, address))
+    }
+}
+
+/// Smallest MTU of a device that can be probed (RFC 791, section 3.2).
+const LEAST_MTU: u32 = 576;
+/// Largest MTU: that of IP packets, and of the loopback device.
+const MOST_MTU: u32 = 65_536;
+
+/// Checks an address of the other IP version that the other end claims: packets are sent to it.
+///
+/// # Errors
+/// An address that is no single host's, or has the IP version of `address`, as text.
+pub fn other_address(other: IpAddr, address: IpAddr) -> Result<(), String> {
+    let is_single = match other {
+        IpAddr::V4(other) => !other.is_multicast() && !other.is_broadcast(),
+        IpAddr::V6(other) => !other.is_multicast() && other.to_ipv4_mapped().is_none(),
+    };
+    let is_single = is_single && !other.is_unspecified();
+    // A machine may probe itself.
+    let is_single = is_single && (!other.is_loopback() || address.is_loopback());
+    if !is_single || other.is_ipv4() == address.is_ipv4() {
+        return Err(format!(
+            "address {other}: expected one of a host, and not {address}'s version"
+        ));
+    }
+    Ok(())
 }
 
 /// Received packets.
@@ -189,6 +232,8 @@ pub struct Collected {
     pub late: BTreeMap<u16, u32>,
     /// Packets that found the receive buffer full.
     pub missed: u32,
+    /// Classes that this end cannot see, by their place in the batch, with the reason.
+    pub blind: BTreeMap<u16, String>,
 }
 
 /// SendOutcome of sending one class.
@@ -247,6 +292,7 @@ pub enum IcmpKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn numbers_that_overflow_are_refused() {
@@ -269,5 +315,106 @@ mod tests {
         }
         let error = Open { vni: 1 << 24, ..good }.validate().unwrap_err();
         assert!(error.contains("VNI 16777216"), "{error}");
+    }
+
+    #[test]
+    fn each_limit_of_a_batch_refuses_more_by_name() {
+        let plain = Batch::new(0, vec![Class::PLAIN], 1, RATE);
+        assert_eq!(plain.validate(), Ok(()));
+        let huge = Class { payload: 65_000, extra: crate::class::Extra::Fragments, ..Class::PLAIN };
+        for (batch, word) in [
+            (Batch { classes: vec![Class::PLAIN; MOST_CLASSES + 1], ..plain.clone() }, "classes"),
+            (Batch { repetitions: MOST_REPETITIONS + 1, ..plain.clone() }, "packets"),
+            (Batch { first: MOST_NUMBER, ..plain.clone() }, "class numbers"),
+            (Batch { classes: vec![huge; MOST_CLASSES], ..plain.clone() }, "bytes in a request"),
+            (Batch { rate: 0, ..plain.clone() }, "takes more than"),
+            (Batch { rate: 1, ..plain.clone() }, "takes more than"),
+            (
+                Batch { classes: vec![Class { payload: 70_000, ..Class::PLAIN }], ..plain.clone() },
+                "payload is not",
+            ),
+        ] {
+            let refused = batch.validate().unwrap_err();
+            assert!(refused.contains(word), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_peer_cannot_name_third_parties_or_impossible_devices() {
+        let v4: IpAddr = "192.0.2.7".parse().unwrap();
+        let facts = |mtu, other: &str| EndFacts {
+            device: "eth0".to_owned(),
+            kind: None,
+            driver: None,
+            mtu,
+            kernel: "6.1".to_owned(),
+            hypervisor: None,
+            features_on: Vec::new(),
+            other: Some(other.parse().unwrap()),
+            on_link: true,
+            limited: None,
+        };
+        assert_eq!(facts(1500, "fe80::1").validate(v4), Ok(()));
+        for other in ["192.0.2.9", "ff02::1", "::1", "::", "::ffff:192.0.2.9"] {
+            let error = facts(1500, other).validate(v4).unwrap_err();
+            assert!(error.contains(&format!("address {other}")), "{error}");
+        }
+        for other in ["255.255.255.255", "224.0.0.1", "127.0.0.1", "0.0.0.0"] {
+            facts(1500, other).validate("fd00::7".parse().unwrap()).unwrap_err();
+        }
+        assert_eq!(facts(65_536, "::1").validate("127.0.0.1".parse().unwrap()), Ok(()));
+        for mtu in [0, 68, 575, 65_537, u32::MAX] {
+            let error = facts(mtu, "fe80::1").validate(v4).unwrap_err();
+            assert!(error.contains(&format!("MTU {mtu}: expected 576")), "{error}");
+        }
+    }
+
+    fn class() -> impl Strategy<Value = Class> {
+        use crate::class::{Checksum, Extra, Family, Port, Transport, Tunnel, TunnelKind};
+        let family = || prop::sample::select(vec![Family::V4, Family::V6]);
+        let kind = vec![TunnelKind::Vxlan, TunnelKind::Geneve, TunnelKind::Gre];
+        let tunnel = (prop::sample::select(kind), any::<bool>(), family())
+            .prop_map(|(kind, checksum, inner)| Tunnel { kind, checksum, inner });
+        let transport = vec![Transport::Tcp, Transport::Udp, Transport::Icmp];
+        let checksum = vec![Checksum::Finished, Checksum::Partial, Checksum::Zero, Checksum::Wrong];
+        let extra = vec![Extra::Plain, Extra::Ecn, Extra::Dscp, Extra::Options, Extra::Fragments];
+        (
+            (family(), prop::option::of(tunnel), prop::sample::select(transport)),
+            (any::<u16>(), prop::sample::select(checksum)),
+            (any::<u32>(), prop::sample::select(Port::ALL.to_vec())),
+            prop::sample::select(extra),
+        )
+            .prop_map(
+                |((family, tunnel, transport), (segment, checksum), (payload, port), extra)| {
+                    // Mostly within the limits, so that the other rules are reached.
+                    let payload = if payload % 4 == 0 { payload } else { payload % 70_000 };
+                    let segment = if segment % 3 == 0 { 0 } else { segment };
+                    Class { family, tunnel, transport, segment, checksum, payload, port, extra }
+                },
+            )
+    }
+
+    proptest! {
+        #[test]
+        fn a_batch_that_passes_is_within_every_limit(
+            first: u16, classes in prop::collection::vec(class(), 0..8), repetitions: u16,
+            ttl: u8, rate: u32,
+        ) {
+            let batch = Batch { first, classes, repetitions, ttl, rate };
+            let text = serde_json::to_vec(&Ask::Send(batch.clone())).unwrap();
+            prop_assert_eq!(&serde_json::from_slice::<Ask>(&text).unwrap(), &Ask::Send(batch.clone()));
+            if batch.validate().is_ok() {
+                prop_assert!(batch.wire_bytes() <= MOST_BYTES);
+                prop_assert!(batch.wire_bytes() <= u64::from(rate) * MOST_SECONDS);
+                prop_assert!(usize::from(first) + batch.classes.len() <= MOST_NUMBER.into());
+                prop_assert!(batch.classes.iter().all(|class| class.payload <= 65_000));
+            }
+        }
+
+        #[test]
+        fn any_json_is_parsed_or_refused(text in "[\\[\\]{}\",:0-9a-z_]{0,200}") {
+            let _ = serde_json::from_str::<Ask>(&text);
+            let _ = serde_json::from_str::<Answer>(&text);
+        }
     }
 }

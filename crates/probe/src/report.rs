@@ -87,6 +87,8 @@ pub struct Candidate {
     pub feature: String,
     /// How well it explains the bad classes and only these, 0 to 1.
     pub fit: f64,
+    /// Reports of this fault with this kernel, driver or hypervisor.
+    pub reported: Option<String>,
 }
 
 /// An end of the path.
@@ -148,10 +150,12 @@ pub struct InUse {
     pub way: Direction,
     /// Kind of traffic.
     pub traffic: String,
-    /// Whether the sender's device gets GSO packets whole; otherwise its kernel cuts them.
-    pub handed_whole: bool,
-    /// Whether the receiver's network stack gets several segments at once.
-    pub merged: bool,
+    /// Whether the sender's device gets GSO packets whole; otherwise its kernel cuts them. `None`:
+    /// the sender has no packet sockets.
+    pub handed_whole: Option<bool>,
+    /// Whether the receiver's network stack gets several segments at once. `None`: the receiver has
+    /// no packet sockets.
+    pub merged: Option<bool>,
 }
 
 /// Frequent packets of one kind, to find rare faults.

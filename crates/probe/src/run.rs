@@ -7,12 +7,13 @@ use std::time::Instant;
 use crate::catalogue;
 use crate::class::{Checksum, Class, Extra, Family, Transport};
 use crate::culprit::{self, Switch};
+use crate::datagrams;
+use crate::end::Access;
 use crate::exchange::{Exchange, Peer, Trouble, open};
 use crate::judge::Verdict;
 use crate::message::{MOST_SECONDS, RATE};
 use crate::path_mtu;
 use crate::report::{ClassResult, Direction, FORMAT, InUse, Rare, Report};
-use crate::wire::Sockets;
 
 /// Packets of a kind that show a fault of 1 in 1,000 with 95% confidence.
 const OFTEN: u16 = 3000;
@@ -20,6 +21,8 @@ const OFTEN: u16 = 3000;
 /// Number of classes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
+    /// A few, for a path that is about to be measured.
+    Sample,
     /// The most important ones.
     Quick,
     /// Each pair of properties, and packets sent often.
@@ -54,6 +57,22 @@ impl Default for Options {
 /// [`Trouble`].
 pub fn run(
     peer: &mut dyn Peer,
+    addresses: (IpAddr, IpAddr),
+    options: &Options,
+    switch: Option<&mut dyn Switch>,
+    stop: &AtomicBool,
+    say: &dyn Fn(&str),
+) -> Result<Report, Trouble> {
+    run_with(&Access::open(), peer, addresses, options, switch, stop, say)
+}
+
+/// As [`run`], with these sockets.
+///
+/// # Errors
+/// [`Trouble`].
+pub fn run_with(
+    access: &Access,
+    peer: &mut dyn Peer,
     (own, there): (IpAddr, IpAddr),
     options: &Options,
     switch: Option<&mut dyn Switch>,
@@ -61,9 +80,8 @@ pub fn run(
     say: &dyn Fn(&str),
 ) -> Result<Report, Trouble> {
     let begun = Instant::now();
-    let sockets = Sockets::open().map_err(|e| Trouble::Here(e.to_string()))?;
     let (mut exchange, opened) =
-        open(&sockets, peer, (own, there), options.via.as_deref(), options.rate, stop)?;
+        open(access, peer, (own, there), options.via.as_deref(), options.rate, stop)?;
     say("path MTU");
     let here = exchange.facts();
     let family = if there.is_ipv4() { Family::V4 } else { Family::V6 };
@@ -83,6 +101,7 @@ pub fn run(
         bytes: 0,
         seconds: 0.0,
     };
+    report.notes.extend(datagrams::notes(&report.here, &report.there));
     let ways: &[Direction] = match report.translated {
         // Nobody could send to a port that was not translated before.
         true => {
@@ -108,27 +127,32 @@ pub fn run(
         report.mtu.push(mtu);
     }
     // Larger packets would be lost with and without offloads.
-    let mtu = report.mtu.iter().filter_map(|mtu| mtu.path).min().unwrap_or(1280);
-    let mtu = mtu.min(report.here.mtu).min(report.there.mtu);
-    let classes = match options.extent {
-        Extent::Quick => catalogue::quick(mtu),
-        Extent::Default => catalogue::default(mtu, options.seed),
-        Extent::Full => catalogue::full(mtu, options.seed),
+    let mtu_of = |report: &Report, way: Direction| {
+        let path = report.mtu.iter().find(|mtu| mtu.way == way).and_then(|mtu| mtu.path);
+        path.unwrap_or(1280).min(report.here.mtu.max(report.there.mtu))
     };
     for way in ways {
+        let mtu = mtu_of(&report, *way);
+        let classes = match options.extent {
+            Extent::Sample => catalogue::sample(mtu),
+            Extent::Quick => catalogue::quick(mtu),
+            Extent::Default => catalogue::default(mtu, options.seed),
+            Extent::Full => catalogue::full(mtu, options.seed),
+        };
         say(&format!("{} classes {}", classes.len(), way.text()));
         let results = exchange.classes(*way, &classes, 1)?;
         report.classes.extend(results);
     }
     say("second look");
     exchange.look_again(&mut report.classes)?;
-    if options.extent != Extent::Quick {
+    if matches!(options.extent, Extent::Default | Extent::Full) {
         for way in ways {
             say(&format!("{OFTEN} packets {}", way.text()));
+            let mtu = mtu_of(&report, *way);
             often(&mut exchange, *way, mtu, &mut report)?;
         }
     }
-    report.in_use = in_use(&report.classes);
+    report.in_use = in_use(&report);
     report.bad = culprit::group(&report);
     if let Some(switch) = switch {
         culprit::search(&mut exchange, &mut report, switch, say)?;
@@ -153,10 +177,14 @@ fn often(
         let repetitions = repetitions.min(u16::try_from(most).unwrap_or(u16::MAX)).max(1);
         let results = exchange.classes(way, &[class], repetitions)?;
         let Some(result) = results.into_iter().next() else { continue };
+        if matches!(result.verdict, Verdict::Untestable { .. }) {
+            continue;
+        }
         // GSO: each segment is a packet.
         let sent = u32::from(repetitions) * class.segments();
         let damaged = match &result.verdict {
-            Verdict::Corrupted { damaged, .. } => *damaged,
+            // The peer may claim any number.
+            Verdict::Corrupted { damaged, .. } => (*damaged).min(sent),
             _ => 0,
         };
         let lost =
@@ -194,9 +222,9 @@ fn often(
 }
 
 /// Summarises the use of segmentation and merging.
-fn in_use(results: &[ClassResult]) -> Vec<InUse> {
+fn in_use(report: &Report) -> Vec<InUse> {
     let mut list: Vec<InUse> = Vec::new();
-    for result in results {
+    for result in &report.classes {
         let class = &result.class;
         if class.segment == 0 || class.extra != Extra::Plain || result.arrived.frames == 0 {
             continue;
@@ -206,12 +234,17 @@ fn in_use(results: &[ClassResult]) -> Vec<InUse> {
             None => format!("{transport}/{}", class.family),
             Some(tunnel) => format!("{transport} in {:?}/{}", tunnel.kind, class.family),
         };
-        let handed_whole = result.handed.merged > 0;
-        let merged = result.arrived.merged > 0;
+        let (sender, receiver) = match result.way {
+            Direction::Out => (&report.here, &report.there),
+            Direction::Back => (&report.there, &report.here),
+        };
+        // UDP sockets do not show it.
+        let handed_whole = sender.limited.is_none().then_some(result.handed.merged > 0);
+        let merged = receiver.limited.is_none().then_some(result.arrived.merged > 0);
         match list.iter_mut().find(|one| one.way == result.way && one.traffic == traffic) {
             Some(one) => {
-                one.handed_whole |= handed_whole;
-                one.merged |= merged;
+                one.handed_whole = one.handed_whole.max(handed_whole);
+                one.merged = one.merged.max(merged);
             }
             None => list.push(InUse { way: result.way, traffic, handed_whole, merged }),
         }

@@ -1,5 +1,7 @@
 //! Reads received frames: which class they belong to, and what is wrong with them.
 
+use std::net::IpAddr;
+
 use packet::checksum::{Sum, complete_partial};
 use packet::ipv4::{Ipv4, Protocol};
 use packet::ipv6::Ipv6;
@@ -87,6 +89,9 @@ pub struct Piece {
 pub struct Expected<'a> {
     /// Secret of the session.
     pub session: Session,
+    /// Addresses of the sender. A packet without a whole block of payload counts only if it has one
+    /// of them: a client learns nothing of other traffic.
+    pub sources: [Option<IpAddr>; 2],
     /// Classes that are being sent.
     pub classes: &'a [Class],
     /// Number of the first class in the payloads.
@@ -192,16 +197,18 @@ impl Expected<'_> {
 
     /// Attributes a frame whose payload is small or damaged, by its ports.
     fn by_ports(&self, frame: &[u8]) -> Option<(u16, Class)> {
-        let (at, protocol) = match Family::of(frame)? {
+        let (at, protocol, from) = match Family::of(frame)? {
             Family::V4 => {
                 let ip = Ipv4::parse(frame.get(14..)?).ok()?;
-                (14 + ip.header_len(), ip.protocol())
+                (14 + ip.header_len(), ip.protocol(), IpAddr::from(ip.source()))
             }
             Family::V6 => {
-                let upper = Ipv6::parse(frame.get(14..)?).ok()?.upper_layer().ok()?;
-                (14 + 40 + upper.extensions_len, upper.protocol)
+                let ip = Ipv6::parse(frame.get(14..)?).ok()?;
+                let upper = ip.upper_layer().ok()?;
+                (14 + 40 + upper.extensions_len, upper.protocol, IpAddr::from(ip.source()))
             }
         };
+        self.sources.contains(&Some(from)).then_some(())?;
         let word = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk::<2>()?));
         let (source, destination) = match protocol {
             Protocol::TCP | Protocol::UDP => (word(at)?, word(at + 2)?),
@@ -475,6 +482,7 @@ mod tests {
     fn expected(classes: &[Class]) -> Expected<'_> {
         Expected {
             session: SESSION,
+            sources: ["10.0.0.1", "fd00::1"].map(|text| text.parse().ok()),
             classes,
             first: 0,
             source_base: 25_000,

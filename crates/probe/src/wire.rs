@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use netstate::Netlink;
 use netstate::interface::Interface;
+use netstate::machine::MachineFacts;
 use nix::errno::Errno;
 use packet::ethernet::MacAddr;
 use packet::ipv4::Ipv4;
@@ -18,6 +19,7 @@ use crate::class::{Class, Family, Port};
 use crate::content::Session;
 use crate::frame::{Ends, Flow, Frame, build};
 use crate::message::{Batch, Collected, EndFacts, IcmpError, IcmpKind, Open, SendOutcome, Sent};
+use crate::pace::Pace;
 use crate::seen::{Expected, Meta, vni_of};
 use crate::tally::Counting;
 use crate::tunnel::{TunnelDevice, Underlay};
@@ -26,8 +28,10 @@ use crate::tunnel::{TunnelDevice, Underlay};
 const RECEIVE_BUFFER: i32 = 16 << 20;
 /// Longest frame: a GSO packet and its headers.
 const LONGEST: usize = 128 << 10;
-/// Bytes that may be sent without a pause.
-const BURST: u64 = 32 << 10;
+/// Most frames that are read at once: more than a batch, so that a flood ends.
+const MOST_FRAMES: u32 = 200_000;
+/// Most ICMP errors that are reported for a batch.
+const MOST_ERRORS: usize = 1000;
 
 /// One end's device, and the addresses of its packets.
 #[derive(Debug, Clone)]
@@ -36,8 +40,8 @@ pub struct LocalPath {
     pub interface: Interface,
     /// Addresses of the control connection: own and the peer's.
     pub addresses: (IpAddr, IpAddr),
-    /// Hardware address of the next hop.
-    pub next_hop: MacAddr,
+    /// Hardware address of the next hop, or why it is unknown. Packet sockets need it.
+    pub next_hop: Result<MacAddr, String>,
     /// Whether there is no router between the ends.
     pub on_link: bool,
     /// Own address of the other IP version.
@@ -68,12 +72,10 @@ impl LocalPath {
         if via.is_some() && interface.index != way.link {
             return Err(format!("{}: the route to {peer} leads elsewhere", interface.name));
         }
-        let Some(mac) = interface.mac else {
-            return Err(format!("{}: has no Ethernet header", interface.name));
-        };
-        let next_hop = match interface.loopback {
-            true => MacAddr::ZERO,
-            false => {
+        let next_hop = match (interface.mac, interface.loopback) {
+            (None, _) => Err(format!("{}: has no Ethernet header", interface.name)),
+            (_, true) => Ok(MacAddr::ZERO),
+            _ => {
                 let hop = way.via.unwrap_or(peer);
                 let neighbours = netlink.neighbours().map_err(|e| e.to_string())?;
                 let known = neighbours.into_iter().find(|neighbour| {
@@ -81,7 +83,7 @@ impl LocalPath {
                 });
                 known
                     .and_then(|neighbour| neighbour.mac)
-                    .ok_or_else(|| format!("{hop} on {}: no neighbour entry", interface.name))?
+                    .ok_or_else(|| format!("{hop} on {}: no neighbour entry", interface.name))
             }
         };
         let addresses = netlink.addresses().map_err(|e| e.to_string())?;
@@ -91,7 +93,7 @@ impl LocalPath {
             .map(|one| one.address)
             // A global address rather than one of the link.
             .max_by_key(|address| !is_link_local(*address));
-        let other = Some(other.unwrap_or_else(|| made_up(mac, !peer.is_ipv4())));
+        let other = other.or_else(|| interface.mac.map(|mac| made_up(mac, !peer.is_ipv4())));
         // Without these, only the report is poorer.
         let ethtool = Ethtool::open().ok();
         let features = ethtool.as_ref().and_then(|tool| tool.features(&interface.name).ok());
@@ -116,9 +118,11 @@ impl LocalPath {
             driver: self.driver.clone(),
             mtu: self.interface.mtu,
             kernel: release.trim().to_owned(),
+            hypervisor: MachineFacts::read().ok().and_then(|facts| facts.hypervisor),
             features_on: self.features_on.clone(),
             other: self.other,
             on_link: self.on_link,
+            limited: None,
         }
     }
 }
@@ -172,7 +176,9 @@ impl Sockets {
 #[derive(Debug)]
 pub struct Wire<'a> {
     sockets: &'a Sockets,
+    pace: &'a Pace,
     place: LocalPath,
+    next_hop: MacAddr,
     open: Open,
     /// The peer's address of the other IP version.
     peers_other: Option<IpAddr>,
@@ -187,6 +193,8 @@ struct Read<'a> {
     pieces: Counting<'a>,
     late: BTreeMap<u16, u32>,
     errors: Vec<IcmpError>,
+    /// More frames came than are read.
+    flooded: bool,
 }
 
 impl<'a> Wire<'a> {
@@ -196,22 +204,29 @@ impl<'a> Wire<'a> {
     /// If the socket cannot be bound to the device, as text.
     pub fn open(
         sockets: &'a Sockets,
+        pace: &'a Pace,
         place: LocalPath,
         open: Open,
         peers_other: Option<IpAddr>,
         may_make_tunnels: Result<(), String>,
     ) -> Result<Wire<'a>, String> {
+        let next_hop = place.next_hop.clone()?;
         for socket in [&sockets.probing, &sockets.watching] {
             socket.filter(&filter(open.own_port)).map_err(|e| e.to_string())?;
             socket.listen(place.interface.index).map_err(|e| e.to_string())?;
         }
         let buffer = vec![0; LONGEST];
-        Ok(Wire { sockets, place, open, peers_other, may_make_tunnels, listening: None, buffer })
-    }
-
-    /// Returns the end's device and addresses.
-    pub fn place(&self) -> &LocalPath {
-        &self.place
+        Ok(Wire {
+            sockets,
+            pace,
+            place,
+            next_hop,
+            open,
+            peers_other,
+            may_make_tunnels,
+            listening: None,
+            buffer,
+        })
     }
 
     /// Returns the destination port of the session.
@@ -235,7 +250,7 @@ impl<'a> Wire<'a> {
         };
         Ok(Ends {
             source_mac: self.place.interface.mac.unwrap_or(MacAddr::ZERO),
-            next_hop: self.place.next_hop,
+            next_hop: self.next_hop,
             source,
             destination,
         })
@@ -248,7 +263,7 @@ impl<'a> Wire<'a> {
     pub fn send(&mut self, batch: &Batch) -> Result<Sent, String> {
         self.discard()?;
         let mut sent = Sent::default();
-        let begun = Instant::now();
+        let pace = self.pace;
         let mut tunnel: Option<((Class, u16), Result<TunnelDevice, String>)> = None;
         for (index, class) in batch.classes.iter().enumerate() {
             let number = batch.first + index as u16;
@@ -304,13 +319,7 @@ impl<'a> Wire<'a> {
                 device,
                 |bytes| {
                     sent.bytes += bytes;
-                    let due = Duration::from_secs_f64(
-                        sent.bytes.saturating_sub(BURST) as f64 / f64::from(batch.rate.max(1)),
-                    );
-                    let early = due.saturating_sub(begun.elapsed());
-                    if !early.is_zero() {
-                        std::thread::sleep(early);
-                    }
+                    pace.wait(bytes, batch.rate);
                 },
             )?);
         }
@@ -396,14 +405,21 @@ impl<'a> Wire<'a> {
         let batch = self.listening.take().ok_or("collect before listen")?;
         let read = self.read(&batch, false)?;
         let missed = self.sockets.probing.missed().map_err(|e| e.to_string())?;
-        Ok(Collected { tallies: read.pieces.finish(), late: read.late, missed })
+        let missed = missed.max(u32::from(read.flooded));
+        let (tallies, late, blind) = (read.pieces.finish(), read.late, BTreeMap::new());
+        Ok(Collected { tallies, late, missed, blind })
     }
 
     /// Drops the packets received so far.
     fn discard(&mut self) -> Result<(), String> {
         let mut header = [0; VNET_HEADER];
         for socket in [&self.sockets.probing, &self.sockets.watching] {
-            while socket.receive(&mut header, &mut self.buffer).map_err(text)?.is_some() {}
+            // Other traffic of these ports may never end.
+            for _ in 0..MOST_FRAMES {
+                if socket.receive(&mut header, &mut self.buffer).map_err(text)?.is_none() {
+                    break;
+                }
+            }
             socket.missed().map_err(|e| e.to_string())?;
         }
         Ok(())
@@ -416,10 +432,16 @@ impl<'a> Wire<'a> {
             pieces: Counting::new(&batch.classes),
             late: BTreeMap::new(),
             errors: Vec::new(),
+            flooded: false,
         };
         let session = Session(self.open.session);
         let mut header = [0; VNET_HEADER];
-        loop {
+        let (own, peer) = self.place.addresses;
+        let sources = match outgoing {
+            true => [Some(own), self.place.other],
+            false => [Some(peer), self.peers_other],
+        };
+        for _ in 0..MOST_FRAMES {
             let received = socket.receive(&mut header, &mut self.buffer).map_err(text)?;
             let Some(received) = received else { return Ok(read) };
             // A longer frame is none of ours.
@@ -429,12 +451,15 @@ impl<'a> Wire<'a> {
             let frame = &self.buffer[..received.length];
             let Ok(header) = VnetHdr::parse(&header, Layout::Basic) else { continue };
             if !outgoing && let Some(error) = self.icmp_error(batch, frame) {
-                read.errors.push(error);
+                if read.errors.len() < MOST_ERRORS && !read.errors.contains(&error) {
+                    read.errors.push(error);
+                }
                 continue;
             }
             let meta = Meta { header, verified: received.verified };
             let expected = Expected {
                 session,
+                sources,
                 classes: &batch.classes,
                 first: batch.first,
                 source_base: self.open.source_base,
@@ -452,6 +477,8 @@ impl<'a> Wire<'a> {
                 read.pieces.add(&piece);
             }
         }
+        read.flooded = true;
+        Ok(read)
     }
 
     /// Reads an ICMP error about a packet of this batch.

@@ -129,6 +129,9 @@ fn push_bad(out: &mut String, bad: &BadPath, style: Style) {
             plain(&candidate.device),
             candidate.fit
         );
+        if let Some(reports) = &candidate.reported {
+            let _ = writeln!(out, "    reported: {}", plain(reports));
+        }
     }
 }
 
@@ -150,8 +153,18 @@ fn push_table(out: &mut String, report: &Report, style: Style) {
         let _ = writeln!(out, "{}", style.dim(&line));
     }
     for used in &report.in_use {
-        let handed = if used.handed_whole { "cut by the device" } else { "cut by the kernel" };
-        let merged = if used.merged { "several at once" } else { "one by one" };
+        let word = |known: Option<bool>, yes, no| match known {
+            Some(known) => {
+                if known {
+                    yes
+                } else {
+                    no
+                }
+            }
+            None => "in an unknown way",
+        };
+        let handed = word(used.handed_whole, "cut by the device", "cut by the kernel");
+        let merged = word(used.merged, "several at once", "one by one");
         let _ = writeln!(
             out,
             "{}: {} segments {handed}, arriving {merged}",

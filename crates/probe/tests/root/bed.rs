@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -15,12 +14,11 @@ use packet::checksum::Sum;
 use packet::ethernet::MacAddr;
 use packet::segment::Segmenter;
 use packet::vnet_hdr::{GsoKind, Layout, VnetHdr};
-use probe::answering::{Answerer, Answering};
 use probe::culprit::{Journaled, Switch};
-use probe::exchange::Peer;
-use probe::message::{Answer, Ask};
+use probe::end::Access;
+use probe::local::Between;
 use probe::report::Report;
-use probe::run::{Options, run};
+use probe::run::Options;
 use sys::netns::NetNs;
 use sys::tap::{Offload, TUNNEL_HEADER, Tap, TapOptions};
 
@@ -57,6 +55,8 @@ pub enum Fault {
     BlackHole(usize),
     /// Packets above this size are answered by ICMP.
     Narrow(usize),
+    /// There are three routers. Packets above this size vanish after this router.
+    HoleAfter(u8, usize),
     /// UDP packets to port 4789 vanish if it should finish their checksum.
     Port4789,
     /// Wrong checksums when it cuts TCP over IPv6.
@@ -135,30 +135,37 @@ impl Bed {
         Bed { addresses, client, server, mangled, stop, threads: threads.into() }
     }
 
+    /// Namespaces of the client and of the server.
+    pub fn namespaces(&self) -> [&NetNs; 2] {
+        [&self.client, &self.server]
+    }
+
     pub fn mangle(&self, mangled: Mangled) {
         *self.mangled.lock().unwrap() = mangled;
     }
 
     /// Runs a probe from the client; with a journal, it searches the setting.
     pub fn probe(&self, options: &Options, journal: Option<&Path>) -> Report {
-        let (asks, asked) = channel();
-        let (tell, told) = channel();
-        let (server, addresses) = (self.server.clone(), self.addresses);
-        let answering = std::thread::spawn(move || {
-            server.enter_for_good().unwrap();
-            answer(&asked, &tell, addresses);
-        });
-        let mut peer = Local { asks, told };
-        let report = self.client.run(|| {
-            let mut journaled = journal.map(|directory| Journaled { directory });
-            let switch = journaled.as_mut().map(|one| one as &mut dyn Switch);
-            let stop = AtomicBool::new(false);
-            let ends = (addresses[0], addresses[1]);
-            run(&mut peer, ends, options, switch, &stop, &|_| {})
-        });
-        drop(peer);
-        answering.join().unwrap();
-        report.unwrap().unwrap()
+        self.probe_with([Access::open, Access::open], options, journal)
+    }
+
+    /// As [`Bed::probe`], with these sockets of client and server.
+    pub fn probe_with(
+        &self,
+        access: [fn() -> Access; 2],
+        options: &Options,
+        journal: Option<&Path>,
+    ) -> Report {
+        let [client, server] = self.addresses;
+        let between = Between {
+            namespaces: self.namespaces(),
+            client: (client, server),
+            server: (server, client),
+            access,
+        };
+        let mut journaled = journal.map(|directory| Journaled { directory });
+        let switch = journaled.as_mut().map(|one| one as &mut (dyn Switch + Send));
+        between.run(options, switch, &AtomicBool::new(false)).unwrap()
     }
 }
 
@@ -168,31 +175,6 @@ impl Drop for Bed {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
-    }
-}
-
-/// A peer on another thread.
-struct Local {
-    asks: Sender<Ask>,
-    told: Receiver<Result<Answer, String>>,
-}
-
-impl Peer for Local {
-    fn ask(&mut self, ask: &Ask) -> Result<Answer, String> {
-        self.asks.send(ask.clone()).map_err(|e| e.to_string())?;
-        self.told.recv().map_err(|e| e.to_string())?
-    }
-}
-
-fn answer(
-    asked: &Receiver<Ask>,
-    tell: &Sender<Result<Answer, String>>,
-    [client, server]: [IpAddr; 2],
-) {
-    let answerer = Answerer::open();
-    let mut answering = Answering::new(&answerer, client, server);
-    while let Ok(ask) = asked.recv() {
-        let _ = tell.send(answering.answer(ask));
     }
 }
 
@@ -288,6 +270,15 @@ fn mangle(
         }
         Fault::BlackHole(mtu) if segment.len() > mtu + 14 => return Pass::Drop,
         Fault::Narrow(mtu) if segment.len() > mtu + 14 => return too_big(segment, mtu),
+        Fault::HoleAfter(router, mtu) if segment[12] == 0x08 => {
+            let ttl = segment[22];
+            let passes = segment.len() <= mtu + 14 || ttl <= router;
+            return match ttl {
+                _ if !passes => Pass::Drop,
+                1..=3 => icmp(segment, [11, 0, 0, 0], hop(ttl)),
+                _ => Pass::On,
+            };
+        }
         Fault::Port4789 if single_partial && is_udp => {
             let at = transport(segment) + 2;
             if segment[at..at + 2] == 4789_u16.to_be_bytes() {
@@ -315,13 +306,23 @@ fn mangle(
     Pass::On
 }
 
+/// Address of a router of [`Fault::HoleAfter`].
+pub fn hop(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 9, 0, 250 + number)
+}
+
 /// Answers an IPv4 packet with "fragmentation needed", as a router.
 fn too_big(frame: &[u8], mtu: usize) -> Pass {
+    let [high, low] = (mtu as u16).to_be_bytes();
+    icmp(frame, [3, 4, high, low], ROUTER)
+}
+
+/// Answers an IPv4 packet with an ICMP error: type, code, and the second half of the next word.
+fn icmp(frame: &[u8], [kind, code, high, low]: [u8; 4], router: Ipv4Addr) -> Pass {
     if frame[12] != 0x08 {
         return Pass::Drop;
     }
-    let mut icmp = vec![3, 4, 0, 0, 0, 0];
-    icmp.extend_from_slice(&(mtu as u16).to_be_bytes());
+    let mut icmp = vec![kind, code, 0, 0, 0, 0, high, low];
     icmp.extend_from_slice(&frame[14..14 + 28]);
     let sum = Sum::of(&icmp).checksum();
     icmp[2..4].copy_from_slice(&sum.to_be_bytes());
@@ -331,7 +332,7 @@ fn too_big(frame: &[u8], mtu: usize) -> Pass {
         dont_fragment: true,
         ttl: 64,
         protocol: packet::ipv4::Protocol::ICMP,
-        source: ROUTER,
+        source: router,
         destination: Ipv4Addr::new(frame[26], frame[27], frame[28], frame[29]),
     };
     let ip = ip.to_bytes(icmp.len()).unwrap();

@@ -1,13 +1,17 @@
 //! Each published kind of corruption, made by a network card of our own: verdict, direction and
 //! setting.
 
+use std::net::IpAddr;
+
+use probe::class::{Checksum, Class, Extra, Transport};
+use probe::end::Access;
 use probe::judge::Verdict;
 use probe::report::{Direction, Search};
 use probe::run::{Extent, Options};
 use settings::journal::Journal;
 use test_support::{need, require};
 
-use crate::bed::{Bed, Fault, Mangled};
+use crate::bed::{Bed, Fault, Mangled, hop};
 use crate::cases::{CASES, summary};
 
 fn quick() -> Options {
@@ -44,7 +48,7 @@ fn a_healthy_path_over_ipv6_carries_tunnels_and_shows_the_use_of_offloads() {
     assert_eq!(verdicts, [&Verdict::Intact; 4]);
     // The device of the bed takes GSO packets whole.
     for used in &report.in_use {
-        assert!(used.handed_whole, "{used:?}");
+        assert_eq!(used.handed_whole, Some(true), "{used:?}");
     }
 }
 
@@ -57,4 +61,63 @@ fn a_fault_at_the_peer_is_not_searched_here() {
     let report = bed.probe(&quick(), Some(journal.path()));
     let [bad] = &report.bad[..] else { panic!("{}", summary(&report)) };
     assert!(!matches!(bad.search, Search::Guilty { .. }), "{}", summary(&report));
+}
+
+/// Sockets of an end.
+type Opens = fn() -> Access;
+
+const OPEN: Opens = Access::open;
+const LIMITED: Opens = || Access::datagrams("asked by the test");
+
+#[test]
+fn a_path_narrows_after_the_last_router_that_large_packets_reach() {
+    require!(need::root(), need::device("vxlan"));
+    let bed = Bed::new(false);
+    for access in [[OPEN; 2], [LIMITED; 2]] {
+        bed.mangle(Mangled { fault: Fault::HoleAfter(2, 1400), out: true, back: false });
+        let report = bed.probe_with(access, &quick(), None);
+        let [out, back] = &report.mtu[..] else { panic!("{}", summary(&report)) };
+        let narrows = Some((2, IpAddr::from(hop(2))));
+        assert_eq!((out.path, out.black_hole, out.narrows_after), (Some(1400), true, narrows));
+        assert_eq!((back.path, back.black_hole), (Some(1500), false));
+        // With ICMP that arrives, it is no black hole.
+        bed.mangle(Mangled { fault: Fault::Narrow(1400), out: true, back: false });
+        let report = bed.probe_with(access, &quick(), None);
+        let out = &report.mtu[0];
+        assert_eq!((out.path, out.black_hole), (Some(1400), false), "{out:?}");
+        assert_eq!(out.reported.map(|(mtu, _)| mtu), Some(1400), "{out:?}");
+    }
+}
+
+#[test]
+fn without_packet_sockets_fewer_classes_are_tested_and_each_other_says_why() {
+    require!(need::root(), need::device("vxlan"));
+    let bed = Bed::new(false);
+    for access in [[LIMITED; 2], [LIMITED, OPEN], [OPEN, LIMITED]] {
+        bed.mangle(Mangled { fault: Fault::None, out: false, back: false });
+        let report = bed.probe_with(access, &quick(), None);
+        assert!(!report.has_findings(), "{}", summary(&report));
+        assert!(report.notes.iter().any(|note| note.contains("asked by the test")));
+        let intact = |is: fn(&Class) -> bool| {
+            let mut results = report.classes.iter().filter(|one| is(&one.class));
+            results.any(|one| one.verdict == Verdict::Intact)
+        };
+        assert!(intact(|class| class.transport == Transport::Udp && class.segment > 0));
+        assert!(intact(|class| class.checksum == Checksum::Zero));
+        assert!(intact(|class| class.extra == Extra::Plain && class.payload == 64));
+        let bare = report.classes.iter().filter(|one| one.class.tunnel.is_none());
+        for one in bare.filter(|one| one.class.transport == Transport::Tcp) {
+            let Verdict::Untestable { reason } = &one.verdict else { panic!("{one:?}") };
+            assert!(reason.contains("packet sockets"), "{reason}");
+        }
+        // A damage whose checksum is right, and one that the receiver's kernel drops.
+        bed.mangle(Mangled { fault: Fault::UsoTail, out: true, back: false });
+        let report = bed.probe_with(access, &quick(), None);
+        let words: Vec<&str> = report.bad.iter().map(|bad| bad.verdict.as_str()).collect();
+        assert_eq!(words, ["corrupted"], "{}", summary(&report));
+        bed.mangle(Mangled { fault: Fault::UsoLength, out: true, back: false });
+        let report = bed.probe_with(access, &quick(), None);
+        let [bad] = &report.bad[..] else { panic!("{}", summary(&report)) };
+        assert_eq!(bad.candidates[0].feature, "tx-udp-segmentation", "{}", summary(&report));
+    }
 }

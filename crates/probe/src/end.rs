@@ -1,0 +1,134 @@
+//! An end of a session: with packet sockets, or with UDP sockets if it may not have those.
+
+use std::net::IpAddr;
+
+use crate::datagrams::Datagrams;
+use crate::message::{Batch, Collected, EndFacts, IcmpError, Open, Sent};
+use crate::pace::Pace;
+use crate::wire::{LocalPath, Sockets, Wire};
+
+/// Sockets that a process may use.
+#[derive(Debug)]
+pub struct Access {
+    packets: Result<Sockets, String>,
+    /// Limit on the bytes that are sent.
+    pace: Pace,
+}
+
+impl Access {
+    /// Opens packet sockets in the namespace of the calling thread. Without the right to do so,
+    /// fewer classes are tested.
+    pub fn open() -> Access {
+        let packets = Sockets::open().map_err(|error| error.to_string());
+        Access { packets, pace: Pace::default() }
+    }
+
+    /// As an ordinary user has it: UDP sockets only, for this reason.
+    pub fn datagrams(reason: &str) -> Access {
+        Access { packets: Err(reason.to_owned()), pace: Pace::default() }
+    }
+}
+
+/// An end of a session.
+#[derive(Debug)]
+pub(crate) enum End<'a> {
+    /// All classes.
+    Packets(Wire<'a>),
+    /// UDP only.
+    Datagrams(Datagrams<'a>),
+}
+
+impl<'a> End<'a> {
+    /// Opens an end. `may_make_tunnels`: whether this process may make tunnel devices; otherwise
+    /// the reason.
+    ///
+    /// # Errors
+    /// If no socket can be opened on the path, as text.
+    pub(crate) fn open(
+        access: &'a Access,
+        place: LocalPath,
+        open: Open,
+        peers_other: Option<IpAddr>,
+        may_make_tunnels: Result<(), String>,
+    ) -> Result<End<'a>, String> {
+        match End::limits(access, &place) {
+            None => {
+                let sockets = access.packets.as_ref().map_err(Clone::clone)?;
+                let pace = &access.pace;
+                Wire::open(sockets, pace, place, open, peers_other, may_make_tunnels)
+                    .map(End::Packets)
+            }
+            Some(_) => Datagrams::open(&access.pace, place, open).map(End::Datagrams),
+        }
+    }
+
+    /// Returns the facts of a path for the other end.
+    pub(crate) fn facts(access: &Access, place: &LocalPath) -> EndFacts {
+        EndFacts { limited: End::limits(access, place), ..place.facts() }
+    }
+
+    /// Returns why only UDP can be tested on a path; `None`: everything can.
+    fn limits(access: &Access, place: &LocalPath) -> Option<String> {
+        match &access.packets {
+            Err(reason) => Some(format!("no packet sockets ({reason})")),
+            Ok(_) if place.interface.mac.is_none() => {
+                Some(format!("{} has no Ethernet header", place.interface.name))
+            }
+            Ok(_) => None,
+        }
+    }
+
+    pub(crate) fn own_port(&self) -> u16 {
+        match self {
+            End::Packets(end) => end.own_port(),
+            End::Datagrams(end) => end.own_port(),
+        }
+    }
+
+    /// Sends a batch.
+    ///
+    /// # Errors
+    /// If the socket fails, as text.
+    pub(crate) fn send(&mut self, batch: &Batch) -> Result<Sent, String> {
+        match self {
+            End::Packets(end) => end.send(batch),
+            End::Datagrams(end) => end.send(batch),
+        }
+    }
+
+    /// Returns ICMP errors about a batch that was sent, received so far.
+    ///
+    /// # Errors
+    /// If the socket fails, as text.
+    pub(crate) fn errors(&mut self, batch: &Batch) -> Result<Vec<IcmpError>, String> {
+        match self {
+            End::Packets(end) => end.errors(batch),
+            End::Datagrams(end) => end.errors(),
+        }
+    }
+
+    /// Prepares to receive a batch.
+    ///
+    /// # Errors
+    /// If the socket fails, as text.
+    pub(crate) fn listen(&mut self, batch: Batch) -> Result<(), String> {
+        match self {
+            End::Packets(end) => end.listen(batch),
+            End::Datagrams(end) => {
+                end.listen(batch);
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns the packets of the batch that have been received so far.
+    ///
+    /// # Errors
+    /// If the socket fails, or nothing is expected, as text.
+    pub(crate) fn collect(&mut self) -> Result<Collected, String> {
+        match self {
+            End::Packets(end) => end.collect(),
+            End::Datagrams(end) => end.collect(),
+        }
+    }
+}

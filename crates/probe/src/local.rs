@@ -1,0 +1,93 @@
+//! Both ends in one process: a probe between two namespaces of this machine.
+
+use std::net::IpAddr;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use sys::netns::NetNs;
+
+use crate::answering::{Answerer, Answering};
+use crate::culprit::Switch;
+use crate::end::Access;
+use crate::exchange::{Peer, Trouble};
+use crate::message::{Answer, Ask};
+use crate::report::Report;
+use crate::run::{Options, run_with};
+
+/// A client and a server, each in its namespace.
+#[derive(Debug)]
+pub struct Between<'a> {
+    /// Namespaces of client and server.
+    pub namespaces: [&'a NetNs; 2],
+    /// Own address of the client, and the address by which it reaches the server.
+    pub client: (IpAddr, IpAddr),
+    /// Own address of the server, and the address of the client there.
+    pub server: (IpAddr, IpAddr),
+    /// Sockets of client and server.
+    pub access: [fn() -> Access; 2],
+}
+
+impl Between<'_> {
+    /// Runs a probe from the client.
+    ///
+    /// # Errors
+    /// [`Trouble`].
+    pub fn run(
+        &self,
+        options: &Options,
+        switch: Option<&mut (dyn Switch + Send)>,
+        stop: &AtomicBool,
+    ) -> Result<Report, Trouble> {
+        let (asks, asked) = channel();
+        let (tell, told) = channel();
+        let [client, server] = self.namespaces;
+        let [of_client, of_server] = self.access;
+        let addresses = self.server;
+        std::thread::scope(|threads| {
+            let answering = threads.spawn(move || {
+                let entered = server.enter_for_good();
+                answer(entered.map_err(|e| e.to_string()), of_server, &asked, &tell, addresses);
+            });
+            let mut peer = Local { asks, told };
+            let report = client.run(|| {
+                let switch = switch.map(|switch| switch as &mut dyn Switch);
+                run_with(&of_client(), &mut peer, self.client, options, switch, stop, &|_| {})
+            });
+            drop(peer);
+            // A panic there ends the session, and the client reports that.
+            let _ = answering.join();
+            report.map_err(|error| Trouble::Here(error.to_string()))?
+        })
+    }
+}
+
+/// A peer on another thread.
+struct Local {
+    asks: Sender<Ask>,
+    told: Receiver<Result<Answer, String>>,
+}
+
+impl Peer for Local {
+    fn ask(&mut self, ask: &Ask) -> Result<Answer, String> {
+        let gone = || "its thread has ended".to_owned();
+        self.asks.send(ask.clone()).map_err(|_| gone())?;
+        self.told.recv().map_err(|_| gone())?
+    }
+}
+
+fn answer(
+    entered: Result<(), String>,
+    access: fn() -> Access,
+    asked: &Receiver<Ask>,
+    tell: &Sender<Result<Answer, String>>,
+    (server, client): (IpAddr, IpAddr),
+) {
+    let answerer = Answerer::with(access());
+    let mut answering = Answering::new(&answerer, client, server);
+    while let Ok(ask) = asked.recv() {
+        let answer = entered.clone().and_then(|()| answering.answer(ask));
+        if tell.send(answer).is_err() {
+            return;
+        }
+    }
+}
