@@ -30,6 +30,8 @@ pub struct Doctor {
     /// Exit with 10 on findings of this severity or higher
     #[arg(long, value_enum, default_value_t = FailOn::Warn, value_name = "SEVERITY")]
     pub fail_on: FailOn,
+    #[command(flatten)]
+    pub journal: Journal,
 }
 
 /// The part of the host to read.
@@ -41,7 +43,8 @@ pub struct Reading {
     /// Seconds between the two readings of the counters
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
     pub watch: f64,
-    /// Compare tunnels with a remote host that runs `measure serve` (OV063)
+    /// Compare tunnels with a remote host that runs `measure serve` (OV063), and probe the offloads
+    /// of the path to it (OV090)
     #[arg(long, value_name = "HOST[:PORT]")]
     pub peer: Vec<String>,
     /// File with the token for every --peer
@@ -109,13 +112,15 @@ EXAMPLES
         /// Replace addresses and names by pseudonyms
         #[arg(long)]
         scrub: bool,
+        #[command(flatten)]
+        journal: Journal,
     },
 }
 
 /// The journal of changes.
 #[derive(Debug, Args)]
 pub struct Journal {
-    /// Directory of the journal
+    /// Directory of the journal, and of the findings of `overlane probe`
     #[arg(long = "journal", default_value = settings::journal::DIRECTORY, value_name = "DIR")]
     pub directory: PathBuf,
 }

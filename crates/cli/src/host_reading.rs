@@ -1,10 +1,12 @@
 //! Reads this host for `doctor`, `doctor fix` and `try`, and runs checks on it.
 
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use daemon::accelerator::{self, Request};
 use doctor::host::{Eligible, FarEnd, LeftOut};
+use doctor::probed::Probed;
 use doctor::{Check, Finding, Host, Scope, collect, diagnose};
 use measure::remote::{RemoteError, tunnels_of};
 use netstate::Netlink;
@@ -13,16 +15,17 @@ use sys::netns::NetNs;
 use crate::doctor_args::Reading;
 use crate::exit::usage;
 use crate::named_netns::netns;
+use crate::probe_record::of_peer;
 use crate::remote::{Target, token};
 
 /// Maximum of `--watch`: over longer intervals, counters may wrap.
 const LONGEST_WATCH_S: f64 = 3600.0;
 
-/// Reads this host.
+/// Reads this host, and the findings of `probe` in the journal's directory.
 ///
 /// # Errors
 /// Wrong usage; a host or peer that cannot be read.
-pub fn read(reading: &Reading) -> anyhow::Result<Host> {
+pub fn read(reading: &Reading, journal: &Path) -> anyhow::Result<Host> {
     let watch = reading.watch;
     if !(0.0..=LONGEST_WATCH_S).contains(&watch) {
         let wanted = format!("{watch}: expected 0 to {LONGEST_WATCH_S} seconds");
@@ -39,10 +42,12 @@ pub fn read(reading: &Reading) -> anyhow::Result<Host> {
     let peers = reading.peer.iter().map(|text| Target::parse("--peer", text)?.resolve("--peer"));
     let peers = peers.collect::<anyhow::Result<Vec<_>>>()?;
     let (mut far_ends, mut silent) = (Vec::new(), Vec::new());
+    let mut reachable = Vec::new();
     for peer in peers {
         match tunnels_of(peer, token.as_ref(), &AtomicBool::new(false)) {
             Ok(tunnels) => {
                 far_ends.push(FarEnd { address: peer.ip().to_canonical(), tunnels });
+                reachable.push(peer);
             }
             // It answers: only the user can mend this.
             Err(
@@ -59,6 +64,31 @@ pub fn read(reading: &Reading) -> anyhow::Result<Host> {
         }
     }
     let mut host = Host { far_ends, ..collect(scope, Duration::from_secs_f64(watch))? };
+    match doctor::probed::read(journal) {
+        Ok(probed) => host.probed = probed,
+        Err(reason) => {
+            silent.push(LeftOut { object: "findings of overlane probe".to_owned(), reason });
+        }
+    }
+    for peer in reachable {
+        match of_peer(peer, token.as_ref()) {
+            Ok(found) => {
+                // The note may know the guilty setting.
+                let known = |one: &Probed| {
+                    host.probed.iter().any(|other| {
+                        (&other.device, other.peer, other.outgoing)
+                            == (&one.device, one.peer, one.outgoing)
+                    })
+                };
+                let new: Vec<Probed> = found.into_iter().filter(|one| !known(one)).collect();
+                host.probed.extend(new);
+            }
+            Err(error) => silent.push(LeftOut {
+                object: format!("offloads of the path to {peer}"),
+                reason: format!("{error:#}"),
+            }),
+        }
+    }
     host.left_out.splice(0..0, silent);
     Ok(host)
 }
@@ -71,7 +101,7 @@ const MOST_ASKED: usize = 4;
 ///
 /// # Errors
 /// As [`read`].
-pub fn read_with_eligible(reading: &Reading) -> anyhow::Result<Host> {
+pub fn read_with_eligible(reading: &Reading, journal: &Path) -> anyhow::Result<Host> {
     let own = NetNs::current().map(|netns| vec![netns]);
     let asked = match reading.netns.as_str() {
         "all" => own.unwrap_or_default(),
@@ -82,7 +112,7 @@ pub fn read_with_eligible(reading: &Reading) -> anyhow::Result<Host> {
     std::thread::scope(|scope| {
         let eligible = scope
             .spawn(|| asked.iter().take(MOST_ASKED).flat_map(eligible).collect::<Vec<Eligible>>());
-        let host = read(reading);
+        let host = read(reading, journal);
         // A remark that cannot be proved is not made.
         let eligible = eligible.join().unwrap_or_default();
         Ok(Host { eligible, ..host? })

@@ -37,6 +37,7 @@ mod output;
 mod packet_filter;
 mod plan;
 mod probe_args;
+mod probe_record;
 mod quantity;
 mod recording;
 mod remote;

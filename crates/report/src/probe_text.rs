@@ -13,6 +13,9 @@ const CLASSES_SHOWN: usize = 6;
 /// Candidates of a fault that are listed.
 const CANDIDATES_SHOWN: usize = 4;
 
+/// Repair of a guilty setting, which the verb has kept for `doctor`.
+const FIX: &str = "  fix: overlane doctor fix OV090";
+
 /// Renders the result of a probe.
 pub fn probe_text(report: &Report, style: Style) -> String {
     let mut out = String::new();
@@ -104,13 +107,13 @@ fn push_bad(out: &mut String, bad: &BadPath, style: Style) {
     }
     match &bad.search {
         Search::Guilty { device, feature } => {
-            let command = format!("ethtool -K {device} {feature} off");
             let _ = writeln!(out, "  guilty: {} of {}", plain(feature), plain(device));
-            let _ = writeln!(out, "  fix: {}", plain(&command));
+            let _ = writeln!(out, "{FIX}");
             return;
         }
         Search::Together(features) => {
             let _ = writeln!(out, "  guilty together: {}", plain(&features.join(", ")));
+            let _ = writeln!(out, "{FIX}");
             return;
         }
         Search::None => {

@@ -27,13 +27,13 @@ pub fn run(arguments: &Doctor) -> anyhow::Result<Exit> {
         Some(DoctorVerb::Explain { code }) => explain(code),
         Some(DoctorVerb::Fix { code, reading, yes, confirm_within, journal }) => {
             let repair = Repair { code, yes: *yes, confirm_within_s: *confirm_within };
-            doctor_fix::run(&repair, &journal.directory, || read(reading))
+            doctor_fix::run(&repair, &journal.directory, || read(reading, &journal.directory))
         }
         Some(DoctorVerb::Confirm { journal }) => doctor_fix::confirm(&journal.directory),
-        Some(DoctorVerb::Dump { reading, out, scrub }) => {
+        Some(DoctorVerb::Dump { reading, out, scrub, journal }) => {
             // Check the output first: reading a large host takes long.
             let destination = Destination::check(out)?;
-            let mut host = read_with_eligible(reading)?;
+            let mut host = read_with_eligible(reading, &journal.directory)?;
             if *scrub {
                 host = doctor::scrub::scrub(&host).context("scrub")?;
             }
@@ -56,7 +56,7 @@ fn look(arguments: &Doctor) -> anyhow::Result<Exit> {
             let file = File::open(path).map_err(|error| problem(&error))?;
             doctor::dump::read(BufReader::new(file)).map_err(|error| problem(&error))?
         }
-        None => read_with_eligible(&arguments.reading)?,
+        None => read_with_eligible(&arguments.reading, &arguments.journal.directory)?,
     };
     let diagnosis = diagnose(&host);
     match arguments.json {

@@ -9,6 +9,7 @@ use crate::exit::Exit;
 use crate::interrupt;
 use crate::output::{complain, print, print_json, style};
 use crate::probe_args::Probe;
+use crate::probe_record::record;
 use crate::remote::{Target, token};
 use crate::trial_guard::Guard;
 
@@ -50,6 +51,10 @@ pub fn run(asked: &Probe) -> anyhow::Result<Exit> {
         Err(Trouble::Stopped) => return Ok(Exit::Interrupted),
         report => report?,
     };
+    // A note that cannot be kept takes nothing from the result.
+    if let Err(error) = record(&report, &asked.journal.directory, asked.yes) {
+        complain(&format!("not kept for overlane doctor: {error:#}"));
+    }
     match asked.json {
         true => print_json(&report)?,
         false => print(&report::probe_text(&report, style()))?,

@@ -106,7 +106,7 @@ fn changes(arguments: &Try) -> anyhow::Result<Option<(String, Vec<Change>)>> {
         let check = check(code)?;
         let (netns, watch) = (arguments.netns.clone(), arguments.watch);
         let reading = Reading { netns, watch, peer: Vec::new(), token: None };
-        let findings = findings_of(check, &read(&reading)?);
+        let findings = findings_of(check, &read(&reading, &arguments.journal.directory)?);
         let fixes = findings.iter().filter_map(|finding| finding.fix.as_ref());
         let mut changes: Vec<Change> = Vec::new();
         for change in fixes.flat_map(|fix| &fix.changes) {

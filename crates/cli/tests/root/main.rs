@@ -6,6 +6,9 @@ mod confined;
 mod control;
 mod foreground;
 mod guests;
+#[path = "../../../probe/tests/root/bed.rs"]
+#[allow(dead_code, reason = "tests of other crates use the rest")]
+mod mangler;
 mod program;
 mod promtool;
 #[path = "../../../lab/tests/guest/qemu.rs"]

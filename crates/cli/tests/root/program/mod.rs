@@ -17,6 +17,7 @@ pub mod launch;
 pub mod machine;
 mod peer;
 mod plans;
+mod probe;
 mod remote;
 mod repair;
 mod run;
