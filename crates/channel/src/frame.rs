@@ -202,7 +202,9 @@ pub(crate) mod tests {
     #[test]
     fn payloads_of_several_parts_arrive_whole() {
         let (mut client, mut server) = pair();
-        for length in [0, 1, PART_BYTES - 1, PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES, REPLY_LIMIT] {
+        for length in
+            [0, 1, PART_BYTES - 1, PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES, REPLY_LIMIT]
+        {
             let payload: Vec<u8> = (0..length).map(|at| at as u8).collect();
             let frame = server.seal(&payload).unwrap();
             assert!(open(&mut client, &frame).unwrap() == payload, "{length} bytes");

@@ -237,8 +237,8 @@ impl Drop for Seat<'_> {
 
 fn serve(shared: &Shared, admitted: Admitted, serves: &dyn Serves, tell: &Tell) {
     let Admitted { stream, from, second, cipher } = admitted;
-    let proved = connection::prepare(&stream)
-        .and_then(|()| connection::write_all(&stream, &second));
+    let proved =
+        connection::prepare(&stream).and_then(|()| connection::write_all(&stream, &second));
     if let Err(error) = proved {
         return shared.turn_away(from, error.to_string(), tell);
     }

@@ -35,7 +35,8 @@ pub fn script(shell: clap_complete::Shell) -> anyhow::Result<String> {
     let mut text = String::from_utf8(text)?;
     if name == "zsh" {
         // zsh loads the file as a function at the first use, which must complete, too.
-        text += "[[ \"${funcstack[1]}\" = _overlane ]] && _clap_dynamic_completer_overlane \"$@\"\n";
+        text +=
+            "[[ \"${funcstack[1]}\" = _overlane ]] && _clap_dynamic_completer_overlane \"$@\"\n";
     }
     Ok(text)
 }
@@ -49,9 +50,9 @@ fn values(verb: &str, value_name: &str) -> Option<fn() -> Vec<Value>> {
         ("accel", "CODE") => Some(refusals),
         (_, "CODE") => Some(checks),
         (_, "MODE" | "MODES") => Some(modes),
-        (_, "WORKLOADS") => Some(|| named::<Task>()),
-        (_, "ENGINE" | "ENGINES") => Some(|| named::<Engine>()),
-        (_, "PROFILE" | "PROFILES") => Some(|| named::<Profile>()),
+        (_, "WORKLOADS") => Some(named::<Task>),
+        (_, "ENGINE" | "ENGINES") => Some(named::<Engine>),
+        (_, "PROFILE" | "PROFILES") => Some(named::<Profile>),
         (_, "PLAN") => Some(plans),
         (_, "DEV" | "DEVICE") => Some(devices),
         (_, "NETNS") => Some(namespaces),
@@ -68,7 +69,8 @@ fn with_values(command: Command, verb: &str) -> Command {
     let name = command.get_name().to_owned();
     command
         .mut_args(|argument| {
-            let value_name = argument.get_value_names().and_then(<[_]>::first).map(ToString::to_string);
+            let value_name =
+                argument.get_value_names().and_then(<[_]>::first).map(ToString::to_string);
             match value_name.and_then(|value_name| values(verb, &value_name)) {
                 Some(values) => completed(argument, values),
                 None => argument,
@@ -138,9 +140,8 @@ fn names_in(directory: &str) -> Vec<Value> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     // A shell interprets some characters, and a terminal others.
-    let is_plain = |name: &String| {
-        name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.@:+".contains(c))
-    };
+    let is_plain =
+        |name: &String| name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.@:+".contains(c));
     let mut names: Vec<String> = names.filter(is_plain).collect();
     names.sort();
     names.into_iter().map(|name| (name, String::new())).collect()
@@ -160,8 +161,8 @@ mod tests {
         let found = of("host,vxlan+", modes);
         assert!(found.contains(&"host,vxlan+accel".to_owned()), "{found:?}");
         assert!(found.iter().all(|value| value.starts_with("host,vxlan+")), "{found:?}");
-        assert_eq!(of("tcp_rr,tcp_r", || named::<Task>()), Vec::<String>::new(), "already taken");
-        assert_eq!(of("tcp_cr", || named::<Task>()), ["tcp_crr"]);
+        assert_eq!(of("tcp_rr,tcp_r", named::<Task>), Vec::<String>::new(), "already taken");
+        assert_eq!(of("tcp_cr", named::<Task>), ["tcp_crr"]);
     }
 
     #[test]
@@ -182,7 +183,8 @@ mod tests {
     #[test]
     fn arguments_of_subcommands_are_completed() {
         let command = command();
-        let run = command.find_subcommand("lab").and_then(|lab| lab.find_subcommand("run")).unwrap();
+        let run =
+            command.find_subcommand("lab").and_then(|lab| lab.find_subcommand("run")).unwrap();
         let modes = run.get_arguments().find(|argument| argument.get_id() == "modes").unwrap();
         assert!(modes.get::<ArgValueCompleter>().is_some());
     }

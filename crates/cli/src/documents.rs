@@ -176,7 +176,8 @@ fn counters_of_vtep_are_explained() {
 #[test]
 fn the_recorded_tour_shows_commands_that_exist() {
     let cast = std::fs::read_to_string(fence::top().join("docs/tour.cast")).unwrap();
-    let mut lines = cast.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let mut lines =
+        cast.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     let header = lines.next().unwrap();
     assert_eq!((&header["version"], &header["width"]), (&2.into(), &80.into()));
     let (mut shown, mut last) = (String::new(), 0.0);

@@ -46,10 +46,7 @@ pub(crate) fn missing(results: &Results) -> Vec<Missing> {
     let mut cells: BTreeMap<(&str, &str), (Status, Vec<String>)> = BTreeMap::new();
     for cell in &results.cells {
         // Cells of a mode that failed as a whole are covered by its entry.
-        if cell.status != Status::Ok
-            && !cell.never_ran()
-            && !whole.contains(&cell.mode.as_str())
-        {
+        if cell.status != Status::Ok && !cell.never_ran() && !whole.contains(&cell.mode.as_str()) {
             let reason = cell.reason.as_deref().unwrap_or("no reason given");
             let entry = cells.entry((&cell.mode, reason)).or_insert((cell.status, Vec::new()));
             entry.1.push(place(results, cell));

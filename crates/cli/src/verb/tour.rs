@@ -153,7 +153,9 @@ impl Party {
                 }
             }
         }
-        print("\nThe same on your machine: overlane doctor, overlane watch, overlane accel check.\n")?;
+        print(
+            "\nThe same on your machine: overlane doctor, overlane watch, overlane accel check.\n",
+        )?;
         Ok(Exit::Done)
     }
 
@@ -222,7 +224,8 @@ impl Party {
     /// Starts the server of measurements in tenant-b, and waits until it is ready.
     fn serve(&mut self) -> anyhow::Result<()> {
         write_token(&self.token())?;
-        let shown = "overlane lab exec tenant-b -- overlane measure serve --bind 0.0.0.0 --token TOKEN";
+        let shown =
+            "overlane lab exec tenant-b -- overlane measure serve --bind 0.0.0.0 --token TOKEN";
         print(&format!("\n$ {shown} &\n"))?;
         let ready = self.directory.path().join("ready");
         let output = std::fs::File::create(&ready).context("create a file for the server")?;
@@ -231,7 +234,10 @@ impl Party {
         self.server = Some(command.spawn().with_context(|| format!("run {shown}"))?);
         let begin = Instant::now();
         while !std::fs::read_to_string(&ready).unwrap_or_default().contains("ready") {
-            anyhow::ensure!(begin.elapsed() < START_LIMIT, "{shown}: not ready within {START_LIMIT:?}");
+            anyhow::ensure!(
+                begin.elapsed() < START_LIMIT,
+                "{shown}: not ready within {START_LIMIT:?}"
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(())

@@ -21,7 +21,10 @@ fn the_table_of_readme_has_the_figures_of_the_kept_results() {
     let rows: Vec<&str> = block.lines().filter(|line| !line.trim().is_empty()).collect();
     assert!(rows.len() > 5, "{block}");
     for row in rows {
-        assert!(known.contains(&words(row)), "README has {row:?}, which docs/results/modes.json has not");
+        assert!(
+            known.contains(&words(row)),
+            "README has {row:?}, which docs/results/modes.json has not"
+        );
     }
     assert!(block.contains("vxlan+accel"), "the fast path is not in README's table");
     let date = &results.started[..10];

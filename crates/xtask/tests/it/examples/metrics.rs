@@ -29,7 +29,8 @@ fn dashboards_and_alerts_use_documented_metrics() {
         assert!(used.len() > 5, "{file}: {used:?}");
         for metric in used {
             // A histogram has series with these endings.
-            let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| metric.strip_suffix(end));
+            let base =
+                ["_bucket", "_sum", "_count"].iter().find_map(|end| metric.strip_suffix(end));
             assert!(
                 known.contains(metric) || base.is_some_and(|base| known.contains(base)),
                 "{file}: {metric} is not in docs/src/reference/metrics.md"
