@@ -263,7 +263,7 @@ fn who_may_not_or_cannot_is_told_why() {
         (b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3 and so on until 48 bytes", "not an overlane"),
         (
             b"overlane\x00\x09\0\0\0\0\0\0................................",
-            "version 9, this is version 2",
+            "version 9, this is version 3",
         ),
     ];
     for (answer, text) in answers {

@@ -227,7 +227,7 @@ fn the_chain_of_the_rule_that_dropped_a_packet_is_named() {
     let target = network.address.target.ip();
     let rules = format!(
         "table inet filter {{
-            chain policy-web {{ tcp dport 8080 counter drop comment \"policy: no web\" }}
+            chain policy-web {{ tcp dport 8080 counter drop comment \"policy: no web\"; }}
             chain input {{
                 type filter hook input priority 0; policy accept;
                 ip daddr {target} jump policy-web
