@@ -42,6 +42,9 @@ use crate::model::{Basis, DeviceId, MachineSnapshot, Plan, SandboxSnapshot, Want
 use crate::programs::{Counters, Listing, Maps, Programs, Role, STALE_MS};
 use crate::status::DeviceStatus;
 
+/// Changes with the number of their namespace: to be applied, and beyond their port's budget.
+type Pending<'a> = (&'a [(u16, Change)], &'a [(u16, EntryChange)]);
+
 /// Heartbeat interval, ms. One or two late beats do not force the slow path.
 const BEAT: u16 = 20;
 const _: () = assert!(BEAT as u32 * 3 < STALE_MS);
@@ -433,7 +436,7 @@ impl Reconciler {
         &self,
         machine: &mut MachineSnapshot,
         plan: &mut Plan,
-        (entries, beyond): (&[(u16, Change)], &[(u16, EntryChange)]),
+        (entries, beyond): Pending<'_>,
     ) -> bool {
         if entries.is_empty() && beyond.is_empty() {
             return true;

@@ -51,7 +51,7 @@ pub(super) fn in_user_space(
     remote: IpAddr,
     vxlan: &Vxlan,
 ) -> Option<&'static str> {
-    for spot in view.with_address(remote) {
+    if let Some(spot) = view.with_address(remote).next() {
         let devices = view.devices_of(spot.place.namespace);
         let has_device =
             devices.filter_map(|other| other.vxlan()).any(|other| other.port == vxlan.port);

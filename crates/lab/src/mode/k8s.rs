@@ -158,7 +158,7 @@ impl Mode for Kubernetes {
 /// Lets packet filters see traffic that crosses the pods' bridge: kubeadm's preflight checks require
 /// this on a node.
 pub(super) fn filters_see_bridges(host: &Host) -> Result<()> {
-    Ok(host.sysctl_if_present("net/bridge/bridge-nf-call-iptables", "1")?)
+    host.sysctl_if_present("net/bridge/bridge-nf-call-iptables", "1")
 }
 
 /// Makes a host a node that the control plane knows: starts flannel. Returns also what must live as

@@ -157,7 +157,10 @@ fn processes() -> Vec<String> {
 fn mounts() -> String {
     let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     // Other tests name namespaces meanwhile.
-    text.lines().filter(|line| !line.contains("/run/netns")).map(|line| format!("{line}\n")).collect()
+    text.lines()
+        .filter(|line| !line.contains("/run/netns"))
+        .map(|line| format!("{line}\n"))
+        .collect()
 }
 
 /// The test that another process runs, to be killed in it.
