@@ -11,6 +11,11 @@ use crate::style::plain;
 use crate::unit::{Scale, of_interval, range, three_digits};
 use crate::work::Work;
 
+/// Returns the tables across panels: the effect of settings, and of traffic beside requests.
+pub(crate) fn across(results: &Results) -> Vec<Detail> {
+    crate::detail::steps(results).into_iter().chain(tables(results)).collect()
+}
+
 /// Requests over one path. The first cell is alone, the others beside traffic.
 pub(crate) struct Path<'a> {
     pub(crate) mode: &'a str,

@@ -256,14 +256,9 @@ fn places(cell: &Cell) -> Vec<Vec<String>> {
     places.into_iter().map(row).collect()
 }
 
-/// Returns the tables across panels: the effect of settings, and of traffic beside requests.
-pub(crate) fn across(results: &Results) -> Vec<Detail> {
-    steps(results).into_iter().chain(crate::beside::tables(results)).collect()
-}
-
 /// Returns a table for all cells that differ in the varied setting only: the effect of each step
 /// relative to the first, block by block.
-fn steps(results: &Results) -> Vec<Detail> {
+pub(crate) fn steps(results: &Results) -> Vec<Detail> {
     let mut works: Vec<Work<'_>> =
         results.cells.iter().map(|cell| Work { setting: None, ..Work::of(cell) }).collect();
     works.sort();

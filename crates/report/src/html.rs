@@ -97,7 +97,7 @@ fn tables(results: &Results) -> Markup {
                     @for detail in crate::detail::details(panel) { (small_table(&detail)) }
                 }
             }
-            @for detail in crate::detail::across(results) {
+            @for detail in crate::beside::across(results) {
                 details { summary { (detail.title) } (small_table(&detail)) }
             }
         }

@@ -2,7 +2,8 @@
 
 use results::{Arrivals, Cell, Results, Role, Status};
 
-use crate::detail::{Detail, across, details};
+use crate::beside::across;
+use crate::detail::{Detail, details};
 use crate::engines::engines;
 use crate::fault::faults;
 use crate::machine::machine_line;

@@ -5,7 +5,8 @@ use comfy_table::{
 };
 use results::{Cell, CpuClock, Results, Role, Status};
 
-use crate::detail::{Detail, across, details};
+use crate::beside::across;
+use crate::detail::{Detail, details};
 use crate::engines::engines;
 use crate::fault::faults;
 use crate::machine::machine_line;
