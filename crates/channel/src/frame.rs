@@ -1,5 +1,5 @@
 //! Frames: an encrypted header with the length of the payload, then the payload in encrypted parts
-//! of at most [`PART_BYTES`]. Header and parts are transport messages of the Noise session
+//! of at most 65,519 bytes. Header and parts are transport messages of the Noise session
 //! ([`crate::handshake`]): each is numbered per direction, so that none can be changed, repeated,
 //! left out or reordered. The receiver checks the length before it allocates memory.
 

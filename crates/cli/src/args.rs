@@ -170,7 +170,7 @@ pub struct Run {
     /// For modes …@guest, the default is host@guest.
     #[arg(long, default_value = "host", value_name = "MODE")]
     pub baseline: String,
-    /// Use IPv4 between client and server [default]
+    /// Use IPv4 between client and server (the default)
     ///
     /// With -6, IPv6 is measured in addition, as the setting ip=6.
     #[arg(short = '4')]
