@@ -10,6 +10,7 @@
 mod background;
 mod beside;
 mod cell;
+mod check;
 mod fault;
 mod file;
 mod interval;
@@ -29,6 +30,7 @@ pub mod workload;
 pub use background::{Background, Disturbance, MachineBackground, Usual};
 pub use beside::BesideRates;
 pub use cell::{Cell, Offered, ServiceDemand, Tool};
+pub use check::{FieldError, MOST_SAMPLES};
 pub use fault::{FaultCost, FaultRecord, FaultTrial};
 pub use file::{MOST_CELLS, Results, SCHEMA};
 pub use interval::Interval;
@@ -40,7 +42,7 @@ pub use names::{
     Privileges, Profile, RecordKind, Role, Status, Steering, Unit,
 };
 pub use plan::{ConfidenceGoal, Placement, Plan};
-pub use read::{FieldError, LIMITS, MOST_SAMPLES, ReadError};
+pub use read::{LIMITS, ReadError};
 pub use sample::{
     Arrivals, Bin, CpuSeconds, DropGoal, DropPoint, GuestSample, HopRecord, Latency, Loss, Pacing,
     Sample, TcpState,
