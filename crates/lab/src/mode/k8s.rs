@@ -22,7 +22,7 @@ use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
 /// (net/netfilter/nf_conntrack_proto_udp.c).
 const ASSURED: Duration = Duration::from_millis(2500);
 /// Time to build nodes without other services: about 6 s on two cores.
-pub(super) const BUILD_SECONDS: u32 = 10;
+const BUILD_SECONDS: u32 = 10;
 /// Note printed with the figures.
 const WARMUP: &str =
     "datagrams are sent for 2.5 s before counting starts: conntrack then marks the flow as assured";
@@ -152,6 +152,40 @@ impl Mode for Kubernetes {
         };
         let network = if self.by_service { network.published_at(target) } else { network };
         Ok(network.noting(DAEMONS))
+    }
+}
+
+/// A path of a cluster other than that between two pods. Not in `--modes all`.
+pub struct ClusterPath {
+    pub(super) name: &'static str,
+    pub(super) path: &'static str,
+    pub(super) build: fn(&Params) -> Result<Network>,
+}
+
+impl Mode for ClusterPath {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn path(&self) -> &'static str {
+        self.path
+    }
+
+    /// False, as for [`Kubernetes`].
+    fn in_all(&self) -> bool {
+        false
+    }
+
+    fn build_seconds(&self) -> Option<u32> {
+        Some(BUILD_SECONDS)
+    }
+
+    fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
+        cluster::has_kubernetes(machine)
+    }
+
+    fn build(&self, params: &Params) -> Result<Network> {
+        (self.build)(params)
     }
 }
 

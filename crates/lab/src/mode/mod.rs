@@ -217,9 +217,9 @@ pub fn groups() -> &'static [Group] {
                 &k8s::ALL[13],
                 &k8s::ALL[14],
                 &k8s::ALL[15],
-                &k8s_node::NodeToPod,
-                &k8s_hairpin::Hairpin,
-                &k8s_external::External,
+                &k8s_node::NODE_TO_POD,
+                &k8s_hairpin::HAIRPIN,
+                &k8s_external::EXTERNAL,
             ],
         },
         Group {
