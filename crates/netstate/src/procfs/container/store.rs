@@ -1,8 +1,9 @@
 //! Files of container runtimes and of the kubelet that have the names of containers and pods.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::Read as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -220,8 +221,10 @@ fn labelled(labels: &Labels) -> Option<Name> {
 
 /// Parses a file; `None` if it cannot be read or has another form.
 fn parse<T: DeserializeOwned>(path: &Path) -> Option<T> {
-    let file = File::open(path).ok()?;
-    // A pipe or device could block or never end.
+    // Opening a pipe would block, and a link could lead to any file.
+    let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    // A device may have no end.
     if !file.metadata().ok()?.is_file() {
         return None;
     }
@@ -334,6 +337,25 @@ mod tests {
             assert_eq!(store.network(unknown), None);
         }
         assert_eq!(pod("shop", "api").unwrap().to_string(), "shop/api");
+    }
+
+    #[test]
+    fn only_plain_files_are_read() {
+        let root = recorded();
+        let config = root.path().join("var/lib/docker/containers").join(id('a'));
+        let config = config.join("config.v2.json");
+        let elsewhere = root.path().join("elsewhere");
+        std::fs::rename(&config, &elsewhere).unwrap();
+        let unnamed = || {
+            let name = Store::below(root.path()).name(&container('a', None));
+            std::fs::remove_file(&config).unwrap();
+            name.is_none()
+        };
+        std::os::unix::fs::symlink(&elsewhere, &config).unwrap();
+        assert!(unnamed());
+        // Nobody writes to the pipe, so opening it would block.
+        nix::unistd::mkfifo(&config, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(unnamed());
     }
 
     #[test]
