@@ -247,6 +247,11 @@ mod tests {
         }
     }
 
+    /// Packets and bytes that a device sent and received.
+    fn carried((tx_packets, tx_bytes): (u64, u64), (rx_packets, rx_bytes): (u64, u64)) -> Counters {
+        Counters { tx_packets, tx_bytes, rx_packets, rx_bytes, ..Counters::default() }
+    }
+
     fn observed(counters: Counters) -> Observed {
         let devices = BTreeMap::from([("nic0".to_owned(), counters)]);
         Observed {
@@ -297,13 +302,7 @@ mod tests {
 
     #[test]
     fn bulk_traffic_beside_requests_takes_the_path_too() {
-        let counters = Counters {
-            tx_packets: 100,
-            tx_bytes: 200_000,
-            rx_packets: 100,
-            rx_bytes: 10_000,
-            ..Default::default()
-        };
+        let counters = carried((100, 200_000), (100, 10_000));
         let records = hops(&[Hop::tx("a", "nic0")], &observed(counters), Workload::TcpRr);
         let requests = measured(Workload::TcpRr, 90, 90);
         assert!(prove(&records, &requests).is_ok());
@@ -334,13 +333,7 @@ mod tests {
 
     #[test]
     fn merged_requests_are_proved_by_bytes() {
-        let counters = Counters {
-            tx_packets: 10,
-            tx_bytes: 2_000,
-            rx_packets: 10,
-            rx_bytes: 2_000,
-            ..Default::default()
-        };
+        let counters = carried((10, 2_000), (10, 2_000));
         let records = hops(&[Hop::tx("a", "nic0")], &observed(counters), Workload::UdpStream);
         let single = measured(Workload::TcpRr, 100, 1_500);
         let error = prove(&records, &single).unwrap_err();
