@@ -173,12 +173,12 @@ fn members(archive: &mut tar::Archive<impl Read>) -> Result<Host, DumpError> {
     host.ok_or(DumpError::Empty)
 }
 
-fn member(entry: Entry<'_, impl Read>) -> Result<Host, DumpError> {
+fn member(mut entry: Entry<'_, impl Read>) -> Result<Host, DumpError> {
     let got = entry.size();
     if got > MOST_BYTES {
         return Err(DumpError::Size { got });
     }
-    from_reader(entry)
+    from_reader(&mut entry)
 }
 
 fn is_extension(kind: EntryType) -> bool {
@@ -227,11 +227,12 @@ impl<R: Read> Read for Unpacked<'_, R> {
 ///
 /// # Errors
 /// Why the text is not a saved host.
-pub fn parse(text: &[u8]) -> Result<Host, DumpError> {
-    from_reader(text)
+pub fn parse(mut text: &[u8]) -> Result<Host, DumpError> {
+    from_reader(&mut text)
 }
 
-fn from_reader(from: impl Read) -> Result<Host, DumpError> {
+/// Not generic: a second copy of the decoder of all types would double the size of this crate.
+fn from_reader(from: &mut dyn Read) -> Result<Host, DumpError> {
     let mut bounded = Bounded::new(from, LIMITS);
     // Check the version at the beginning of the text first, because another version may have
     // another form.

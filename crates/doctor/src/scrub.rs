@@ -28,6 +28,7 @@ use netstate::route::NextHop;
 use netstate::route_table::RouteEntry;
 use netstate::udp_socket::UdpSocket;
 
+use crate::dump::{self, DumpError};
 use crate::host::{
     Chain, Device, Eligible, FarEnd, Filtered, Host, Interrupt, LeftOut, LongChain, Machine,
     Namespace, Pair, Passage, Reading, Scaling, Tunnel,
@@ -51,20 +52,19 @@ const HERE: &str = "here";
 ///
 /// # Errors
 /// If the result cannot be written as JSON and read back.
-pub fn scrub(host: &Host) -> Result<Host, serde_json::Error> {
-    let mut scrubbed = None;
-    for _ in 0..ATTEMPTS {
+pub fn scrub(host: &Host) -> Result<Host, DumpError> {
+    let mut attempt = 1;
+    let scrubbed = loop {
         let mut scrubber = Scrubber::new(host);
         let mut other = host.clone();
         scrubber.host(&mut other);
-        let overlap = scrubber.addresses.overlap();
-        scrubbed = Some(other);
-        if !overlap {
-            break;
+        if attempt == ATTEMPTS || !scrubber.addresses.overlap() {
+            break other;
         }
-    }
+        attempt += 1;
+    };
     // Check that the result can be read.
-    serde_json::from_slice(&serde_json::to_vec(&scrubbed)?)
+    dump::parse(&serde_json::to_vec(&scrubbed)?)
 }
 
 /// Pseudonyms of one host.
