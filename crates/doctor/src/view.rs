@@ -223,6 +223,12 @@ impl<'a> View<'a> {
         self.devices().filter_map(|spot| Some((spot, spot.vxlan()?)))
     }
 
+    /// Every VXLAN device with settings of its own. An external device gets remote, VNI and
+    /// checksum with each packet.
+    pub fn fixed_tunnels(&self) -> impl Iterator<Item = (DeviceRef<'a>, &'a Vxlan)> + '_ {
+        self.tunnels().filter(|(_, vxlan)| !vxlan.external)
+    }
+
     /// Routes of a VXLAN device, if they were read.
     pub fn ways(&self, tunnel: DeviceRef<'a>) -> Option<&'a Tunnel> {
         tunnel.namespace.tunnels.get(*self.tunnels.get(&tunnel.place)?)

@@ -27,7 +27,7 @@ type Ends<'a> = Vec<DeviceRef<'a>>;
 
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     let mut overlays: BTreeMap<(u32, u16), Ends<'_>> = BTreeMap::new();
-    for (tunnel, vxlan) in view.tunnels().filter(|(_, vxlan)| !vxlan.external) {
+    for (tunnel, vxlan) in view.fixed_tunnels() {
         overlays.entry((vxlan.vni, vxlan.port)).or_default().push(tunnel);
     }
     let mut by_mac: BTreeMap<MacAddr, Vec<DeviceRef<'_>>> = BTreeMap::new();
@@ -36,7 +36,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             by_mac.entry(mac).or_default().push(spot);
         }
     }
-    for (tunnel, vxlan) in view.tunnels().filter(|(_, vxlan)| !vxlan.external) {
+    for (tunnel, vxlan) in view.fixed_tunnels() {
         let same = overlays.get(&(vxlan.vni, vxlan.port)).into_iter().flatten();
         let ends: Ends<'_> = same
             .copied()

@@ -21,7 +21,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for far in &view.host().far_ends {
         let mut concerned = false;
         // An external device gets remote and VNI with each packet, so there is nothing to compare.
-        for (tunnel, vxlan) in view.tunnels().filter(|(_, vxlan)| !vxlan.external) {
+        for (tunnel, vxlan) in view.fixed_tunnels() {
             if view.underlays(tunnel).iter().any(|underlay| far.is_at(underlay.remote)) {
                 concerned = true;
                 outcome.findings.extend(judge(tunnel, vxlan, far));

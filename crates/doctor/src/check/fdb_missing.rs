@@ -16,11 +16,7 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
-    for (tunnel, vxlan) in view.tunnels() {
-        // An external device gets the remote with each packet, and needs no entry.
-        if vxlan.external {
-            continue;
-        }
+    for (tunnel, vxlan) in view.fixed_tunnels() {
         let namespace = tunnel.namespace;
         let Some(fdb) = outcome.need(&namespace.label, &namespace.fdb) else { continue };
         let own: Vec<_> = fdb

@@ -15,7 +15,7 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
-    for (tunnel, vxlan) in view.tunnels().filter(|(_, vxlan)| !vxlan.external) {
+    for (tunnel, vxlan) in view.fixed_tunnels() {
         let Some(bridge) = view.bridge(tunnel) else { continue };
         let fdb = tunnel.namespace.fdb.get().into_iter().flatten();
         for entry in fdb.filter(|entry| entry.link == tunnel.interface.index && !entry.fixed) {

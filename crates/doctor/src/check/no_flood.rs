@@ -21,10 +21,10 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
-    for (tunnel, vxlan) in view.tunnels() {
+    for (tunnel, vxlan) in view.fixed_tunnels() {
         // Unknown for a host that an earlier version saved.
         let answers = vxlan.proxy.unwrap_or(true);
-        if vxlan.external || answers || vxlan.remote.is_some() || !tunnel.interface.up {
+        if answers || vxlan.remote.is_some() || !tunnel.interface.up {
             continue;
         }
         // A routed tunnel needs no broadcasts.

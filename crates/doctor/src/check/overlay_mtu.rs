@@ -18,11 +18,7 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
-    for (tunnel, vxlan) in view.tunnels() {
-        // An external device gets the remote with each packet, so the underlay is unknown.
-        if vxlan.external {
-            continue;
-        }
+    for (tunnel, _) in view.fixed_tunnels() {
         // The underlay with the least room decides.
         let worst = view
             .underlays(tunnel)

@@ -19,11 +19,7 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
-    for (tunnel, vxlan) in view.tunnels() {
-        // An external device gets the remote with each packet, so the underlay is unknown.
-        if vxlan.external {
-            continue;
-        }
+    for (tunnel, _) in view.fixed_tunnels() {
         for underlay in view.underlays(tunnel) {
             let link = underlay.nic.interface.mtu;
             let Some(known) = underlay.way.mtu.filter(|mtu| *mtu < link) else { continue };

@@ -15,9 +15,8 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
-    for (tunnel, vxlan) in view.tunnels() {
-        // An external device gets this setting with each packet.
-        if vxlan.checksum || vxlan.external {
+    for (tunnel, vxlan) in view.fixed_tunnels() {
+        if vxlan.checksum {
             continue;
         }
         let underlays = view.underlays(tunnel);

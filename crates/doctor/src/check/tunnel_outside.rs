@@ -15,9 +15,9 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
-    for (tunnel, vxlan) in view.tunnels() {
+    for (tunnel, _) in view.fixed_tunnels() {
         let at = tunnel.place.namespace;
-        if vxlan.external || !tunnel.interface.up || tunnel.interface.master.is_some() {
+        if !tunnel.interface.up || tunnel.interface.master.is_some() {
             continue;
         }
         if is_used(view, tunnel) {

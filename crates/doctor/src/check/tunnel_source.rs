@@ -19,8 +19,8 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
-    for (tunnel, vxlan) in view.tunnels() {
-        if vxlan.local.is_some() || vxlan.external {
+    for (tunnel, vxlan) in view.fixed_tunnels() {
+        if vxlan.local.is_some() {
             continue;
         }
         let object = format!("{} {}", tunnel.namespace.label, tunnel.name());

@@ -19,11 +19,7 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
-    for (tunnel, vxlan) in view.tunnels() {
-        // An external device gets this setting with each packet.
-        if vxlan.external {
-            continue;
-        }
+    for (tunnel, vxlan) in view.fixed_tunnels() {
         for underlay in view.underlays(tunnel) {
             let remote = underlay.remote;
             let sends = if remote.is_ipv4() { vxlan.checksum } else { vxlan.checksum6 };

@@ -17,11 +17,11 @@ pub(super) const CHECK: Check = Check {
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     /// A smaller gain in bytes is not worth the change.
     const WORTH: u32 = 500;
-    for (tunnel, vxlan) in view.tunnels() {
+    for (tunnel, _) in view.fixed_tunnels() {
         // The underlay's MTU is unknown.
         let Some(room) = room(view, tunnel) else { continue };
         let mtu = tunnel.interface.mtu;
-        if vxlan.external || room < mtu.saturating_add(WORTH) {
+        if room < mtu.saturating_add(WORTH) {
             continue;
         }
         let risk = match unread_ends(view, tunnel) {

@@ -13,11 +13,7 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
-    for (tunnel, vxlan) in view.tunnels() {
-        // An external device gets the VNI with each packet.
-        if vxlan.external {
-            continue;
-        }
+    for (tunnel, vxlan) in view.fixed_tunnels() {
         for underlay in view.underlays(tunnel) {
             for remote in view.neighbour_with(underlay.nic, underlay.remote) {
                 let there: Vec<_> = view

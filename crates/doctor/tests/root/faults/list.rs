@@ -18,7 +18,7 @@ use super::bench::Fault;
 use super::bench::How::{Both, Set, Traffic, Written};
 use super::make::{
     busy_cpu, channels, features, flood, fragment, get, hardware, index, interface, ip, mtu,
-    namespace, overlay_mtu, raw_packets, remake, run, underlay_mtu,
+    namespace, overlay_mtu, raw_packets, remake, run, steered, underlay_mtu,
 };
 
 const fn fault(code: &'static str, mode: &'static str, how: super::bench::How) -> Fault {
@@ -151,17 +151,7 @@ pub const FAULTS: &[Fault] = &[
             get(&mut namespace.later).get_mut(&nic).unwrap().rx_missed += 10;
         }),
     ),
-    fault(
-        "OV023",
-        "vxlan",
-        Written(|host| {
-            busy_cpu(host);
-            let namespace = namespace(host, "a");
-            let nic = index(namespace, NIC);
-            namespace.devices.get_mut(&nic).unwrap().rps = Some(vec!["0".to_owned()]);
-            get(&mut namespace.later).get_mut(&nic).unwrap().rx_packets += 1_000_000;
-        }),
-    ),
+    fault("OV023", "vxlan", Written(|host| steered(host, "0"))),
     fault(
         "OV024",
         "vxlan",
@@ -540,17 +530,7 @@ pub const FAULTS: &[Fault] = &[
             host.eligible.push(eligible);
         }),
     ),
-    fault(
-        "OV087",
-        "vxlan",
-        Written(|host| {
-            busy_cpu(host);
-            let namespace = namespace(host, "a");
-            let nic = index(namespace, NIC);
-            namespace.devices.get_mut(&nic).unwrap().rps = Some(vec!["1".to_owned()]);
-            get(&mut namespace.later).get_mut(&nic).unwrap().rx_packets += 1_000_000;
-        }),
-    ),
+    fault("OV087", "vxlan", Written(|host| steered(host, "1"))),
     fault(
         "OV064",
         "vxlan-routed",

@@ -149,6 +149,15 @@ pub fn busy_cpu(host: &mut doctor::Host) {
     }
 }
 
+/// A NIC whose packets RPS spreads to the CPUs of a mask, beside a busy CPU.
+pub fn steered(host: &mut doctor::Host, mask: &str) {
+    busy_cpu(host);
+    let namespace = namespace(host, "a");
+    let nic = index(namespace, NIC);
+    namespace.devices.get_mut(&nic).unwrap().rps = Some(vec![mask.to_owned()]);
+    get(&mut namespace.later).get_mut(&nic).unwrap().rx_packets += 1_000_000;
+}
+
 /// Host a's NIC as hardware with two receive queues: what came of their
 /// interrupts between the two readings, and the CPUs that take them.
 pub fn hardware<'h>(host: &'h mut doctor::Host, queues: [(u64, &str); 2]) -> &'h mut Device {
