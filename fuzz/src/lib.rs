@@ -1,5 +1,4 @@
-//! What fuzzing calls: each function takes any bytes, must not panic, and
-//! asserts what has to hold for them.
+//! Fuzz targets: each function takes arbitrary bytes, must not panic, and asserts invariants.
 //!
 //! libFuzzer calls them from `fuzz_targets/`, and the packet crate's test
 //! `fuzz_bounded` calls them for a bounded number of cases with a stable compiler.
@@ -102,8 +101,8 @@ pub fn views(data: &[u8]) {
     }
 }
 
-/// A vnet header and a frame, cut. What is cut must have the promised lengths
-/// and be coalescable without a panic.
+/// Segments a vnet header and a frame. The segments must have the promised lengths, and coalescing
+/// them must not panic.
 pub fn segment(data: &[u8]) {
     let Ok((vnet, frame)) = vnet_hdr::split(data, Layout::Tunnel) else { return };
     if let Ok(pieces) = Segmenter::pieces(frame, &vnet, 9000) {

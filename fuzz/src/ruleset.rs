@@ -1,4 +1,4 @@
-//! What fuzzing calls of the crate that reads rules: any bytes, no panic, and an end.
+//! Fuzz target for the rule reader: arbitrary bytes cause no panic, and evaluation terminates.
 
 use std::net::{IpAddr, Ipv4Addr};
 

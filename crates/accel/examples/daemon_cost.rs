@@ -1,7 +1,6 @@
-//! What the mirror costs, by the number of forwarding entries: the time until it has
-//! followed so many new ones, the time until it has followed one that moves among them,
-//! how many of these moves all other addresses stayed in force for, CPU time at rest,
-//! memory.
+//! Measures the cost of mirroring by the number of forwarding entries: the time until N new entries
+//! are mirrored, the time until one that moves among them is mirrored, the number of moves during
+//! which all other addresses stayed in force, CPU time at rest, and memory.
 //!
 //! `cargo run --release -p overlane-accel --example daemon_cost [ENTRIES]`, as root.
 

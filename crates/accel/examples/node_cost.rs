@@ -1,9 +1,10 @@
-//! What a Kubernetes node's rules, neighbours, pods and flows cost, by their numbers: the time
-//! until rules are read, the time that everything is slow after a change, the share of packets
-//! that go fast while endpoints change ten times a second, CPU time at rest and then, memory.
+//! Measures the cost of a Kubernetes node's rules, neighbours, pods and flows by their numbers: the
+//! time until rules are read, the time on the slow path after a change, the share of packets on the
+//! fast path while endpoints change ten times a second, CPU time at rest and during these changes,
+//! and memory.
 //!
 //! `cargo run --release -p overlane-accel --example node_cost [SERVICES NODES PODS FLOWS]`, as root:
-//! this node alone, or five of them.
+//! this node alone; by default, five sizes of nodes.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -39,7 +40,7 @@ const PORT: u16 = 5402;
 /// Each of many flows sends a datagram in this time.
 const ROUND: Duration = Duration::from_secs(5);
 
-/// How much there is in a node.
+/// Number of objects in a node.
 #[derive(Clone, Copy)]
 struct Node {
     services: usize,
@@ -200,7 +201,7 @@ fn figures(
 struct Flows {
     many: usize,
     near: Vec<UdpSocket>,
-    /// They take what is sent, and answer nothing.
+    /// Sinks: they receive packets and answer nothing.
     far: Vec<UdpSocket>,
 }
 
@@ -249,7 +250,7 @@ impl Flows {
         }
     }
 
-    /// Sends on until `ended`; its own CPU time, in ns, is told in `cpu`.
+    /// Sends until `ended`; stores its own CPU time, in ns, in `cpu`.
     fn go_on(&self, ended: &AtomicBool, cpu: &AtomicU64) {
         let told = || {
             let spent = Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap());
@@ -276,7 +277,7 @@ fn add_pods(host: &Host, pods: usize) {
     feed(host, Command::new("ip").args(["-batch", "-"]), &lines);
 }
 
-/// How long packets go slow after an endpoint's change.
+/// Measures how long packets take the slow path after an endpoint's change.
 fn change(host: &Host, accel: &Accel, turn: usize, exchange: &mut Exchange) -> Duration {
     let mut all: Vec<Duration> = (0..10)
         .map(|round| {
@@ -370,8 +371,8 @@ fn feed(host: &Host, command: &mut Command, text: &str) {
     assert!(child.wait().unwrap().success());
 }
 
-/// CPU time of this process's other threads meanwhile, of one CPU, but for that of the sender of
-/// many flows.
+/// CPU time of this process's other threads during `what`, as a share of one CPU, without the
+/// sender of many flows.
 fn cpu_during(time: Duration, flows: &AtomicU64, what: impl FnOnce()) -> f64 {
     let of = |clock| Duration::from(clock_gettime(clock).unwrap());
     let cpu = || {

@@ -1,10 +1,11 @@
-//! What a guest's port costs by vhost-user and by TAP: a guest's driver in a thread sends
-//! through `tapbridge` to another's. Frames a second at the receiver and CPU time of the whole
-//! machine for each, as ratios to TAP in the same round.
+//! Compares the cost of a guest's port over vhost-user and over TAP: a guest driver in a thread
+//! sends through `tapbridge` to another guest. Prints frames per second at the receiver and CPU
+//! time of the whole machine for each, as ratios to TAP in the same round.
 //!
-//! By vhost-user the driver fills virtio rings, as Linux does. By TAP it stands for QEMU without
-//! vhost: a `write` and a `read` a frame, with a bridge between its TAP device and that of
-//! `tapbridge`. What a guest's kernel does besides is in neither: the ratios are of the ports.
+//! For vhost-user, the driver fills virtio rings as Linux does. For TAP, it replaces QEMU without
+//! vhost: one `write` and one `read` per frame, with a bridge between its TAP device and the TAP
+//! device of `tapbridge`. Neither includes other work of a guest's kernel: the ratios compare the
+//! ports.
 //!
 //! `cargo run --release -p overlane-datapath --example guest_port [ROUNDS]`, as root.
 
@@ -35,11 +36,11 @@ const SIZE: u16 = 256;
 const SAMPLE: Duration = Duration::from_secs(1);
 /// Before counting begins.
 const WARM_UP: Duration = Duration::from_millis(200);
-/// A driver that waits looks at the end of the sample so often.
+/// Interval at which a waiting driver checks for the end of the sample.
 const WAIT_MS: u16 = 20;
 /// virtio's header without the fields of tunnels.
 const HEADER: usize = 12;
-/// Where the frame that is sent lies in the guest's memory.
+/// Address of the sent frame in the guest's memory.
 const SENT_AT: u64 = 4 << 20;
 /// Its ends, in each namespace.
 const OWN: &str = "own0";
@@ -116,7 +117,7 @@ impl Bed {
     }
 }
 
-/// Of a bed in a round.
+/// Sample of a bed in a round.
 #[derive(Clone, Copy)]
 struct Sample {
     /// Frames a second.
@@ -143,7 +144,7 @@ fn wait(fd: BorrowedFd<'_>, flags: PollFlags) {
 }
 
 impl End {
-    /// Sends until `stop`, or so many frames.
+    /// Sends until `stop`, or the given number of frames.
     fn send_until(
         &mut self,
         header: [u8; HEADER],
@@ -172,7 +173,7 @@ impl End {
                 }
                 while goes_on(sent) {
                     if in_flight(ring) == SIZE && reap(ring, memory) == 0 {
-                        // As virtio_net does: told when three quarters are done.
+                        // Like virtio_net: ask for an interrupt when three quarters are done.
                         wish(ring, memory, SIZE / 4 * 3);
                         if reap(ring, memory) == 0 {
                             wait(ring.call.as_fd(), PollFlags::POLLIN);
@@ -225,13 +226,13 @@ impl End {
     }
 }
 
-/// Takes note of all that was used, without a wish to be told; how many.
+/// Collects all used buffers without asking for an interrupt; returns their number.
 fn reap(ring: &mut Driver, memory: &GuestMemoryMmap) -> u16 {
     let index: u16 = memory.load(GuestAddress(ring.used_at() + 2), Ordering::Acquire).unwrap();
     index.wrapping_sub(std::mem::replace(&mut ring.used, index))
 }
 
-/// Wishes to be told when so many more were used (`used_event`, virtio 1.2, 2.7.10).
+/// Asks for an interrupt after `more` used buffers (`used_event`, virtio 1.2, 2.7.10).
 fn wish(ring: &Driver, memory: &GuestMemoryMmap, more: u16) {
     let at = GuestAddress(ring.available_at() + 4 + 2 * u64::from(SIZE));
     memory.store(ring.used.wrapping_add(more - 1), at, Ordering::SeqCst).unwrap();

@@ -1,16 +1,15 @@
-//! The built-in load engine against other generators, interleaved, on a veth
-//! pair between two fresh namespaces: client pinned to one CPU, server to
-//! another. A generator that costs more than the path measures itself.
+//! Compares the built-in load engine with other generators, interleaved, on a veth pair between two
+//! fresh namespaces: client pinned to one CPU, server to another. A generator that costs more than
+//! the path measures itself.
 //!
 //! `cargo run --release -p overlane-measure --example
 //! generator_against_generator -- [ROUNDS [SECONDS [CONTEST]]]`, as root; CONTEST
 //! is `udp`, `tcp_rr` or `tcp_stream`, all three if left out.
 //!
-//! 64-byte UDP is counted for every program alike: `InDatagrams` of the
-//! server's namespace (datagrams read by a receiver), over a window within the
-//! run; CPU is that of the whole machine (`/proc/stat`) over the same window.
-//! With GSO the kernel counts a GSO packet once, so there the engine's own
-//! count is taken. TCP figures are each program's own.
+//! 64-byte UDP is counted in the same way for every program: `InDatagrams` of the server's
+//! namespace (datagrams read by a receiver), over a window within the run. CPU time is that of the
+//! whole machine (`/proc/stat`) over the same window. With GSO, the kernel counts a GSO packet
+//! once, so the engine's own count is used there. TCP figures are each program's own.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -34,7 +33,7 @@ const LEAD: Duration = Duration::from_millis(400);
 /// `USER_HZ`, the unit of `/proc/stat` (`proc_stat(5)`; 100 on every Linux).
 const TICKS_PER_S: f64 = 100.0;
 
-/// What a program is measured by.
+/// A contest between the programs.
 #[derive(Clone, Copy, PartialEq)]
 enum Contest {
     Udp64,
@@ -42,7 +41,7 @@ enum Contest {
     TcpStream,
 }
 
-/// Contest, its name as an argument, title, unit, and what the unit stands for.
+/// Contest, its name as an argument, title, unit, and the number that the unit stands for.
 const CONTESTS: [(Contest, &str, &str, &str, f64); 3] = [
     (Contest::Udp64, "udp", "64-byte UDP, received", "k datagrams/s", 1e3),
     (
@@ -259,7 +258,7 @@ fn built_in(ends: &Ends<'_>, load: &Load, server: &NetNs) -> Result<Outcome, Str
         run(load, ends, &mut readings, &AtomicBool::new(false)).map_err(|e| e.to_string())?;
     let busy_s = readings.taken[1].busy_s - readings.taken[0].busy_s;
     if load.workload == Workload::UdpStream && !load.gso {
-        // The engine must not count what the kernel did not deliver.
+        // The engine must not count datagrams that the kernel did not deliver.
         let kernel = readings.taken[1].datagrams - readings.taken[0].datagrams;
         let own = measured.datagrams.map_or(0.0, |d| d.received as f64);
         if (kernel - own).abs() > 1.0 {

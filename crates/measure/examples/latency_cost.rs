@@ -1,9 +1,8 @@
-//! What timing costs: recording a latency, a histogram for the results, and a
-//! schedule, the latter as rates of `tcp_rr` and `udp_rr` over a veth pair of our
-//! own, in random order within each round. A schedule far above what the path
-//! takes keeps as many requests under way as a closed loop is allowed, so the
-//! two differ in nothing but the schedule (and, with one under way, in waiting
-//! by `ppoll` instead of in `recv`). "closed loop again" is the noise floor.
+//! Measures the cost of timing: recording a latency, a histogram for the results, and a schedule.
+//! The schedule's cost is given as rates of `tcp_rr` and `udp_rr` over a private veth pair, in
+//! random order within each round. A schedule far above the path's capacity keeps as many requests
+//! in flight as a closed loop may have, so the two differ only in the schedule (and, with one in
+//! flight, in waiting by `ppoll` instead of in `recv`). "closed loop again" is the noise floor.
 //!
 //! `cargo run --release -p overlane-measure --example latency_cost [ROUNDS [SECONDS]]`,
 //! as root.
@@ -80,7 +79,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let closed = Load {
             message_bytes: 64,
             outstanding,
-            // None: what a schedule owes from then would come first.
+            // No warm-up: its overdue requests would be sent first.
             warmup: Duration::ZERO,
             duration: Duration::from_secs_f64(seconds),
             client_cpus: cpus.first().copied().into_iter().collect(),

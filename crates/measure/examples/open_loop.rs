@@ -1,15 +1,14 @@
-//! What a known stall of the server looks like to an open loop and to closed
-//! ones: 20 ms of every second, between two hosts of our own joined by a wire.
+//! Shows a known stall of the server as measured by an open loop and by closed loops: 20 ms of
+//! every second, between two private hosts joined by a wire.
 //!
-//! On a schedule, 2% of the requests are due in a stall and wait for the rest of
-//! it, 0 to 20 ms, evenly: half of them, 1% of all, longer than 10 ms, and one in
-//! twenty, 0.1% of all, longer than 19 ms. So p99 is 10 ms and p99.9 is 19 ms. A
-//! closed loop, which asks again when it has its answer, meets the stall with
-//! one request a second.
+//! On a schedule, 2% of the requests are due in a stall and wait for the rest of it, 0 to 20 ms,
+//! evenly distributed: half of them, 1% of all, longer than 10 ms, and one in twenty, 0.1% of all,
+//! longer than 19 ms. So p99 is 10 ms and p99.9 is 19 ms. In a closed loop, which sends a request
+//! after each answer, one request per second meets the stall.
 //!
-//! The stall is made in two ways: in the built-in server (`server_stall`), and by
-//! a real-time task that takes the server's CPU, whatever serves there; so
-//! sockperf's ping-pong and netperf's TCP_RR meet the same.
+//! The stall is made in two ways: in the built-in server (`server_stall`), and by a real-time task
+//! that takes the CPU of any server, so that sockperf's ping-pong and netperf's TCP_RR meet the
+//! same stall.
 //!
 //! `cargo run --release -p overlane-measure --example open_loop [SECONDS [RATE]]`,
 //! as root.
@@ -134,7 +133,7 @@ impl Bench<'_> {
         Ok(Running(spawned))
     }
 
-    /// What a program prints, its server started first.
+    /// Output of a program after its server has started.
     fn driven(&self, port: u16, server: &str, client: &str) -> Outcome<String> {
         let _server = self.spawn(self.server, self.server_cpu, server)?;
         let deadline = Instant::now() + Duration::from_secs(5);

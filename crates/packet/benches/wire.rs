@@ -1,4 +1,4 @@
-//! What a byte and a packet cost: `cargo bench -p overlane-packet`.
+//! Measures the cost of a byte and of a packet: `cargo bench -p overlane-packet`.
 //!
 //! Prints the median of 15 rounds of about 20 ms each, the slowest and fastest
 //! round in brackets, on one core; and how often memory was allocated per packet.

@@ -1,4 +1,4 @@
-//! Validates what the program prints and writes against `schema/`.
+//! Validates the program's output and files against `schema/`.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ pub fn validate(name: &str, value: &Value) {
     assert!(errors.is_empty(), "{name}: {}", errors.join("\n"));
 }
 
-/// Every place where `value` is not what the schema says.
+/// Every place where `value` violates the schema.
 pub fn errors(name: &str, value: &Value) -> Vec<String> {
     let testbed = read("lab-testbed.schema.json");
     let schema = read(&format!("{name}.schema.json"));

@@ -1,6 +1,5 @@
-//! Text that comes from elsewhere, through each verb that prints it: what reaches standard
-//! output and standard error changes no line around it. And files that were made to be
-//! large: what the program takes for them.
+//! Foreign text through each verb that prints it must not change lines around it on standard output
+//! and standard error. Oversized files must not make the program use much memory.
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -36,7 +35,7 @@ fn said(command: &mut Command) -> Said {
 }
 
 impl Said {
-    /// That nothing was said that changes what is around it, and that something was.
+    /// Asserts that the output has text, and that none of it changes the text around it.
     #[track_caller]
     fn harmless(self, code: i32) -> Said {
         for text in [&self.out, &self.err] {
@@ -54,7 +53,7 @@ impl Said {
     fn shown(self, code: i32) -> Said {
         let said = self.harmless(code);
         let all = format!("{}{}", said.out, said.err);
-        // As it is, in JSON, in Markdown.
+        // Plain, in JSON, in Markdown.
         let shown = ["\\x1b[35m", "\\u001b[35m", "\\\\x1b\\[35m"];
         assert!(shown.iter().any(|shown| all.contains(shown)), "{all}");
         said
@@ -158,7 +157,7 @@ fn what_is_wrong_with_a_hostile_file() {
     overlane(&[OsStr::new("report"), name]).shown(2);
     for text in [json!({"schema": EVIL}).to_string(), EVIL.to_owned(), format!("{{\"{EVIL}\"")] {
         std::fs::write(&path, text).unwrap();
-        // Not every error quotes what it met.
+        // Some errors do not quote the input.
         overlane(&[OsStr::new("report"), name]).harmless(2);
         overlane(&[OsStr::new("report"), OsStr::new("compare"), name, name]).harmless(2);
         overlane(&[OsStr::new("doctor"), OsStr::new("--from"), name]).harmless(2);
@@ -232,7 +231,7 @@ fn doctor_in_a_namespace_with_odd_names() {
     overlane(&[&at[..], &["--json"]].concat()).shown(10);
     overlane(&[&["doctor", "fix", "OV015", "--netns"][..], &[&netns.0]].concat()).harmless(2);
     overlane(&["doctor", "--netns", &format!("{}x", netns.0)]).shown(2);
-    // Log lines quote what was met.
+    // Log lines quote the input.
     let mut command = Command::new(env!("CARGO_BIN_EXE_overlane"));
     said(command.args(at).env("OVERLANE_LOG", "trace")).harmless(10);
 }

@@ -1,4 +1,4 @@
-//! `overlane report`: what it writes, where, and what it refuses.
+//! `overlane report`: its output, its files, and its refusals.
 
 use std::fs;
 use std::io::Write;
@@ -50,7 +50,7 @@ fn page_and_charts_are_written() {
     let names = entries(&charts);
     assert!(names.iter().any(|name| name.contains("-ratio-")), "{names:?}");
     assert!(names.iter().all(|name| name.ends_with(".svg")), "{names:?}");
-    // A second time, over what is there; and the tables when asked for too.
+    // Again, over an existing file; prints the tables, too, on request.
     let ended = run(["report", &file, "--html", page_name, "--markdown"]).expect(0);
     assert!(ended.stdout.starts_with("### "), "{ended:#?}");
     for (short, long) in [("--markdown", "markdown"), ("--csv", "csv"), ("--json", "json")] {
@@ -189,7 +189,7 @@ fn a_recording_is_reported_as_text_and_as_a_page() {
     let ended = run(["report", &recording(), "--html", page.to_str().unwrap()]).expect(0);
     assert_eq!(ended.stdout, "", "nothing else was asked for");
     let page = fs::read_to_string(&page).unwrap();
-    // A line an element, so that a difference is told by its line.
+    // One element per line, so that a difference names its line.
     as_expected("watch.html", &(page.replace("><", ">\n<") + "\n"));
     for head in ["In short", "Dropped packets over time", "Cost of the recording", "Packet paths"] {
         assert!(page.contains(&format!("<h2>{head}</h2>")), "{head}");
@@ -293,7 +293,7 @@ fn a_damaged_recording_is_refused_by_its_line_and_no_page_is_written() {
     }
 }
 
-/// What anybody may write into a recording is shown, and only shown.
+/// Arbitrary text in a recording is shown as text.
 #[test]
 fn nothing_in_a_recording_becomes_markup_or_drives_a_terminal() {
     const EVIL: &str = "\"'><script>alert(1)</script>&<!--]]>\x1b[31m\u{202e}\n\u{0}";
@@ -345,7 +345,7 @@ fn nothing_in_a_recording_becomes_markup_or_drives_a_terminal() {
     let page = fs::read_to_string(page).unwrap();
     assert!(!page.contains("<script") && !page.contains("<!--") && !page.contains('\x1b'));
     assert!(page.contains("&lt;script&gt;") && !page.contains("NaN"));
-    // As it is played back, too.
+    // Also during playback.
     run(["watch", file, "--once"]).expect(0);
 }
 

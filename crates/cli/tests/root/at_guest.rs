@@ -1,5 +1,5 @@
-//! Modes `…@guest`: what they measure inside a stock Debian kernel, what becomes of a run whose
-//! guest fails, and that nothing of it stays behind.
+//! Modes `…@guest`: their results inside a stock Debian kernel, a run whose guest fails, and the
+//! clean-up.
 
 use crate::guests::kernel as guest_kernel;
 use crate::guests::silent;
@@ -34,7 +34,7 @@ fn command(kernel: &Path, modes: &str, more: &[&str]) -> Command {
     command
 }
 
-/// What a run of these modes came to, in which each was measured.
+/// Results of a run of these modes, each of which was measured.
 fn measured(kernel: &Path, modes: &str, workload: &str) -> Value {
     // 2 blocks of the modes, and their A/A.
     all_measured(run(kernel, modes, &["--workloads", workload, "--blocks", "2"]), modes)
@@ -287,7 +287,7 @@ fn a_guest_that_stands_still_is_said_and_the_run_begun_again_in_another() {
     assert_eq!((&results["complete"], &results["plan"]["blocks_done"]), (&true.into(), &8.into()));
     let warnings = results["warnings"].as_array().unwrap();
     let told = |warning: &Value| warning.as_str().unwrap().ends_with(wanted);
-    // The next one may stand still by itself: each is told once.
+    // The next guest may stall by itself: each is reported once.
     let count = warnings.iter().filter(|warning| told(warning)).count();
     assert_eq!(count, ended.stderr.matches(wanted).count(), "{warnings:#?}");
     nothing_left(&mark);

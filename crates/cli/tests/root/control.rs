@@ -18,9 +18,9 @@ use test_support::{need, require};
 
 const OVERLANE: &str = env!("CARGO_BIN_EXE_overlane");
 const VARIABLE: &str = "OVERLANE_RUNTIME_DIR";
-/// How long anything may take on a machine under load.
+/// Time limit on a machine under load.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long a signal to end may take: the bound.
+/// Limit of the time from a signal to the end.
 const ENDING: Duration = Duration::from_secs(1);
 const NOBODY: u32 = 65_534;
 
@@ -32,7 +32,7 @@ struct SocketDirectory {
 impl SocketDirectory {
     fn new() -> SocketDirectory {
         let parent = tempfile::tempdir().unwrap();
-        // Strangers get as far as the directory itself.
+        // Other users can enter the parent directory only.
         std::fs::set_permissions(parent.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         SocketDirectory { parent }
     }
@@ -148,7 +148,7 @@ fn path(netns: &NetNs) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), netns.as_fd().as_raw_fd())
 }
 
-/// Runs a Python program as nobody; it gets the path of the socket.
+/// Runs a Python program as user nobody, with the path of the socket as its argument.
 fn as_nobody(program: &str, socket: &Path) -> Output {
     let mut command = Command::new("python3");
     command.args(["-c", program]).arg(socket).uid(NOBODY).gid(NOBODY);
@@ -262,7 +262,7 @@ fn a_full_queue_does_not_hang_who_asks() {
     accel.expect_answers(&place);
 }
 
-/// Any user can have any abstract name; none of ours is one.
+/// Any user can take any abstract name, so the program uses none.
 #[test]
 fn names_that_others_have_taken_keep_nobody_from_starting() {
     require!(need::root(), need::tool("ip"));
@@ -307,11 +307,11 @@ fn what_a_killed_process_has_left_is_replaced() {
     }
     accel.child.kill().unwrap();
     accel.child.wait().unwrap();
-    // Of another namespace: the litter goes, too.
+    // In another namespace: the stale socket is removed, too.
     let mut other = Accel::start(&place);
     assert_eq!(place.sockets().len(), 1);
     other.expect_ends();
-    // That of one that has ended, when somebody looks.
+    // A stale socket of a process that has ended is removed by the next look-up.
     let output = other.status(&place);
     assert!(output.status.success(), "{}", error(&output));
     assert!(place.sockets().is_empty());
@@ -364,7 +364,7 @@ fn a_directory_that_somebody_else_has_made_is_a_clear_error() {
     refused(&of_another, &[RUN], "it belongs to user 65534, expected 0");
 }
 
-/// Who asks inside a namespace finds what serves it, wherever that was started.
+/// A status request inside a namespace finds the process that serves it, wherever that was started.
 #[test]
 fn status_inside_a_namespace_finds_its_own() {
     require!(need::root());

@@ -121,8 +121,8 @@ fn every_thread_has_given_up_its_rights() {
     bridge.ping();
 }
 
-/// Rings are made before the rights are given up; afterwards they only are entered. What the
-/// filter forbids would end the process.
+/// Rings are set up before privileges are dropped; afterwards they are only entered. A forbidden
+/// system call would end the process.
 #[test]
 fn rings_forward_without_rights() {
     require!(need::tun(), rings());

@@ -1,5 +1,5 @@
-//! `overlane tapbridge` with a guest of QEMU by vhost-user: traffic, a restart of the guest,
-//! what is said of it. The guest boots a stock Debian kernel, in software emulation.
+//! `overlane tapbridge` with a QEMU guest over vhost-user: traffic, a restart of the guest, and its
+//! status. The guest boots a stock Debian kernel, in software emulation.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -66,7 +66,7 @@ fn run(socket: &Path) -> qemu::Output {
          -device virtio-net-pci,netdev=net,mac=52:54:00:00:00:02,romfile=,vectors=0",
         socket.display()
     );
-    // What it starts is the shell of the guest.
+    // It starts the guest's shell.
     guest.with_devices(&devices).run(Path::new("/usr/bin/env"), &["sh", "-c", SCRIPT])
 }
 

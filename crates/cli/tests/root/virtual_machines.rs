@@ -1,6 +1,5 @@
-//! Modes whose tenants are virtual machines: what they measure, what becomes of guests that
-//! fail, and that nothing of QEMU stays behind. The guests boot a stock Debian kernel, in
-//! software emulation where KVM does not work.
+//! Modes whose tenants are virtual machines: their results, guests that fail, and the clean-up of
+//! QEMU. The guests boot a stock Debian kernel, in software emulation where KVM does not work.
 
 use crate::guests::kernel as guest_kernel;
 use crate::guests::silent;
@@ -153,7 +152,7 @@ fn guests_are_started_as_varied_and_what_is_in_force_is_read_back() {
     let settings = ["vm:queues=2", "vm:mrg_rxbuf=off+tap:txqueuelen=50+tap:sndbuf=8192"];
     let mut more = vec!["--baseline", "vm-host", "--blocks", "2", "--vary", "vm:vhost=on"];
     more.extend(settings.iter().flat_map(|setting| ["--vary", setting]));
-    // Of a host, taken back between samples: both kinds go together.
+    // A setting of a host, taken back between samples: both kinds work together.
     more.extend(["--vary", "txqueuelen@tap0=20"]);
     let running = run(kernel.to_str().unwrap(), "vm-host", "tcp_rr", &more);
     let mark = running.mark().to_owned();

@@ -225,7 +225,7 @@ fn it_tells_what_it_has_counted_to_who_asks() {
 #[test]
 fn a_way_that_cannot_be_is_refused_or_named() {
     require!(need::tun());
-    // Nobody routes to a remote end of this host by a NIC.
+    // No route leads to a remote end of this host over a NIC.
     let arguments = |how: &str| {
         let mut command = Command::new(OVERLANE);
         command.args(["vtep", "--vni", "10", "--tap", "tap0", "--local", "127.0.0.1"]);
@@ -248,7 +248,7 @@ fn every_thread_has_given_up_its_rights() {
     let vtep = Vtep::by_arguments(None);
     vtep.program.expect_no_rights(5);
     vtep.ping();
-    // Looking at what has changed needs none, either.
+    // Reading changes needs no privileges either.
     for _ in 0..3 {
         vtep.a.run(Command::new("ip").args(["link", "add", "new", "type", "bridge"])).unwrap();
         vtep.a.run(Command::new("ip").args(["link", "del", "new"])).unwrap();

@@ -21,7 +21,7 @@ use crate::promtool;
 const PLACE: &str = "127.0.0.1:9474";
 const PROMETHEUS: &str = "127.0.0.1:9090";
 
-/// Two tenants behind a tunnel, a stream between them, and datagrams that nobody takes.
+/// Two tenants behind a tunnel, a stream between them, and datagrams to a closed port.
 struct Loaded {
     network: Network,
     stop: Arc<AtomicBool>,
@@ -50,7 +50,7 @@ impl Loaded {
         let sending = std::thread::spawn(move || {
             while !stops.load(Ordering::Relaxed) {
                 client.write_all(&[7; 1 << 16]).unwrap();
-                // Port 9 is nobody's; that the sender is told so is no error of it.
+                // Port 9 is closed; the sender's "connection refused" is expected.
                 let _ = datagrams.send_to(b"discard", (address.target.ip(), 9));
                 // Not a flood: the machine may be busy.
                 std::thread::sleep(Duration::from_millis(20));
@@ -83,7 +83,7 @@ impl Drop for Loaded {
     }
 }
 
-/// What is answered to a GET in a host: status line, body.
+/// Answer to a GET in a host: status line, body.
 fn get(host: &Host, place: &str, path: &str) -> std::io::Result<(String, String)> {
     let mut stream = host.netns().run(|| TcpStream::connect(place)).unwrap()?;
     stream.set_read_timeout(Some(LIMIT))?;

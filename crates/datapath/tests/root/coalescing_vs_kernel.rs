@@ -1,14 +1,13 @@
-//! `packet::coalesce` against the kernel's own GRO, byte by byte.
+//! Compares `packet::coalesce` with the kernel's own GRO, byte by byte.
 //!
-//! Packets are written to a TAP that receives through NAPI, whose GRO is told to
-//! keep what it holds for a while (`gro_flush_timeout`); tc redirects what it
-//! delivers to a second TAP, which takes GSO packets uncut. What is read there
-//! is compared, flow by flow, with what `packet::coalesce` makes of the same
-//! packets.
+//! Packets are written to a TAP that receives through NAPI, whose GRO holds packets for a while
+//! (`gro_flush_timeout`). tc redirects the delivered packets to a second TAP, which accepts GSO
+//! packets unsegmented. The output is compared, flow by flow, with that of `packet::coalesce` for
+//! the same packets.
 //!
-//! Left out is where the two differ on purpose (see `packet::coalesce`): changes
-//! of the link header or flow label, equal IPv4 IDs, and packets unfit for GRO
-//! altogether, which overtake in the kernel what is held of their flow.
+//! The comparison excludes intended differences (see `packet::coalesce`): changes of the link
+//! header or flow label, equal IPv4 IDs, and packets unfit for GRO, which in the kernel overtake
+//! held packets of their flow.
 
 use crate::build;
 
@@ -26,10 +25,10 @@ use sys::netns::NetNs;
 use sys::tap::{Offload, Tap, TapOptions};
 use test_support::{need, require};
 
-/// How many random packet trains; `COALESCING_CASES` overrides it.
+/// Number of random packet trains; `COALESCING_CASES` overrides it.
 const CASES: usize = 150;
 
-/// What came out: frame, GSO type and size, place of the partial checksum.
+/// Output: frame, GSO type and size, place of the partial checksum.
 type Out = (Vec<u8>, u8, u16, u16, u16);
 
 struct Bench {
@@ -64,7 +63,7 @@ impl Bench {
         Bench { input, output }
     }
 
-    /// What the kernel makes of these packets, `segments` in all.
+    /// The kernel's output for these packets, `segments` in all.
     fn kernel(&self, frames: &[Vec<u8>]) -> Vec<Out> {
         // Made before, so that all writes fall into one tick.
         let messages: Vec<Vec<u8>> = frames.iter().map(|f| [&[0; 12][..], f].concat()).collect();
@@ -250,8 +249,8 @@ fn trains(bench: &Bench) {
     for case in 0..cases {
         let frames = train(&mut Random(case as u64));
         let ours = by_flow(ours(&frames));
-        // The kernel lets go of what it has held for a tick (4 ms), wherever in
-        // the train that comes: a difference counts when it stays.
+        // The kernel flushes held packets at each tick (4 ms), which can fall anywhere in the
+        // train: only a persistent difference counts.
         let mut kernel = by_flow(bench.kernel(&frames));
         for _ in 0..10 {
             if kernel == ours {

@@ -1,10 +1,8 @@
-//! `packet::segment` against the kernel's own GSO, byte by byte.
+//! Compares `packet::segment` with the kernel's own GSO, byte by byte.
 //!
-//! A GSO packet is written to a TAP with vnet header, redirected by tc to a
-//! second TAP without offloads, in front of which the kernel has to cut it; what
-//! is read there is compared with what `packet::segment` makes of the same
-//! GSO packet. Nothing but Ethernet headers is left out of the comparison, and
-//! these neither.
+//! A GSO packet is written to a TAP with a vnet header. tc redirects it to a second TAP without
+//! offloads, so the kernel has to segment it. The output is compared with that of `packet::segment`
+//! for the same GSO packet, including Ethernet headers.
 
 use crate::build;
 
@@ -19,7 +17,7 @@ use sys::netns::NetNs;
 use sys::tap::{Offload, Tap, TapOptions};
 use test_support::{need, require};
 
-/// How many random GSO packets; `SEGMENTATION_CASES` overrides it.
+/// Number of random GSO packets; `SEGMENTATION_CASES` overrides it.
 const CASES: usize = 4000;
 
 /// Two TAPs, `input` redirected to `output`, in a namespace of their own.
@@ -54,8 +52,8 @@ impl Bench {
         Bench { input, output, tunnels: offload.contains(Offload::UDP_TUNNEL_GSO_CSUM) }
     }
 
-    /// What the kernel makes of a GSO packet: its segments, `wanted` of them
-    /// and whatever else comes at once; `Err` if it refuses to take it.
+    /// The kernel's segments of a GSO packet: `wanted` of them and any others that follow at once;
+    /// `Err` if the kernel refuses the packet.
     fn kernel(&self, vnet: &VnetHdr, frame: &[u8], wanted: usize) -> std::io::Result<Vec<Vec<u8>>> {
         let mut message = vec![0; 24];
         vnet.emit(Layout::Tunnel, &mut message).expect("vnet header");

@@ -15,7 +15,7 @@ use traffic::{LIMIT, pattern, ping, tcp, udp};
 
 use crate::traffic;
 
-/// Those that run here.
+/// Engines that this machine can run.
 fn engines() -> Vec<Engine> {
     let mut engines = Engine::ALL.to_vec();
     if let Err(error) = sys::frame_ring::FrameRing::new(&[], &[], 16, 4096) {
@@ -25,7 +25,7 @@ fn engines() -> Vec<Engine> {
     engines
 }
 
-/// Those of them that join two namespaces.
+/// Engines among these that join two namespaces.
 fn joining() -> impl Iterator<Item = Engine> {
     engines().into_iter().filter(|engine| *engine != Engine::Bpf)
 }
@@ -338,8 +338,8 @@ fn netmap_brings_icmp_errors_back_to_their_cause() {
         let Netmapped { running, host } = Netmapped::new(engine, Offload::ALL);
         let socket = host.netns().run(|| UdpSocket::bind("192.168.64.64:0")).unwrap().unwrap();
         socket.set_read_timeout(Some(LIMIT)).unwrap();
-        // Nobody listens: "port unreachable" names a socket by the quoted packet,
-        // which is found only if that is the packet it has sent.
+        // The port is closed. The kernel delivers "port unreachable" to a socket only if the quoted
+        // packet is the one that the socket has sent.
         socket.connect("192.168.64.32:9").unwrap();
         socket.send(b"is anybody there?").unwrap();
         let error = socket.recv(&mut [0; 10]).unwrap_err();

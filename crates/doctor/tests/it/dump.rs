@@ -1,5 +1,5 @@
-//! Saved hosts: what is written is read again, and what is damaged is refused or
-//! diagnosed, never a panic.
+//! Saved hosts: a written host is read back unchanged. A damaged one is refused or diagnosed, and
+//! never causes a panic.
 
 use std::sync::LazyLock;
 use std::time::Duration;

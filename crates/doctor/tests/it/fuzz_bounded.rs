@@ -1,6 +1,6 @@
-//! The fuzz targets `doctor_saved`, `doctor_text` and `doctor_answer` (`fuzz/`) for a
-//! bounded number of cases: what they were given to begin with, with a few things
-//! wrong. `FUZZ_CASES` changes the number, `FUZZ_SEED` the sequence.
+//! Runs the fuzz targets `doctor_saved`, `doctor_text` and `doctor_answer` (`fuzz/`) for a bounded
+//! number of cases: their seeds with a few random changes. `FUZZ_CASES` sets the number,
+//! `FUZZ_SEED` the sequence.
 
 mod answers;
 #[path = "../../../../fuzz/src/doctor.rs"]
@@ -14,7 +14,7 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// What is kept of a target: seeds, and what libFuzzer found worth it.
+/// Corpus of a target: seeds, and inputs that libFuzzer kept.
 fn corpus(name: &str) -> Vec<Vec<u8>> {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/");
     let entries = std::fs::read_dir(format!("{directory}{name}")).unwrap();
@@ -83,7 +83,7 @@ fn answer() {
     run("doctor_answer", entries::answer, 20_000);
 }
 
-/// The seeds are what they are meant to be.
+/// The seeds are valid.
 #[test]
 fn answers_are_understood() {
     let clamp = netstate::netfilter::nft_clamp(&rule()).unwrap();

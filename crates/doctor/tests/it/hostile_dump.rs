@@ -1,5 +1,5 @@
-//! Saved hosts that were made to hurt whoever reads them. Memory is what the program
-//! held at most, by an allocator that counts.
+//! Saved hosts made to harm their reader. A counting allocator gives the most memory that the
+//! program held.
 
 use std::io::{self, Read, Write};
 
@@ -12,8 +12,8 @@ use test_support::allocations::Counting;
 static ALLOCATOR: Counting = Counting;
 
 const MIB: u64 = 1 << 20;
-/// What reading and judging any file may hold at most: the state of the host twice, the
-/// window of the decompressor, and what the checks found.
+/// Limit of memory held while any file is read and judged: the state of the host twice, the window
+/// of the decompressor, and the findings.
 const MOST: u64 = 160 * MIB;
 
 type Archive = Builder<zstd::Encoder<'static, Vec<u8>>>;
@@ -49,7 +49,7 @@ fn saved(text: &[u8]) -> Vec<u8> {
     packed(archive)
 }
 
-/// What reading a file comes to, and the most bytes held on the way.
+/// Result of reading a file, and the most bytes held meanwhile.
 fn read(packed: &[u8]) -> (Result<doctor::Diagnosis, String>, u64) {
     let before = Counting::held();
     Counting::forget_peak();
@@ -111,7 +111,7 @@ fn values_that_take_more_memory_than_text_are_counted() {
     whole["namespaces"][0]["devices"] = json!({"9": "HERE"});
     let text = whole.to_string();
     let (head, tail) = text.split_once("\"9\":\"HERE\"").unwrap();
-    // Devices of which nothing is known: 10 bytes each here, some hundred in memory.
+    // Devices without fields: 10 bytes each here, some hundred in memory.
     let devices: String = (10..2_000_000).map(|index| format!("\"{index}\":{{}},")).collect();
     refused(&repeated(head, &devices, 1, &format!("\"9\":{{}}{tail}")), &["host.json", "memory"]);
     let mut whole = host();
@@ -238,7 +238,7 @@ fn deep_long_and_large_things_are_named() {
         text = text.replacen("\"format\":1", &format!("\"format\":{number}"), 1);
         refused(&saved(text.as_bytes()), &["host.json"]);
     }
-    // A name that nobody knows, of a megabyte.
+    // An unknown name of a megabyte.
     let long = "n".repeat(1 << 15);
     refused(&saved(format!("{{\"format\":1,\"{long}\":1}}").as_bytes()), &["host.json"]);
 }

@@ -22,7 +22,7 @@ fn all_saved() -> Vec<(String, Host)> {
     names.map(|name| (name.clone(), saved(&name))).collect()
 }
 
-/// What was found, without names: code, severity, cost, sorted.
+/// Findings without names: code, severity, cost, sorted.
 fn findings(host: &Host) -> Vec<(String, String, u64)> {
     let found = diagnose(host).findings.into_iter();
     let mut found: Vec<_> = found
@@ -187,7 +187,7 @@ fn planted() -> impl Strategy<Value = Planted> {
         any::<[u8; 3]>().prop_map(|[a, b, c]| [10, a, b, c]),
         any::<[u8; 2]>().prop_map(|[a, b]| [192, 168, a, b]),
     ];
-    // Those that are the same everywhere stay.
+    // Addresses that are the same everywhere stay.
     let v4 = v4.prop_filter("somebody's", move |octets| {
         let v4 = Ipv4Addr::from(*octets);
         let says_all = v4.is_loopback() || octets[0] == 0 || octets[0] >= 224 && octets[0] < 225;
@@ -263,7 +263,7 @@ impl Planter<'_> {
             Value::Object(fields) => {
                 for (key, value) in &mut *fields {
                     match key.as_str() {
-                        // The state of a feature, how well a neighbour is known: enums.
+                        // The state of a feature and the state of a neighbour are enums.
                         "knowledge" => {}
                         "features" => self.features(value),
                         "sysctls" | "counts" | "governors" => {

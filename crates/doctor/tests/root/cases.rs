@@ -17,7 +17,7 @@ use test_support::{need, require};
 
 use crate::faults::bench::{at_rest, judge};
 
-/// Directory of the cases; ours by default.
+/// Names the directory of the cases; the repository's by default.
 const DIRECTORY: &str = "OVERLANE_CASES";
 /// File that gets the table.
 const TABLE: &str = "OVERLANE_CASES_TABLE";
@@ -81,7 +81,7 @@ impl Case {
         if status.success() { Ok(()) } else { Err(format!("{what}: {status}: {text}")) }
     }
 
-    /// Diagnoses the case's namespaces, or those of one host.
+    /// Diagnoses the case's namespaces, or the namespaces of one host.
     fn look(&self, prefix: &str, node: &[String], is_saved: bool) -> Diagnosis {
         let mut named = Vec::new();
         for entry in std::fs::read_dir("/run/netns").unwrap().flatten() {
@@ -96,7 +96,7 @@ impl Case {
         at_rest(&mut host);
         let mut diagnosis =
             if is_saved { judge(&self.saved_name(), &host) } else { diagnose(&host) };
-        // `sw` is the wire and its switch, `srv` a server elsewhere: nobody diagnoses them.
+        // `sw` is the wire and its switch, `srv` an external server: they are not diagnosed.
         diagnosis.findings.retain(|finding| !["sw", "srv"].contains(&finding.namespace.as_str()));
         diagnosis
     }

@@ -1,5 +1,5 @@
-//! Rules that clamp the MSS, in each form that they are written in: those that
-//! help silence the finding, those that do not leave it.
+//! Rules that clamp the MSS, in each form that administrators write: effective rules silence the
+//! finding, the others leave it.
 
 use std::process::Command;
 use std::time::Duration;
@@ -71,7 +71,7 @@ fn clamps_of_nftables_are_read() {
             host.nft(&format!("delete table {family} mss")).unwrap();
         }
     }
-    // What this host itself sends is not what it forwards.
+    // Packets that this host sends itself are not forwarded packets.
     let chain = "type filter hook output priority 7;";
     let rule = "tcp flags syn tcp option maxseg size set rt mtu";
     host.nft(&format!("table ip mss {{ chain c {{ {chain} {rule}; }}; }}")).unwrap();

@@ -1,5 +1,4 @@
-//! What is fixed is taken back to exactly what was, and never over somebody else's
-//! change.
+//! A fix is undone to the exact previous state, and never over a change by another program.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::Command;
@@ -42,7 +41,7 @@ fn read(network: &Network) -> Host {
     read
 }
 
-/// What can be set, of a host: without counters and what comes and goes.
+/// Settings of a host, without counters and volatile state.
 fn settings(network: &Network) -> String {
     let mut host = read(network);
     let mut text = String::new();
@@ -50,7 +49,7 @@ fn settings(network: &Network) -> String {
         if let Reading::Read(links) = &mut namespace.interfaces {
             for link in links {
                 link.counters = Default::default();
-                // Nobody sets it, and it follows a moment later.
+                // The kernel sets it, a moment later.
                 link.carrier = false;
             }
         }

@@ -1,6 +1,6 @@
-//! A QEMU guest with a stock Debian kernel, in software emulation and, unless told,
-//! without a network: runs one program to its end. It shows what this machine's
-//! kernel lacks, functionally; its timings mean nothing.
+//! A QEMU guest with a stock Debian kernel, in software emulation and by default without a network:
+//! runs one program to its end. It tests functions that this machine's kernel lacks; its timings
+//! mean nothing.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
@@ -16,9 +16,9 @@ mod archive;
 
 use archive::Archive;
 
-/// Where `fetch-kernel` puts the release's own kernel.
+/// Directory in which `fetch-kernel` puts the release's own kernel.
 const FETCHED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/guest-kernel");
-/// Where a directory with `boot/` and `lib/modules/` may be named.
+/// Names a directory with `boot/` and `lib/modules/`.
 const KERNEL_VARIABLE: &str = "OVERLANE_GUEST_KERNEL";
 /// Modules taken by the place of their file below `kernel/`, ...
 const MODULE_DIRECTORIES: [&str; 4] =
@@ -55,7 +55,8 @@ const PROGRAMS: [&str; 10] = [
 ];
 /// Files that those programs read.
 const DATA: [&str; 1] = ["/usr/share/openvswitch/vswitch.ovsschema"];
-/// Where Debian has the libraries that iptables loads for matches and targets, and those used.
+/// Directory of the libraries that Debian's iptables loads for matches and targets, and the used
+/// ones.
 const XTABLES: &str = "/usr/lib/x86_64-linux-gnu/xtables";
 const EXTENSIONS: [&str; 12] = [
     "CONNMARK",
@@ -71,8 +72,8 @@ const EXTENSIONS: [&str; 12] = [
     "standard",
     "tcp",
 ];
-/// How long a program may take that nobody gives a time: far more than the minute that it takes
-/// on an idle machine. Six busy threads beside it made it five.
+/// Default time limit of a program: far more than the minute that it takes on an idle machine.
+/// Beside six busy threads it took five.
 const LIMIT: Duration = Duration::from_secs(1800);
 /// Beyond the program's own time: boot and power-off, in software emulation.
 const BOOT: Duration = Duration::from_secs(600);
@@ -100,14 +101,14 @@ pub struct Guest {
     netns: Option<Arc<NetNs>>,
 }
 
-/// What became of the program.
+/// Result of the program.
 #[derive(Debug)]
 pub struct Output {
     /// Its exit status; none when the guest ended without telling.
     pub status: Option<i32>,
-    /// What it printed to standard output.
+    /// Standard output.
     pub stdout: String,
-    /// What it printed to standard error.
+    /// Standard error.
     pub stderr: String,
     /// Output of QEMU and of the guest's kernel console.
     pub console: String,
@@ -116,7 +117,7 @@ pub struct Output {
 }
 
 impl Guest {
-    /// Looks for QEMU, a kernel and what a first process needs.
+    /// Finds QEMU, a kernel and the programs of a first process.
     ///
     /// # Errors
     /// The reason and the remedy.
@@ -124,10 +125,10 @@ impl Guest {
         Guest::of_kernel(find_kernel()?)
     }
 
-    /// With a kernel of this series, as 6.12, where it has been fetched.
+    /// A guest with a kernel of this series, for example 6.12, if it has been fetched.
     ///
     /// # Errors
-    /// What is missing, and how to get it.
+    /// The missing part, and how to get it.
     pub fn of_series(series: &str) -> Result<Guest, String> {
         let fetched = PathBuf::from(format!("{FETCHED}-{series}"));
         Guest::of_kernel(newest_kernel(&fetched).ok_or_else(|| {
@@ -167,8 +168,8 @@ impl Guest {
         self
     }
 
-    /// Kills the program after `limit` ([`LIMIT`] unless told), counted in the
-    /// guest from its start; its status is then that of SIGKILL, 137.
+    /// Kills the program after `limit` (default: [`LIMIT`]), counted in the guest from its start;
+    /// its status is then that of SIGKILL, 137.
     pub fn within(mut self, limit: Duration) -> Guest {
         self.limit = limit;
         self
@@ -286,7 +287,7 @@ impl Guest {
         archive.file("init", include_bytes!("init"));
         archive.program(&self.busybox, "bin/busybox");
         archive.link("usr/bin/sh", "busybox");
-        // Where the kernel looks for it (CONFIG_MODPROBE_PATH).
+        // The kernel's path of modprobe (CONFIG_MODPROBE_PATH).
         archive.program(&self.modprobe, "sbin/modprobe");
         let more = self.programs.iter().map(String::as_str);
         for path in PROGRAMS.into_iter().chain(more).filter_map(find_program) {
@@ -319,8 +320,8 @@ impl Guest {
         archive.finish()
     }
 
-    /// Adds the wanted modules, those that they depend on, and the indices of
-    /// `depmod`, by which the kernel finds them.
+    /// Adds the requested modules, their dependencies, and the indices of `depmod`, by which the
+    /// kernel finds them.
     fn add_modules(&self, archive: &mut Archive) {
         let version = self.modules.file_name().expect("lib/modules/VERSION");
         let inside = Path::new("lib/modules").join(version);
@@ -393,7 +394,7 @@ fn reports(mut bytes: &[u8]) -> (Option<i32>, Vec<(String, Vec<u8>)>) {
     (status, files)
 }
 
-/// Image and modules of the newest kernel below a directory that has what the tests ask for.
+/// Image and modules of the newest kernel below a directory that has the modules of the tests.
 fn newest_kernel(root: &Path) -> Option<(PathBuf, PathBuf)> {
     let mut images: Vec<_> = std::fs::read_dir(root.join("boot"))
         .ok()?

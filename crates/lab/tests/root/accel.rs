@@ -19,7 +19,7 @@ fn network(mode: &str, offload: Offload) -> Result<Network, String> {
     Ok(mode.build(&Params::new(1500, offload)).unwrap())
 }
 
-/// Packets to the server and back over each hop, less those that are excused.
+/// Packets to the server and back over each hop, without excluded ones.
 fn crossed(network: &Network) -> Vec<[u64; 2]> {
     let both = |side, Counters { rx_packets: rx, tx_packets: tx, .. }| match side {
         Side::Rx => [rx, tx],
@@ -37,8 +37,7 @@ fn crossed(network: &Network) -> Vec<[u64; 2]> {
     network.hops.iter().map(read).collect()
 }
 
-/// What each hop carried during an exchange of [`BYTES`] each way, once the
-/// addresses are known.
+/// Packets on each hop during an exchange of [`BYTES`] each way, after addresses are resolved.
 fn exchange(network: &Network) -> Vec<[u64; 2]> {
     let before = crossed(network);
     stream_both_ways(network);
@@ -67,7 +66,7 @@ fn traffic_passes_docker_s_sandbox_by() {
     }
 }
 
-/// What is to be passed by carries nothing of note, the rest carries everything.
+/// Asserts that bypassed hops carry almost nothing, and the other hops carry everything.
 fn is_passed_by(network: &Network, what: &str) {
     testbed::poll("the fast path", LIMIT, || {
         echo(network, &[1, 64, 1400]);

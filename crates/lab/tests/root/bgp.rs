@@ -83,7 +83,7 @@ fn routes_are_the_daemon_s_and_carry_traffic() {
         stream_both_ways(&network);
         segmented_datagrams_arrive(&network);
         network.check().unwrap();
-        // No packet of a tenant's goes by the reflector.
+        // No tenant's packet crosses the reflector.
         if let Some(reflector) = network.host("reflector") {
             for device in ["nic0", "nic1"] {
                 let counters = reflector.netlink().link(device).unwrap().counters;
@@ -151,7 +151,7 @@ fn the_route_of_a_tenant_that_moves_follows_it() {
 
 /// The test that another process runs, to be killed in it.
 const STANDING: &str = "bgp::nothing_is_left_after_its_end_or_a_kill";
-/// What it is to build.
+/// Names the variant to build.
 const VARIANT: &str = "OVERLANE_TEST_VARIANT";
 
 /// In a process of its own.

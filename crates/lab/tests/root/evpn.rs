@@ -54,7 +54,8 @@ fn vtep(host: &Host, mac: MacAddr) -> Option<IpAddr> {
     fdb.into_iter().find(is_meant).and_then(|entry| entry.address)
 }
 
-/// What a control plane has told a host of an address: the neighbour, and who told it.
+/// A host's neighbour entry for an address, as the control plane wrote it, and the protocol that
+/// wrote it.
 fn neighbour(host: &Host, address: Ipv4Addr) -> Option<(MacAddr, Option<u8>)> {
     let bridge = index(host, "br0");
     let neighbours = host.netlink().controlled_neighbours().unwrap();
@@ -63,8 +64,8 @@ fn neighbour(host: &Host, address: Ipv4Addr) -> Option<(MacAddr, Option<u8>)> {
     neighbours.iter().find(is_meant).map(|entry| (entry.mac, entry.protocol))
 }
 
-/// Those that bridge with a device a VNI. The others are measured in a guest
-/// (cli/tests/at_guest.rs): they want a VRF, and a bridge that filters VLANs.
+/// Modes that bridge with one device per VNI. The others need a VRF or a bridge that filters VLANs,
+/// and are measured in a guest (cli/tests/at_guest.rs).
 #[test]
 fn entries_are_zebra_s_and_carry_traffic() {
     let names = modes().iter().map(|mode| mode.name());
@@ -114,7 +115,7 @@ fn the_bridge_answers_for_neighbours_that_zebra_knows() {
         let network = mode(name).unwrap().build(&PARAMS).unwrap();
         let deaf = "table arp t { chain c { type filter hook input priority 0; drop; }; }";
         network.server().nft(deaf).unwrap();
-        // Its own way back is not to be asked for.
+        // Its own path back must not need a resolution.
         let client = mac("tenant-a", "eth0");
         network.server().netlink().add_neighbour("eth0", TENANT_A.into(), client).unwrap();
         let mut flush = Command::new("ip");
@@ -152,13 +153,14 @@ fn a_tenant_that_moves_is_followed() {
             }
         });
         assert_eq!(vtep(network.host("a").unwrap(), mac("tenant-b", "eth0")), Some(HOST_C.into()));
-        // What FRR 8.4 leaves at `b` and `c`, and when neighbours follow, differs from run to run.
+        // FRR 8.4's remaining entries at `b` and `c`, and the delay of neighbours, differ from run
+        // to run.
         echo(&network, &[1, 1400]);
     });
 }
 
-/// How long after the kernel's entry leads to `c` the fast path of `a` takes packets again.
-/// Looks at nothing but the cable before it has left `b`: traffic is to flow until then.
+/// Time from the kernel's entry that leads to `c` until the fast path of `a` forwards packets
+/// again. Before the cable has left `b`, it only polls the cable, so that traffic flows until then.
 fn lag(network: &Network, is_done: &AtomicBool) -> Option<Duration> {
     let a = network.host("a").unwrap();
     let server = mac("tenant-b", "eth0");
@@ -192,8 +194,8 @@ fn program(network: &Network, host: &str, name: &str) -> (u32, Vec<String>) {
     (pid, line.trim_end_matches('\0').split('\0').map(str::to_owned).collect())
 }
 
-/// Without `bgpd` the other host withdraws what it announced; the tunnel then floods to nobody.
-/// The next `bgpd` brings all back.
+/// Without `bgpd`, the other host withdraws its announcements, and the tunnel has no flooding
+/// destinations. The next `bgpd` restores all of them.
 #[test]
 fn a_killed_bgpd_is_named_and_its_entries_come_back_with_the_next() {
     let mode = require!(mode("evpn"));
@@ -207,7 +209,7 @@ fn a_killed_bgpd_is_named_and_its_entries_come_back_with_the_next() {
     assert!(error.contains("bgpd in b") && error.contains("signal: 9"), "{error}");
 }
 
-/// `zebra` that is killed leaves the kernel what it wrote: traffic goes on.
+/// If `zebra` is killed, the kernel keeps its entries, and traffic continues.
 #[test]
 fn a_killed_zebra_is_named_and_traffic_goes_on() {
     let mut network = require!(mode("evpn")).build(&PARAMS).unwrap();
@@ -222,9 +224,9 @@ fn a_killed_zebra_is_named_and_traffic_goes_on() {
     echo(&network, &[1, 1400]);
 }
 
-/// What makes this test the process that is to be killed.
+/// Makes this test the process that is to be killed.
 const BUILDS: &str = "OVERLANE_TEST_BUILDS_EVPN";
-/// How often it is killed.
+/// Number of kills.
 const KILLS: usize = 12;
 
 /// Processes that have this one among their ancestors, by number and time of start.

@@ -1,4 +1,4 @@
-//! The real flannel: what it carries, and what becomes of it with the fast path.
+//! The real flannel: traffic over it, with and without the fast path.
 
 use crate::traffic;
 

@@ -1,6 +1,6 @@
-//! What this machine's kernel may lack, proved on a stock Debian kernel in a
-//! QEMU guest: `vlan`, `ipvlan`, Open vSwitch's kernel datapath, and the network node on
-//! these. Functional only.
+//! Tests modes that this machine's kernel may lack on a stock Debian kernel in a QEMU guest:
+//! `vlan`, `ipvlan`, Open vSwitch's kernel datapath, and the network node on these. Functional
+//! only.
 
 use crate::qemu;
 use crate::traffic;
@@ -30,8 +30,8 @@ fn is_as_another(mode: &str) -> bool {
 /// by tabs.
 fn report_on_every_mode() {
     let machine = Capabilities::new(Privileges::Root).unwrap();
-    // From the last: Open vSwitch soon after boot had no threads for packets.
-    // Guests in a guest are nobody's.
+    // In reverse order: soon after boot, Open vSwitch had no threads for packets. Guests inside a
+    // guest are not supported.
     let is_meant = |mode: &&&dyn Mode| !is_as_another(mode.name()) && !mode.in_guests();
     for mode in modes().iter().rev().filter(is_meant) {
         match mode.probe(&machine) {

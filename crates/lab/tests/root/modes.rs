@@ -101,7 +101,8 @@ fn every_buildable_mode_carries_traffic_over_its_hops() {
                 .unwrap_or_else(|error| panic!("{}: {error}", mode.name()));
             drive(&network);
             for hop in &network.hops {
-                // Stages and what they pass by: below, and tests/accel.rs.
+                // Other tests cover stages and the hops that they bypass: below, and
+                // tests/accel.rs.
                 if hop.kind != HopKind::Device || hop.bypass.is_some() {
                     continue;
                 }
@@ -122,13 +123,13 @@ fn every_buildable_mode_carries_traffic_over_its_hops() {
         }
     });
     let driven: Vec<_> = buildable.iter().map(|mode| mode.name()).collect();
-    // What needs nothing but network namespaces and TUN can be built wherever tests run.
+    // Modes that need only network namespaces and TUN can be built on every test machine.
     for always in ["host", "tap", "tapbridge"] {
         assert!(driven.contains(&always), "{always} was not driven: {driven:?}");
     }
 }
 
-/// What is redirected moves no counter of a TAP but that of the bridge.
+/// Redirected packets increment no counter of a TAP, except at the bridge.
 #[test]
 fn what_the_kernel_redirects_crosses_no_user_space() {
     let machine = require!(privileged());
@@ -147,12 +148,12 @@ fn what_the_kernel_redirects_crosses_no_user_space() {
         for hop in bypassed {
             let host = network.host(&hop.host).unwrap();
             let counters = host.netlink().link(&hop.device).unwrap().counters;
-            // Questions for an address, and what a device says when it comes up.
+            // Address resolution, and packets that a device sends when it is set up.
             let bytes = counters.tx_bytes + counters.rx_bytes;
             assert!(bytes < BYTES as u64 / 20, "{name} {}: {counters:?}", hop.device);
         }
         drop(network);
-        // A hop does not keep what it asks.
+        // A hop does not keep its stage alive.
         assert_eq!(stage.read(), netstate::Metered::default(), "{name}");
     }
 }
@@ -187,8 +188,7 @@ fn a_dropped_network_leaves_no_namespace() {
     assert!(weak.iter().all(|host| host.upgrade().is_none()));
 }
 
-/// What a loop in user space read and could not write is lost to no counter of
-/// the kernel.
+/// No counter of the kernel has packets that a loop in user space has read and could not write.
 #[test]
 fn what_user_space_drops_is_told_by_its_hop() {
     let machine = require!(privileged());
@@ -217,7 +217,7 @@ fn what_user_space_drops_is_told_by_its_hop() {
         })
         .unwrap();
         drop(network);
-        // A hop does not keep what it asks.
+        // A hop does not keep its program alive.
         assert_eq!(program.dropped(), 0, "{name}");
     }
 }

@@ -75,8 +75,8 @@ fn carry_traffic(start: &str) {
         let vlan = name.contains("-vlan");
         assert_eq!(network.tenant_mtu, if vlan { params.mtu } else { params.mtu - 50 });
         echo(&network, &[1, 1400]);
-        // The outside does not know of the tunnel: what does not fit is lost until the
-        // router has said so.
+        // External hosts do not know the tunnel: oversized packets are lost until the router has
+        // announced its MTU.
         if name.starts_with("vrouter") || vlan {
             echo(&network, &[1472, 20_000]);
         }
@@ -168,7 +168,7 @@ fn many_are_behind_the_router_s_address() {
             .collect();
         assert_eq!(seen.len(), 8, "{name}: {seen:?}");
         assert!(seen.iter().all(|seen| seen.ip() == IpAddr::V4(ROUTER)), "{name}: {seen:?}");
-        // Nobody outside has a way in that no tenant opened.
+        // No outside host can reach a port that no tenant opened.
         let tenant = socket(network.client(), (TENANT, 7100));
         outside.send_to(b"x", (TENANT, 7100)).unwrap_err();
         outside.send_to(b"x", (ROUTER, 7100)).unwrap();
@@ -195,7 +195,7 @@ fn rules_and_connections_are_where_neutron_has_them() {
         }
         assert_eq!(rules.contains("SNAT --to-source 203.0.113.2"), translated, "{name}: {rules}");
         assert_eq!(rules.contains("DNAT --to-destination"), name == "floating-ip", "{name}");
-        // The router tracks what it forwards; nobody else has to.
+        // The router tracks forwarded flows; no other host has to.
         let count = |host: &str| {
             let host = network.host(host).unwrap();
             let path = "/proc/sys/net/netfilter/nf_conntrack_count";
@@ -288,7 +288,7 @@ fn the_other_router_takes_over_from_a_killed_keepalived() {
     let mut network = mode.build(&PARAMS).unwrap();
     network.check().unwrap();
     drop(inject(mode, &network, "daemon-killed"));
-    // Nobody takes the addresses from the first: its host's end does.
+    // No daemon removes the first router's addresses; the failure of its host does.
     assert!(has_addresses(&network, "qrouter-1") && has_addresses(&network, "qrouter-2"));
     let down = || Ok(network.host("network-1").unwrap().netlink().set_down(NIC)?);
     let (cost, ()) = during(&network, down).unwrap();
@@ -297,8 +297,7 @@ fn the_other_router_takes_over_from_a_killed_keepalived() {
     assert!(error.contains("keepalived in qrouter-1") && error.contains("signal: 9"), "{error}");
 }
 
-/// What the programs would leave on the machine: files at the paths that they were built with,
-/// and mounts.
+/// Files that the programs could leave on the machine at their built-in paths, and mounts.
 fn left_on_the_machine() -> (Vec<String>, String) {
     let mut files = Vec::new();
     for directory in ["/run", "/run/openvswitch", "/var/run/openvswitch", "/tmp", "/run/lock"] {
@@ -312,7 +311,7 @@ fn left_on_the_machine() -> (Vec<String>, String) {
 
 /// The test that another process runs, to be killed in it.
 const STANDING: &str = "network_node::nothing_is_left_after_a_kill_at_any_moment";
-/// What it is to build.
+/// Names the variant to build.
 const VARIANT: &str = "OVERLANE_TEST_VARIANT";
 
 /// In a process of its own: says that it begins, and builds.

@@ -1,5 +1,5 @@
-//! The Open vSwitch modes: what they put onto the wire, under every offload
-//! profile and MTU, and what becomes of their daemons.
+//! The Open vSwitch modes: their packets on the wire, under every offload profile and MTU, and the
+//! end of their daemons.
 
 use crate::traffic;
 use crate::traffic::processes;

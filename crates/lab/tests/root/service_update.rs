@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const SERVICE: &str = "updated";
 const GAP: Duration = Duration::from_millis(1);
 
-/// Runs Docker's client with the engine of host `name`, and gives what it printed.
+/// Runs Docker's client with the engine of host `name`; returns its output.
 fn docker(network: &Network, name: &str, arguments: &[&str]) -> String {
     let init = network.init_pid(name).unwrap();
     let socket = format!("unix:///proc/{init}/root/run/docker/sock");
@@ -33,7 +33,7 @@ fn task(network: &Network, name: &str) -> IpAddr {
     docker(network, name, &["inspect", "--format", format, id]).trim().parse().unwrap()
 }
 
-/// What the fast path of host `name` has sent and received.
+/// Packets that the fast path of host `name` has sent and received.
 fn carried(network: &Network, name: &str) -> [u64; 2] {
     let stage = |hop: &&netstate::Hop| hop.host == name && hop.kind == HopKind::Stage;
     let hop = network.hops.iter().find(stage).unwrap();

@@ -1,4 +1,4 @@
-//! A real Docker Swarm: what it carries, and that nothing of it stays behind.
+//! A real Docker Swarm: its traffic, and its clean-up.
 
 use crate::traffic;
 use crate::traffic::processes;
@@ -43,7 +43,7 @@ fn control_groups(names: &[String]) -> Vec<PathBuf> {
     let of_groups = |line: &&str| line.contains(" - cgroup2 ") || line.contains(" - cgroup ");
     let roots = mounts.lines().filter(of_groups).filter_map(|line| line.split(' ').nth(4));
     let mut found: Vec<PathBuf> = roots
-        // "docker" is the parent that dockerd takes where it is told no other.
+        // "docker" is dockerd's default parent.
         .flat_map(|root| {
             names
                 .iter()
@@ -96,7 +96,7 @@ fn stands_until_killed() {
     let groups = network.cgroups().collect::<Vec<_>>().join(" ");
     let namespaces = network.hosts().iter().map(|host| host.netns().inode().to_string());
     let namespaces = namespaces.collect::<Vec<_>>().join(" ");
-    // Until it is killed or told to end.
+    // Until it is killed or gets the command to end.
     let _ = stands(&format!("{groups}, {namespaces}")).next();
     drop(network);
 }

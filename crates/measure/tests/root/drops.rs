@@ -1,5 +1,5 @@
-//! Where the kernel drops datagrams, each place forced, in namespaces of our
-//! own, as root: what is attributed is what was lost, at the place it was lost.
+//! Forces datagram drops at each place in the kernel, in private namespaces, as root: the
+//! attributed number and place equal the actual ones.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -229,7 +229,7 @@ fn a_full_table_of_connections() {
 #[test]
 fn a_port_that_nobody_has() {
     require!(told());
-    // Nobody is there: the reason names the place that no counter has.
+    // The destination does not exist: the reason names a place without a counter.
     let pair = Pair::new();
     let drops = Drops::open().unwrap();
     drops.watch(pair.b.netns().inode()).unwrap();

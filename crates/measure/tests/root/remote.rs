@@ -91,7 +91,7 @@ impl Drop for Serving {
 struct Raw {
     stream: TcpStream,
     cipher: Cipher,
-    /// What it has said so far.
+    /// Its output up to now.
     said: Vec<u8>,
 }
 
@@ -156,7 +156,7 @@ fn whatever_strangers_say_they_get_a_hello_and_nothing_more() {
         let length = random.random_range(0..300);
         let mut bytes: Vec<u8> = (0..length).map(|_| random.random()).collect();
         if case % 3 == 0 {
-            // As far as a stranger can get.
+            // The farthest that an unauthenticated client can get.
             bytes.splice(
                 ..bytes.len().min(HELLO_BYTES),
                 Hello::fresh(Service::Measure, true).emit(),
@@ -179,7 +179,7 @@ fn whatever_a_client_says_that_knows_the_token_the_server_goes_on() {
         let mut raw = Raw::open(&serving);
         let payload: Vec<u8> = (0..random.random_range(0..100)).map(|_| random.random()).collect();
         match case % 3 {
-            // A good tag on nonsense: told so.
+            // Nonsense with a valid tag gets a refusal.
             0 => {
                 let frame = raw.cipher.seal(&payload).unwrap();
                 raw.say(&frame);
@@ -259,7 +259,7 @@ fn connect_from(from: Ipv4Addr, to: SocketAddr) -> std::io::Result<TcpStream> {
     let SocketAddr::V4(to) = to else { panic!("{to}") };
     let fd = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     setsockopt(&fd, sockopt::IpBindAddressNoPort, &true)?;
-    // Of a flood nothing is left to wait out.
+    // Close at once: a flood has no data to wait for.
     setsockopt(&fd, sockopt::Linger, &nix::libc::linger { l_onoff: 1, l_linger: 0 })?;
     let [a, b, c, d] = from.octets();
     bind(fd.as_raw_fd(), &SockaddrIn::new(a, b, c, d, 0))?;

@@ -113,9 +113,8 @@ fn a_spinning_thread_is_charged_as_a_task_in_user_mode() {
     let _alone = alone();
     let machine = require!(exact());
     let tick = Machine::open(false).unwrap();
-    // The tick only samples: load that runs in step with it, and ticks that the
-    // hypervisor swallowed, are none of the exact clock's faults. That would
-    // be wrong every time.
+    // The tick only samples: load in step with it, and ticks that the hypervisor swallowed, are not
+    // faults of the exact clock. A fault of the exact clock would show every time.
     let agrees = (0..5).any(|_| {
         let mut spun = 0.0;
         let (exact, tick) = both(&machine, &tick, || {
@@ -421,7 +420,7 @@ fn datagrams_lost_at_a_full_socket_buffer_are_all_attributed_to_it() {
     assert_eq!(loss.unattributed, 0);
 }
 
-/// What b and the machine saw of datagrams that nobody is to receive.
+/// Counts of b and the machine for datagrams that have no receiver.
 fn lost(
     pair: &Pair,
     sent: u64,
@@ -477,7 +476,7 @@ fn datagrams_dropped_by_a_queueing_discipline_are_attributed_to_the_senders_ip_l
     let pair = Pair::new();
     let (sender, _receiver) = sockets(&pair);
     let mut tc = Command::new("tc");
-    // One byte a second and no room: what does not fit the first burst is dropped.
+    // One byte per second and no queue: packets beyond the first burst are dropped.
     tc.args("qdisc add dev nic0 root tbf rate 8bit burst 1600 limit 1".split(' '));
     let limited = pair.a.run(&mut tc);
     require!(limited.map_err(|e| format!("needs tc with tbf (kernel sch_tbf): {e}")));

@@ -1,5 +1,5 @@
-//! What only another kernel has: the tables of ebtables-legacy, in a QEMU guest with a
-//! stock Debian kernel.
+//! Reads the tables of ebtables-legacy, which only another kernel has, in a QEMU guest with a stock
+//! Debian kernel.
 
 use crate::qemu;
 

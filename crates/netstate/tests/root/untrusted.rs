@@ -1,4 +1,4 @@
-//! What other users can put in the way of whoever looks for namespaces.
+//! Obstacles that other users can create for a search for namespaces.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -10,7 +10,7 @@ use netstate::namespace::{MOST_OF_A_USER, Machine, discover};
 use sys::netns::NetNs;
 use test_support::{need, require};
 
-/// What the search may take; a machine under load has more to do than the search.
+/// Time limit of the search on a machine under load.
 const LIMIT: Duration = Duration::from_secs(20);
 const NOBODY: u32 = 65_534;
 
@@ -46,7 +46,7 @@ impl Drop for Shell {
     }
 }
 
-/// What is found, or that the search hangs.
+/// The namespaces found; panics if the search hangs.
 fn found() -> Machine {
     let (tell, told) = channel();
     std::thread::spawn(move || tell.send(discover()));
@@ -82,7 +82,7 @@ fn what_is_no_namespace_is_not_opened() {
     }
 }
 
-/// As Docker keeps those of its overlay networks.
+/// A namespace kept as Docker keeps those of its overlay networks.
 #[test]
 fn a_namespace_that_only_a_mount_keeps_is_found() {
     require!(need::root(), need::tool("unshare"));
@@ -188,7 +188,7 @@ fn a_list_of_links_is_whole_while_links_change() {
                     let missing: Vec<u8> = (3..60).filter(|number| !stay(*number)).collect();
                     assert!(missing.is_empty(), "missing: {missing:?}");
                 }
-                // So much changed: it says so.
+                // After too many changes, the reader reports its failed attempts.
                 Err(error) => assert!(error.to_string().contains("attempts"), "{error}"),
             }
         }

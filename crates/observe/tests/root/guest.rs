@@ -17,7 +17,7 @@ use test_support::require;
 use testbed::{Host, Offload};
 use traffic::{Datagrams, port, stream};
 
-/// How long a guest in software emulation may take for what takes no time.
+/// Time limit of a step that is quick outside of software emulation.
 const LIMIT: Duration = Duration::from_secs(120);
 /// The test that the guests run, out of this same program: it does the part inside.
 const INSIDE: &str = "guest::packets_are_followed_on_linux_6_1";
@@ -103,8 +103,8 @@ fn follow_packets() {
     look_into_tunnels();
 }
 
-/// Tunnels that the machines which build this have no module for, between the underlay's hosts:
-/// the kind, what `ip link add` takes, and what the packets are in.
+/// Tunnels between the underlay's hosts whose modules the build machines lack: the kind, arguments
+/// of `ip link add`, and the encapsulation's name.
 const TUNNELS: [(&str, &str, &str); 5] = [
     ("geneve", "id 77 dstport 6090", "Geneve 77"),
     ("gretap", "key 5", "GRE 5"),
@@ -169,7 +169,8 @@ fn look_into_tunnels() {
         .unwrap();
         of_key_0.rest();
         let text = of_key_0.text();
-        // What the socket of the tunnel before had left unread is dropped when the kernel frees it.
+        // The kernel frees the previous tunnel's socket with its unread packets, which are reported
+        // as dropped.
         let packets = std::mem::take(&mut of_key_0.packets);
         let is_seen = packets.iter().any(|packet| is_from(packet, "udp", port));
         assert_eq!(is_seen, within == "GRE 0", "{within}: {text}");
@@ -180,7 +181,7 @@ fn look_into_tunnels() {
     }
 }
 
-/// What a kernel cannot tell has to be what `not_seen` says, and nothing else.
+/// `not_seen` must list exactly the facts that a kernel does not provide.
 fn on(guest: Guest, not_seen: &[&str]) {
     let program = std::env::current_exe().unwrap();
     let guest = guest.with_programs(&["sleep", "ip"]);

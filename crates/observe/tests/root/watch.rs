@@ -1,4 +1,4 @@
-//! `Watch` beside a network under load: rates, cuts and drops are those that the kernel counts.
+//! `Watch` on a network under load: its rates, segmentations and drops match the kernel's counters.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -119,7 +119,7 @@ fn drops_are_counted_exactly_and_named() {
     };
     let target = network.address.target;
     let socket = network.client().netns().run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
-    // The neighbour is known before.
+    // Makes the neighbour known first.
     let listen = network.address.listen;
     let server = network.server().netns().run(|| bound(|| UdpSocket::bind(listen))).unwrap();
     server.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -149,7 +149,7 @@ fn drops_are_counted_exactly_and_named() {
     assert!(found <= DATAGRAMS + 5, "{found} of {DATAGRAMS} drops");
 }
 
-/// A datagram that was cut and put together again is one drop, not one for each fragment.
+/// A fragmented and reassembled datagram is one drop, not one for each fragment.
 #[test]
 fn a_reassembled_datagram_is_dropped_once() {
     const DATAGRAMS: u64 = 100;
@@ -161,7 +161,7 @@ fn a_reassembled_datagram_is_dropped_once() {
     // Three fragments of the tenant's MTU; the path's must not be asked for.
     network.client().sysctl("net/ipv4/ip_no_pmtu_disc", "1").unwrap();
     for _ in 0..DATAGRAMS {
-        // Nobody listens there.
+        // The port is closed.
         socket.send_to(&[7; 3500], target).unwrap();
     }
     let mut found = 0;
@@ -177,7 +177,7 @@ fn a_reassembled_datagram_is_dropped_once() {
         (found, text) => Ok(Err(format!("{found}: {text}"))),
     })
     .unwrap();
-    // None comes later.
+    // No drop arrives later.
     let (found, text) = count(&mut watch);
     assert_eq!(found, DATAGRAMS, "{text}");
 }
@@ -244,7 +244,8 @@ fn the_network_is_looked_at_less_where_that_costs_too_much() {
     always(&mut watch);
 }
 
-/// Windows begin and end beside a stream: what is under way then is neither lost nor dropped.
+/// Windows begin and end during a stream: packets in flight at that time are neither lost nor
+/// dropped.
 #[test]
 fn packets_in_windows_are_followed_whole() {
     const WAYS: usize = 10;
@@ -325,7 +326,8 @@ fn what_waits_in_a_queue_is_told_and_what_the_cpus_do() {
     assert!(snapshot.cpus.iter().all(|cpu| (0.0..=100.0).contains(&cpu.softirq)), "{softirqs}");
 }
 
-/// All are wanted, and all can be paid: but what they cost is looked at before more begin.
+/// All packets are selected, and the budget allows all. But their cost is checked before more are
+/// followed.
 #[test]
 fn in_a_flood_no_more_packets_are_followed_than_there_is_room_for() {
     // `ROOM` of filter.rs, each `CHOOSING` of windows.rs.
@@ -339,7 +341,7 @@ fn in_a_flood_no_more_packets_are_followed_than_there_is_room_for() {
     let mut watch = watch(&network, ALL);
     let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        // So many get enough of a CPU beside other programs.
+        // Enough threads to get a share of a CPU beside other programs.
         for _ in 0..4 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {

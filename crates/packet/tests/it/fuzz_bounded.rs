@@ -35,7 +35,7 @@ fn run(name: &str, target: fn(&[u8]), make: fn(&mut Random) -> Vec<u8>) {
     }
 }
 
-/// What libFuzzer found worth keeping.
+/// Inputs that libFuzzer kept.
 fn corpus(name: &str) -> Vec<std::path::PathBuf> {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/");
     let entries = std::fs::read_dir(format!("{directory}{name}")).into_iter().flatten();

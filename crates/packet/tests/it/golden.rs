@@ -36,8 +36,8 @@ fn decapsulate(frame: &[u8]) -> Decapsulated<'_> {
     decap::frame(frame, &VnetHdr::default(), vxlan::PORT).unwrap()
 }
 
-/// What was said, innermost first layer of interest, checksums verified, and
-/// every header written again from its fields.
+/// Description of a frame, from the innermost relevant layer. Verifies checksums, and emits every
+/// header again from its fields.
 fn retell(frame: &[u8]) -> String {
     let link = Ethernet::parse(frame).unwrap();
     let header = EthernetHeader {
@@ -196,8 +196,8 @@ fn tcp_connections() {
     }
 }
 
-/// Outer headers for the kernel's inner frames, byte by byte the kernel's; what
-/// the kernel chooses freely (ID, source port, flow label) is taken from it.
+/// Outer headers for the kernel's inner frames equal the kernel's byte by byte; the kernel's free
+/// choices (ID, source port, flow label) are copied.
 #[test]
 fn outer_headers_are_the_kernels() {
     let mut compared = 0;
@@ -242,7 +242,7 @@ fn outer_headers_are_the_kernels() {
     assert!(compared >= 36, "{compared}");
 }
 
-/// What the kernel's GSO has cut is merged, and cut again into the same bytes.
+/// The kernel's segments are merged, and segmented again into the same bytes.
 #[test]
 fn merged_and_cut_again() {
     for name in ["tcp4", "tcp6", "vxlan4-tcp", "vxlan6-tcp6"] {
@@ -314,7 +314,7 @@ fn forwarded_v4(packet: &[u8]) -> Vec<u8> {
     let theirs =
         Ipv4::parse(Ethernet::parse(&theirs[1]).unwrap().payload()).unwrap().payload().to_vec();
     let mut packet = packet.to_vec();
-    // TTL and header checksum as quoted; everything else must be ours.
+    // TTL and header checksum as quoted; everything else must be equal.
     packet[8] = theirs[8 + 8];
     packet[10..12].copy_from_slice(&theirs[8 + 10..8 + 12]);
     packet

@@ -72,7 +72,7 @@ fn an_outer_checksum_before_an_unfinished_one_is_right() {
     }
 }
 
-/// "Verified" is said of the inner packet; nobody has verified the outer one.
+/// "Verified" refers to the inner packet; the outer one is unverified.
 #[test]
 fn only_the_need_for_a_checksum_goes_out() {
     let (mut vnet, frame) = Spec::PLAIN.build();
@@ -87,7 +87,7 @@ fn only_the_need_for_a_checksum_goes_out() {
     }
 }
 
-/// What the kernel's UDP GRO makes of a tunnel's datagrams that it does not know as such.
+/// A tunnel's datagrams as the kernel's UDP GRO merges them without knowing the tunnel.
 #[test]
 fn merged_datagrams_are_found() {
     let udp = Spec { udp: true, payload: 2500, gso_size: 1000, tos: 3, ..Spec::PLAIN };
@@ -107,7 +107,7 @@ fn merged_datagrams_are_found() {
     assert_eq!(error, DecapError::Port { wanted: 4789, got: port });
 }
 
-/// Only a field that holds the pseudo-header's sum, and is wrong as it is, is unfinished.
+/// A field is unfinished only if it holds the pseudo-header's sum and is not a valid checksum.
 #[test]
 fn a_wrong_checksum_is_not_an_unfinished_one() {
     let (_, mut frame) = Spec { udp: true, payload: 100, ..Spec::PLAIN }.build();
@@ -161,8 +161,7 @@ fn pieces_say_what_they_are() {
     }
 }
 
-/// What is a single packet already keeps its partial checksum, and loses what is said of a
-/// tunnel.
+/// A single packet keeps its partial checksum, and loses the flags of a tunnel.
 #[test]
 fn a_single_packet_is_its_own_piece() {
     let (vnet, frame) = Spec { payload: 1000, ..Spec::PLAIN }.build();

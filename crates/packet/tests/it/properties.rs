@@ -122,7 +122,7 @@ fn outer_checksum(frame: &[u8]) -> u16 {
     u16::from_be_bytes([frame[at], frame[at + 1]])
 }
 
-/// What the kernel leaves there in a GSO packet: the sum of the pseudo-header.
+/// The kernel's value of this field in a GSO packet: the sum of the pseudo-header.
 fn outer_pseudo_header(frame: &[u8]) -> u16 {
     let outer = Packet::parse_vxlan(frame).unwrap().outer.unwrap();
     let network = &frame[outer.network_offset..];
@@ -175,9 +175,8 @@ proptest! {
         prop_assert_eq!(policy.ids, Ids::Incrementing);
     }
 
-    /// Random packets of a few flows, some of them damaged or odd: each flow's
-    /// packets come out as they went in, in their order, once what was merged is
-    /// cut again.
+    /// Random packets of a few flows, some of them damaged or unusual: after segmentation of merged
+    /// packets, each flow's packets equal the input in content and order.
     #[test]
     fn nothing_is_lost_changed_or_overtaken(seed in any::<u64>()) {
         let mut random = Random(seed);
@@ -286,7 +285,7 @@ proptest! {
         let mut cut = Vec::new();
         for (index, piece) in written.segments(&buffer).enumerate() {
             prop_assert!(piece.len() <= max_len);
-            // What is one segment already has nothing to say about segmentation.
+            // A single segment has no segmentation fields.
             let headers = Packet::parse_vxlan(piece).map_or_else(
                 |_| Headers::parse(piece).unwrap(),
                 |packet| packet.inner,
@@ -314,8 +313,8 @@ proptest! {
         }
     }
 
-    /// GSO packets, single packets, finished and partial checksums: what comes
-    /// out of the tunnel is what went in, and what is on the wire is well formed.
+    /// GSO packets, single packets, finished and partial checksums: decapsulated packets equal the
+    /// input, and packets on the wire are well formed.
     #[test]
     fn a_tunnel_changes_nothing(
         spec in spec(false),
@@ -367,7 +366,8 @@ proptest! {
     }
 }
 
-/// Packets by flow (the inner one, if tunnels are looked into) in their order; what has no flow counts as one each by content.
+/// Packets by flow (the inner one, if `tunnels`) in their order; packets without a flow are counted
+/// by content.
 fn by_flow(frames: &[Vec<u8>], tunnels: bool) -> BTreeMap<u64, Vec<&[u8]>> {
     let digest = |bytes: &[u8]| {
         let mut hasher = DefaultHasher::new();

@@ -1,4 +1,4 @@
-//! Encapsulation and decapsulation: what is refused, and what is carried over.
+//! Encapsulation and decapsulation: refused packets, and carried-over fields.
 
 use crate::build;
 use crate::sample;

@@ -69,7 +69,7 @@ pub enum Fault {
     Rare,
 }
 
-/// Where a fault is.
+/// Place of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mangled {
     pub fault: Fault,

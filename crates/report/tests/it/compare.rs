@@ -102,7 +102,7 @@ fn drift_between_runs_raises_no_alarm_and_added_cost_is_found() {
 
 #[test]
 fn absolute_values_would_have_raised_them() {
-    // What the ratios save from: the same runs by Mann-Whitney on values.
+    // The same runs without ratios, by Mann-Whitney on values, raise alarms.
     let mut machine = Machine(Pcg64::seed_from_u64(5));
     let alarms = (0..100)
         .filter(|_| {
@@ -147,7 +147,7 @@ fn a_cell_with_few_samples_does_not_silence_the_others() {
     assert!(!compare(&b, &a, Some(0.05)).unwrap().failed, "faster is no regression");
 }
 
-/// Of floods, whole datagrams may arrive in no block, or in some only.
+/// In a flood, whole datagrams may arrive in no block, or in some only.
 #[test]
 fn several_files_have_a_column_each() {
     let mut machine = Machine(Pcg64::seed_from_u64(4));

@@ -1,4 +1,4 @@
-//! What holds for every report, whatever the results.
+//! Properties of every report, for any results.
 
 use crate::example;
 
@@ -310,7 +310,7 @@ fn nothing_that_changes_a_line_reaches_any_report() {
     }
 }
 
-/// The first harmful character and what is around it.
+/// The first harmful character and the text around it.
 fn around(report: &str) -> String {
     let place = report.char_indices().find(|(_, c)| foreign::is_harmful(*c) && *c != '\n');
     let Some((at, _)) = place else { return String::new() };
@@ -517,7 +517,7 @@ proptest! {
     }
 }
 
-/// Ratios to another mode are those that a run with this baseline would have had.
+/// Ratios to another mode equal those of a run with this baseline.
 #[test]
 fn another_baseline_is_chosen_for_a_report() {
     let run = example::results();

@@ -23,7 +23,7 @@ fn chromium() -> Result<PathBuf, String> {
     found.ok_or_else(|| "chromium is not installed".to_owned())
 }
 
-/// Runs Chromium on a file; gives standard output, and what it logged.
+/// Runs Chromium on a file; returns standard output and its log.
 fn load(chromium: &Path, file: &Path, arguments: &[&str]) -> (String, String) {
     let profile = tempfile::tempdir().unwrap();
     let output = Command::new(chromium)
@@ -31,7 +31,7 @@ fn load(chromium: &Path, file: &Path, arguments: &[&str]) -> (String, String) {
         // Chromium's own sandbox refuses to run as root.
         .args(["--no-sandbox", "--disable-dev-shm-usage", "--enable-logging=stderr"])
         .arg(format!("--user-data-dir={}", profile.path().display()))
-        // It writes crash reports there, whatever it is told: as root, into a user's home.
+        // Chromium ignores its options and writes crash reports there: as root, into a user's home.
         .env("HOME", profile.path())
         .env_remove("XDG_CONFIG_HOME")
         .env_remove("XDG_CACHE_HOME")
@@ -43,7 +43,7 @@ fn load(chromium: &Path, file: &Path, arguments: &[&str]) -> (String, String) {
     (text(&output.stdout), text(&output.stderr))
 }
 
-/// What the page wrote to the console, and what it tried to fetch.
+/// Console messages of the page, and its attempts to fetch.
 fn console(log: &str) -> Vec<&str> {
     log.lines().filter(|line| line.contains("CONSOLE") || line.contains("Refused to")).collect()
 }
@@ -59,8 +59,8 @@ fn with_checker(page: &str) -> String {
     format!("{}{}", &page[..policy], page[end..].replace("</body>", &checker))
 }
 
-/// What is wrong with each page in its window, under a colour scheme. All of them are frames of
-/// one page: Chromium takes longer to start than to show them.
+/// Problems of each page in its window, under a colour scheme. All of them are frames of one page,
+/// because Chromium takes longer to start than to show them.
 fn findings(chromium: &Path, views: &[View], scheme: &str) -> Vec<Vec<String>> {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("page.html");
@@ -97,7 +97,7 @@ fn findings(chromium: &Path, views: &[View], scheme: &str) -> Vec<Vec<String>> {
     views.iter().enumerate().map(|(number, (_, window))| of(number, window)).collect()
 }
 
-/// The page as printed: what is for paper only, for every medium.
+/// The page as printed: applies print styles to every medium.
 fn printed(page: &str) -> String {
     page.replace("@media print", "@media all")
 }
@@ -151,7 +151,7 @@ fn page_of_the_lab() {
     check_light(&chromium, "lab", &html(&example::results()));
 }
 
-/// Of a testbed's recording; and of a longer one whose names are long.
+/// Pages of a testbed's recording, and of a longer one with long names.
 #[test]
 fn pages_of_recordings() {
     let chromium = require!(chromium());
@@ -194,8 +194,8 @@ fn published_figures_of_every_plan() {
     }
 }
 
-/// The page of a results file; and, where `OVERLANE_RESULTS` names files of measured
-/// results, separated by colons, theirs.
+/// The page of a results file, and pages of measured results if `OVERLANE_RESULTS` names their
+/// files, separated by colons.
 #[test]
 fn pages_of_results_files() {
     let chromium = require!(chromium());

@@ -1,5 +1,5 @@
-//! The results types, `schema/results.schema.json` and the reader, held
-//! together: what one accepts the others accept, and an edit is named.
+//! The results types, `schema/results.schema.json` and the reader agree: they accept the same
+//! files, and errors name an edited place.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -826,7 +826,7 @@ fn without_newer(written: &mut Value, kept: &Value) {
     }
 }
 
-/// What earlier versions wrote is read as it is, and written again as it was.
+/// Files of earlier versions are read, and written again unchanged.
 #[test]
 fn files_of_earlier_versions_are_read() {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results");

@@ -1,6 +1,5 @@
-//! Do the intervals cover at the stated rate? Counted over seeded simulations
-//! of what a run measures: blocks with a baseline and a cell, noise on both, a
-//! drift common to both.
+//! Measures whether intervals cover at the stated rate, over seeded simulations of a run: blocks
+//! with a baseline and a cell, noise on both, and a common drift.
 
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
@@ -88,8 +87,8 @@ impl Kind {
         }
     }
 
-    /// Median of cell factor ÷ baseline factor: what an endless run would find.
-    /// 1 where both have the same noise; counted where they do not.
+    /// Median of cell factor ÷ baseline factor, the result of an endless run. It is 1 if both have
+    /// the same noise, and counted otherwise.
     fn true_factor(self) -> f64 {
         match self {
             Kind::OneSided(..) | Kind::Skewed(_) => {
@@ -235,7 +234,7 @@ fn plain_percentile_bootstrap_misses_too_often_with_five_blocks() {
     assert!(coverage < 0.945, "{coverage}");
 }
 
-/// What a run with a confidence goal reports.
+/// Result of a run with a confidence goal.
 struct Stopped {
     blocks: u32,
     intervals: Vec<Interval>,
@@ -348,10 +347,10 @@ fn cells_judged_together_keep_the_coverage_of_each() {
     assert!(coverage >= lowest(0.95, cells * runs), "covers {coverage}");
 }
 
-/// What the plan is for. netperf's way (a t interval after every iteration from
-/// the third on, stop at the first that is narrow) misses more often than
-/// stated, and worst where it claims to have met the goal; looking at our own
-/// intervals after every block misses more often than at the planned looks.
+/// The reason for planned interim analyses. netperf's method (a t interval after every iteration
+/// from the third on, stop at the first narrow one) misses more often than stated, and most where
+/// it claims to have met the goal. Checking our own intervals after every block misses more often
+/// than at the planned interim analyses.
 #[test]
 fn looking_after_every_block_misses_too_often() {
     // Quantiles of t at 95% for 2, 3 … 29 degrees of freedom.

@@ -1,5 +1,5 @@
-//! The kernel and the evaluation say the same of random rules: what the verdict lets pass
-//! arrives, what it drops does not.
+//! Compares the kernel and the evaluation on random rules: accepted packets arrive, dropped packets
+//! do not.
 
 use crate::common;
 
@@ -17,7 +17,7 @@ use testbed::Host;
 
 /// A service's address, translated to the server's by the rules of some rounds.
 const SERVICE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 9, 9));
-/// Nothing that the kernel was given to forward comes later than this, on an idle wire.
+/// Time limit for the kernel to forward a packet on an idle wire.
 const STOPPED: Duration = Duration::from_millis(15);
 const ARRIVED: Duration = Duration::from_secs(5);
 const MARK: u32 = 7;
@@ -288,13 +288,13 @@ impl Talk {
         (talk, flow)
     }
 
-    /// Whether what one end sends arrives at the other within a time.
+    /// Whether a packet from one end arrives at the other within a time.
     fn arrives(&mut self, is_reply: bool, within: Duration) -> bool {
         let mut bytes = [0; 9];
         match self {
             Talk::Udp(near, far) => {
                 let (from, to) = if is_reply { (far, near) } else { (near, far) };
-                // What was rejected comes back as an error.
+                // A rejected packet returns as an error.
                 let _ = from.take_error();
                 let _ = from.send(b"more");
                 let end = Instant::now() + within;
@@ -406,7 +406,7 @@ fn compare(seed: u64, rounds: usize, program: Program) {
     assert!(accepted > rounds / 8 && dropped > rounds / 8, "{accepted}, {dropped} of {rounds}");
 }
 
-/// How many rounds; more by OVERLANE_ROUNDS.
+/// Number of rounds, set by OVERLANE_ROUNDS.
 fn rounds() -> usize {
     std::env::var("OVERLANE_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(300)
 }

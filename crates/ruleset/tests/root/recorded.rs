@@ -196,8 +196,8 @@ fn recorded_rules_say_the_same_when_the_kernel_has_them_anew() {
     }
 }
 
-/// What kube-proxy has in mode nftables for so many services, each with an endpoint; and a
-/// policy for each as kube-router has them: a chain that an established flow comes past.
+/// Rules of kube-proxy in nftables mode for this number of services, each with an endpoint, and a
+/// policy for each as kube-router writes it: a chain on the path of an established flow.
 fn services(count: usize) -> String {
     let mut text = String::from(
         "table ip t {\n map service-ips { type ipv4_addr . inet_proto . inet_service : verdict; }\n \
@@ -303,7 +303,7 @@ proptest! {
         let _ = Ruleset::from_messages(&messages).verdict(&flow, &path);
     }
 
-    /// What the fuzz target does, on its seeds with some bytes changed.
+    /// Runs the fuzz target on its seeds with some bytes changed.
     #[test]
     fn seeds_of_the_fuzz_target_with_changes(
         case in 1..CASES.len(),
@@ -346,7 +346,7 @@ proptest! {
     }
 }
 
-/// What the part leaves out has no say in the verdicts on connections that are there.
+/// Rules outside the established part do not affect verdicts on established connections.
 #[test]
 fn the_lasting_part_of_real_rules_says_the_same_and_is_small() {
     for case in CASES {
@@ -361,7 +361,7 @@ fn the_lasting_part_of_real_rules_says_the_same_and_is_small() {
                 flow.tuple.destination.1 = port;
                 flow.other.source.1 = port;
                 let (one, other) = (whole.verdict(&flow, &path), part.verdict(&flow, &path));
-                // Places of rules are told by the whole only.
+                // Only the whole ruleset has places of rules.
                 let words = |verdict: &Verdict| match verdict {
                     Verdict::Drop { .. } => "drop".to_owned(),
                     Verdict::Depends { what, .. } => what.clone(),

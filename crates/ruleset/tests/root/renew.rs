@@ -1,4 +1,4 @@
-//! Rules that were brought up to date by what notifications name are those that the kernel has.
+//! Rules updated from notifications equal the kernel's rules.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -77,7 +77,7 @@ fn nft(host: &Host, text: &str) -> bool {
     child.wait().unwrap().success()
 }
 
-/// What notifications tell that have come.
+/// Reads pending notifications.
 fn told(watch: &Watch, touched: &mut Touched) -> bool {
     match watch.told(100, |_| true) {
         Notified::Nothing => true,

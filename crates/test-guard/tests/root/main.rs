@@ -1,8 +1,8 @@
-//! The guard, around shells that leave one thing each.
+//! Runs the guard around shells that leave one object each.
 //!
-//! Each guard runs in network and mount namespaces of its own, with a `/run` of its own, and
-//! regards these as the machine's. BPF objects and control groups are the whole machine's, so a
-//! guard may list those of tests that run at the same time, too.
+//! Each guard runs in its own network and mount namespaces with its own `/run`, and treats these as
+//! the machine's. BPF objects and control groups belong to the whole machine, so a guard may also
+//! list those of concurrent tests.
 
 #![forbid(unsafe_code)]
 
@@ -68,7 +68,7 @@ fn runs(argument: &str) -> bool {
 #[test]
 fn a_test_that_leaves_nothing_passes_and_one_that_fails_keeps_its_status() {
     require!(need::root());
-    // What it makes and removes, and a process that ends a moment later, are fine.
+    // Objects that it makes and removes, and a process that ends a moment later, are fine.
     let (_, said) = guarded("touch $TMPDIR/a; rm $TMPDIR/a; (setsid sleep 0.3 &)");
     assert_eq!(own(&said), Vec::<&str>::new());
     let (status, said) = guarded("touch $TMPDIR/kept; exit 7");
@@ -103,7 +103,7 @@ fn files_links_mounts_and_groups_are_listed() {
     leaves("mkdir -p /run/overlane/a; echo >/run/overlane/a/b", "file /run/overlane/a/b");
     leaves("ip link add guard0 type veth peer name guard1", " guard0");
     leaves("mkdir /run/m; mount -t tmpfs tmpfs /run/m", " /run/m");
-    // What is mounted in its directory is not emptied.
+    // A mount in its directory is not emptied.
     let kept = tempfile::tempdir().unwrap();
     std::fs::write(kept.path().join("kept"), "").unwrap();
     let place = tempfile::tempdir().unwrap();
@@ -236,7 +236,7 @@ fn of_two_tests_at_once_only_one_is_blamed_for_its_process() {
     assert!(said.contains("one: 101") && said.contains("two: 0"), "{said}");
     assert!(said.contains("left behind by one test: "), "{said}");
     assert!(said.contains("\"sleep 1234.5\""), "{said}");
-    // What the other one removed is fine.
+    // An object that the other one removed is fine.
     assert!(!said.contains("/run/netns/own: "), "{said}");
     // Other tests of the machine may have loaded BPF programs.
     let others = |line: &str| line.starts_with("left behind: BPF ") || line.contains(": cgroup ");

@@ -1,6 +1,6 @@
-//! What is built in is what `deny.toml` allows: licences, sources, one version of each
-//! crate. `scripts/check-dependencies` asks cargo-deny, which not every machine has; this asks the same of
-//! `cargo metadata`, without a network.
+//! Dependencies in the program are those that `deny.toml` allows: licences, sources, one version of
+//! each crate. `scripts/check-dependencies` runs cargo-deny, which some machines lack; this test
+//! checks the same with `cargo metadata`, without a network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

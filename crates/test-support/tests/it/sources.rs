@@ -18,9 +18,9 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// A line without what is in string and character literals and in a comment, so that
-/// braces can be counted. Literals over several lines are not understood; rustfmt keeps
-/// the last brace of a function at its own indent, which ends it.
+/// A line without its string and character literals and its comment, so that braces can be counted.
+/// Literals over several lines are not supported; rustfmt keeps the last brace of a function at the
+/// function's indent, which ends it.
 fn code(line: &str) -> String {
     let mut code = String::new();
     let mut characters = line.chars().peekable();

@@ -40,7 +40,7 @@ fn settings_go_on_a_testbed_and_back() {
         assert_eq!(sysfs(host, "queues/rx-0/rps_cpus"), mask);
     }
 
-    // What a device does not have is an error, and what went before it is back.
+    // An impossible setting is an error, and the settings before it are restored.
     for impossible in ["ring=4096", "queues=999"] {
         let joined = format!("txqueuelen=5+{impossible}");
         let error = one(&joined).apply(&hosts).unwrap_err().to_string();

@@ -63,7 +63,7 @@ fn connections_across_a_bridge_go_fast_where_the_rules_let_them() {
         sh(host, &format!("iptables-nft -D {rule}"));
         settle(&accels, || echo.go());
     }
-    // What no rule sees wants no verdict.
+    // Packets that no rule sees need no verdict.
     for host in [&pair.a, &pair.b] {
         sh(host, "iptables-nft -P FORWARD DROP; iptables-nft -F FORWARD");
         sh(host, &CALLS.replace("=1", "=0"));
@@ -93,7 +93,7 @@ fn rules_are_asked_about_the_ports_that_the_kernel_tells_them() {
     }
 }
 
-/// br_netfilter routes what it has translated to another address.
+/// br_netfilter routes packets whose destination it has translated.
 #[test]
 fn what_is_translated_on_a_bridge_stays_slow_and_is_told() {
     require!(need::root(), need::tool("iptables-nft"));
@@ -109,7 +109,7 @@ fn what_is_translated_on_a_bridge_stays_slow_and_is_told() {
         let before = accels[0].status();
         (0..12).for_each(|_| echo.go());
         assert_eq!(since(&accels[0], &before, "encap_hit"), 0);
-        // None before the rules were read.
+        // Absent until the rules are read.
         let flows = accels[0].status().flows.unwrap_or_default();
         let is_told = flows.reasons.keys().any(|reason| reason.contains("translated on a bridge"));
         Ok(is_told.then_some(()).ok_or_else(|| format!("{flows:?}")))

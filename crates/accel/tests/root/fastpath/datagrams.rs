@@ -28,7 +28,7 @@ pub fn settle_one_way(accels: &[Accel; 2], send: impl Fn()) {
 #[test]
 fn datagrams_that_nobody_answers_go_fast_by_the_rules_for_first_packets() {
     require!(need::root(), need::tool("iptables-nft"));
-    // Where conntrack looks, where a service is translated, and where nobody asks it.
+    // With conntrack, with a translated service, and without any hook for conntrack.
     let service = "iptables-nft -t nat -A PREROUTING -d 10.96.0.10 -p udp --dport 80 \
                    -j DNAT --to-destination 10.1.0.12:5402";
     let plain = "iptables-nft -P FORWARD DROP; iptables-nft -A FORWARD -s 10.1.0.0/16 -j ACCEPT";

@@ -11,8 +11,7 @@ use super::pair::{DEVICE, LIMIT, Pair, sh, since};
 use super::refusals::refused;
 use super::underlay::Underlay;
 
-/// What dockerd 20.10 and its Swarm make in a host, with a published port of each
-/// protocol.
+/// Rules that dockerd 20.10 and its Swarm add to a host, with a published port of each protocol.
 const DOCKER: &str = "
     iptables-nft -P FORWARD DROP
     for chain in DOCKER DOCKER-USER DOCKER-INGRESS DOCKER-ISOLATION-STAGE-1 \
@@ -46,7 +45,7 @@ fn chain(family: &str, words: &str) -> String {
     format!("nft 'table {family} t {{ chain c {{ type {words} }}; }}'")
 }
 
-/// No packet goes by the fast path; whether any arrives is the rule's affair.
+/// Asserts that no packet takes the fast path. The rule decides whether any arrives.
 fn is_slow(pair: &Pair, accel: &Accel) {
     let before = accel.status();
     let mut ping = Command::new("ping");
@@ -127,7 +126,7 @@ fn concerns(
     expected: &str,
 ) {
     sh(&pair.a, &chain(family, words));
-    // A mark may be that of several rules.
+    // Several rules can set a mark.
     let rule = if expected == "a mark" { "rules".into() } else { format!("{family} t c") };
     let reason = format!("[{remote}: packet filter: nftables {rule}: {expected}]");
     refused(&accels[0], &reason, words);
@@ -179,7 +178,7 @@ fn rules_that_may_do_something(pair: &Pair) {
     ] {
         concerns(pair, &accels, "10.0.0.2", (family, words), expected);
     }
-    // A bridge's own host may have them at any device, that of a sandbox at the tunnel's.
+    // A bridge in its own host can have them at any device, a sandbox at the tunnel's.
     let at = if pair.sandboxes.is_some() { "10.0.0.2" } else { DEVICE };
     let reason = |family| format!("[{at}: packet filter: nftables {family} t c]");
     sh(&pair.a, &chain("netdev", "filter hook ingress device nic0 priority 0;"));

@@ -40,8 +40,8 @@ fn counts([a, b]: &[Accel; 2]) -> [u64; 4] {
     [sent(a), received(a), sent(b), received(b)]
 }
 
-/// Sends until packets of both directions go so in both hosts. Where outer checksums are sent,
-/// echoes do not: BPF cannot sum them up.
+/// Sends until packets of both directions take the partial bypass in both hosts. With outer
+/// checksums, pings do not take it: BPF cannot compute their checksums.
 fn settle(pair: &Pair, accels: &[Accel; 2]) {
     poll("the half path, both ways", LIMIT, || {
         let before = counts(accels);
@@ -54,7 +54,7 @@ fn settle(pair: &Pair, accels: &[Accel; 2]) {
     .unwrap();
 }
 
-/// How many of so many echoes are answered; the last is waited for so long, seconds.
+/// Number of answered pings out of `of`; waits `wait` seconds for the last answer.
 fn answered(pair: &Pair, of: usize, wait: &str, more: &[&str]) -> usize {
     let mut ping = Command::new("ping");
     ping.args(["-n", "-q", "-i", "0.002", "-W", wait, "-c", &of.to_string()]).args(more);
@@ -83,7 +83,8 @@ fn bytes_go_both_ways_past_the_device_only() {
             let (nic, device) = (counters(&pair.b, NIC), counters(&pair.b, DEVICE));
             let before = counts(&accels);
             let what = format!("{offload} over {underlay:?}, checksum {udp_csum}");
-            // How many of them are GSO packets, which do not go so from the wire, is the moment's.
+            // The number of GSO packets among them varies; those from the wire do not take this
+            // path.
             poll(&format!("packets of {what}"), LIMIT, || {
                 pair.stream(TENANT_B.into(), 3_000_000);
                 pair.stream("fd00::12".parse().unwrap(), 3_000_000);
@@ -97,7 +98,7 @@ fn bytes_go_both_ways_past_the_device_only() {
                     .ok_or_else(|| format!("{:#?}", accels.each_ref().map(Accel::status))))
             })
             .unwrap();
-            // What was delivered here, the device has not seen.
+            // The device has not seen packets that were delivered directly.
             let half = received(&accels[1]) - before[3];
             let slow = counters(&pair.b, DEVICE).since(&device);
             let all = counters(&pair.b, NIC).since(&nic);
@@ -119,7 +120,7 @@ fn on_the_wire_it_looks_as_the_kernel_s() {
     }
 }
 
-/// What each rule is, and where: `true` in the sender's host.
+/// Rules that forbid packets; `true` for rules in the sender's host.
 const FORBIDS: [(&str, bool); 6] = [
     ("iptables-nft -I FORWARD -p icmp -j DROP", true),
     ("iptables-nft -I FORWARD -p icmp -j DROP", false),
@@ -144,7 +145,7 @@ fn what_a_rule_forbids_does_not_arrive() {
         sh(host, &rule.replace(" -I ", " -D "));
     }
     settle(&pair, &accels);
-    // Each packet comes to the rules.
+    // Every packet reaches the rules.
     let seen = |host: &Host| {
         let mut list = Command::new("nft");
         let rules = host.run(list.args(["list", "chain", "inet", "held", "c"])).unwrap();

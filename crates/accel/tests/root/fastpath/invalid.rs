@@ -37,12 +37,12 @@ const RULES: &str = "nft 'table inet t { chain c { type filter hook forward prio
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flaw {
     None,
-    /// The checksum is right, but nobody has verified it.
+    /// The checksum is right but unverified.
     Finished,
     Checksum,
     /// Another data offset, in words.
     Offset(u8),
-    /// Only so many bytes of the transport header and what follows.
+    /// Cut to this number of bytes from the transport header on.
     Cut(usize),
     /// A datagram with another length field.
     Length(u16),
@@ -242,7 +242,7 @@ impl World {
                 }
             }
         }
-        // The sum of what was changed is right, or nobody has to look.
+        // The checksum over the changed field is right, or need not be verified.
         if matches!(segment.flaw, Flaw::Offset(_)) {
             vnet.flags = flags::DATA_VALID;
         }
@@ -359,7 +359,7 @@ fn mac_of(host: &Host, device: &str) -> MacAddr {
 /// Sends the segments of a case in a world. Returns which of them arrived.
 type Act = fn(&mut World) -> Vec<bool>;
 
-/// Blind: addresses and ports are known, the sequence numbers are not.
+/// A blind attacker knows addresses and ports, but not the sequence numbers.
 fn blind(world: &World, flags: u8, payload: usize) -> Vec<bool> {
     let far = |at: u32| at.wrapping_mul(0x2345_6789).wrapping_add(1 << 30);
     let stab = |at: u32| {

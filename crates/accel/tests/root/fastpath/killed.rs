@@ -16,7 +16,7 @@ use super::pair::{LIMIT, Pair, TENANT_A, TENANT_B};
 use super::sandboxed::pairs;
 use super::underlay::Underlay;
 
-/// Where the process that is to be killed finds its namespace.
+/// Names the namespace for the process that is to be killed.
 const NETNS: &str = "OVERLANE_ACCEL_TEST_NETNS";
 /// The test that another process runs, to be killed in it.
 const STANDING: &str = "fastpath::killed::a_kill_loses_no_packet";
@@ -26,7 +26,7 @@ fn stands_until_killed() {
     let path = std::env::var(NETNS).unwrap();
     let netns = NetNs::open(path.as_ref()).unwrap();
     let accel = Accel::start(&netns, Wanted::All).unwrap();
-    // What is counted, each time it is asked; until it is killed.
+    // Prints counters on each request, until it is killed.
     for _ in stands("") {
         let status = accel.status();
         println!("{} {}", status.packets("encap_hit"), status.packets("decap_hit"));

@@ -1,5 +1,5 @@
-//! Outer headers of every kind, as a wire may bring them: what the tenant gets is the same
-//! by both paths. The wire is a TAP device of ours.
+//! Sends outer headers of every kind that a wire can deliver: both paths must give the tenant the
+//! same packets. The wire is a TAP device of this process.
 
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -19,13 +19,13 @@ use super::pair::{BRIDGE, DEVICE, LIMIT, PORT, sh};
 use super::underlay::Underlay;
 
 const NIC: &str = "nic0";
-/// Of the other host and of the tenant behind it.
+/// MAC addresses of the other host and of the tenant behind it.
 const THERE: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const TENANT_THERE: [u8; 6] = [2, 0, 0, 0, 0, 2];
 /// Behind the inner headers: the number of the case.
 const NUMBER: usize = 14 + 20 + 8;
 
-/// A host whose NIC is ours, and its tenant.
+/// A host whose NIC is a TAP device of this process, and its tenant.
 struct Bench {
     underlay: Underlay,
     tap: Tap,
@@ -182,9 +182,9 @@ impl Bench {
                 change(&|frame| frame[at] ^= bit);
             }
         }
-        // A checksum, which nobody has verified, and that is wrong.
+        // A wrong and unverified checksum.
         change(&|frame| frame[udp + 6..udp + 8].copy_from_slice(&[1, 2]));
-        // What a router changes on the way, and what it may not.
+        // Fields that a router changes on the way, and fields that it must not change.
         match self.underlay {
             Underlay::V4 => {
                 for (at, value) in [(22, 1), (22, 0), (20, 0x40), (20, 0x20), (21, 1), (14, 0x46)] {
@@ -212,10 +212,10 @@ impl Bench {
         all
     }
 
-    /// What the tenant gets of all.
+    /// Sends frames, and returns those that reach the tenant.
     fn send(&self, cases: &[Vec<u8>]) -> Vec<Vec<u8>> {
         for frame in cases {
-            // A TAP refuses what is shorter than an Ethernet header.
+            // A TAP refuses frames that are shorter than an Ethernet header.
             let _ = self.tap.write(frame);
         }
         self.collect()
@@ -320,8 +320,8 @@ fn a_frame_is_that_of_the_device_it_came_for_not_of_its_vni() {
         })
         .unwrap();
         bench.until("decap_hit");
-        // The tenant there is known behind the first device; by the other it comes from
-        // elsewhere, which the bridge has to learn.
+        // The bridge knows the tenant behind the first device. A frame through the second device
+        // makes it learn a move.
         let mut frame = bench.frame(0, 0);
         let port = underlay.udp() + 2;
         frame[port..port + 2].copy_from_slice(&OTHER_PORT.to_be_bytes());

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/reference/accel-hooks.md");
-/// Where tests are.
+/// Directories with tests.
 const SOURCES: [&str; 3] = ["src", "tests", "../netstate/src"];
 
 /// Path, without its ending, and text of each file.

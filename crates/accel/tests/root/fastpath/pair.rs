@@ -51,7 +51,7 @@ pub struct Pair {
     pub b: Host,
     pub tenant_a: Host,
     pub tenant_b: Host,
-    /// Where bridges and VXLAN devices are, when not in `a` and `b`.
+    /// Namespaces of bridges and VXLAN devices, if they are not in `a` and `b`.
     pub sandboxes: Option<[Sandbox; 2]>,
 }
 
@@ -255,7 +255,7 @@ impl Pair {
     }
 }
 
-/// What was counted under a word since an earlier status.
+/// Packets counted under a word since an earlier status.
 pub fn since(accel: &Accel, before: &Status, word: &str) -> u64 {
     accel.status().packets(word) - before.packets(word)
 }

@@ -1,6 +1,6 @@
-//! The underlay's routes: what the kernel would not send, or send another way, the fast
-//! path does not send either. Datagrams and connections, whose checksums are partial, not
-//! echo requests, which may fare otherwise.
+//! Routes of the underlay: the fast path sends no packet that the kernel would drop or send over
+//! another route. Tests use datagrams and connections, whose checksums are partial. Pings may take
+//! other paths.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ const OTHER: &str = "nic1";
 /// An answer comes within this time, or not at all.
 const ANSWER: Duration = Duration::from_millis(500);
 
-/// What the second tenant answers of eight datagrams and one connection.
+/// The second tenant's answers to eight datagrams and one connection.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub struct Answered {
     datagrams: u32,

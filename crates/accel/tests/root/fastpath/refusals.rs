@@ -1,4 +1,4 @@
-//! What is refused, with its reason; traffic goes on by the slow path.
+//! Refused objects are reported with the reason; traffic continues on the slow path.
 
 use std::os::fd::AsFd;
 use std::process::Command;
@@ -12,7 +12,7 @@ use testbed::{Host, Offload, poll};
 
 use super::pair::{DEVICE, LIMIT, PORT, Pair, sh};
 
-/// Every reason that a status gives, with what it is about.
+/// Every reason in a status, with its object.
 fn reasons(status: &Status) -> String {
     status.refusals().map(|(name, reason)| format!("[{name}: {}]", reason.evidence)).collect()
 }
@@ -35,7 +35,7 @@ fn without_handles(reasons: &str) -> String {
     all
 }
 
-/// What is done in a host, what undoes it, reason, whether traffic still goes.
+/// (command in a host, its inverse, reason, whether traffic still passes)
 pub type Case = (&'static str, &'static str, &'static str, bool);
 
 /// Each is refused while it is there, and packets go the fast way again after it.
@@ -357,7 +357,7 @@ fn a_program_goes_at_once_though_another_process_looks_at_its_link() {
     let link = pair.a.netns().run(|| tcx::attach(program, index, Hook::Egress)).unwrap();
     let link = link.unwrap().released_early().unwrap();
     assert_eq!(at(), 1);
-    // As whoever lists the links of the machine does.
+    // Holds every link of the machine open, as a program that lists links does.
     let mut held = Vec::new();
     let mut last = 0;
     while let Some(id) = bpf_link::next(last).unwrap() {

@@ -1,4 +1,4 @@
-//! The routed shape: what a router does to packets, what it leaves to the kernel.
+//! The routed shape: packet processing of the router, and packets left to the kernel.
 
 use std::os::fd::AsRawFd;
 use std::process::Command;
@@ -36,7 +36,7 @@ fn routed_traffic_goes_both_ways_past_routes_and_device() {
     }
 }
 
-/// (what is done in a host, what undoes it, reason, whether traffic still goes)
+/// (command in a host, its inverse, reason, whether traffic still passes)
 const CASES: &[Case] = &[
     (
         "sysctl -qw net.ipv4.ip_forward=0",
@@ -176,7 +176,7 @@ fn a_device_of_its_own_is_refused_like_a_bridge() {
 fn what_a_router_answers_the_kernel_answers() {
     require!(need::root());
     let pair = Pair::routed(Offload::Full, true, true);
-    // As often as they are asked: on a starved machine that is more than six times.
+    // No rate limit: a starved machine sends more than six such errors.
     for router in [&pair.a, &pair.b] {
         sh(router, "sysctl -qw net.ipv4.icmp_ratelimit=0 net.ipv6.icmp.ratelimit=0");
     }

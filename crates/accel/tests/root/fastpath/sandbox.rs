@@ -31,7 +31,7 @@ impl Drop for Keeper {
 pub struct Sandbox {
     host: Host,
     keeper: Option<Keeper>,
-    /// Of the tenant's namespace.
+    /// Keeps the tenant's namespace alive.
     pub tenant: Option<Keeper>,
 }
 
@@ -53,12 +53,12 @@ impl Sandbox {
         self.keeper = Some(Keeper::of(&self.host));
     }
 
-    /// What a device of the sandbox is called in a status.
+    /// Name of the sandbox's device in a status.
     pub fn device(&self) -> String {
         format!("net:[{}]/{DEVICE}", self.host.netns().inode())
     }
 
-    /// Nobody keeps it any more, but for this process.
+    /// Leaves this process as the only one that keeps the namespace.
     pub fn abandon(&mut self) {
         self.keeper = None;
     }

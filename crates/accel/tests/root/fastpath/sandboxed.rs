@@ -27,7 +27,7 @@ fn traffic_crosses_the_border_past_bridge_and_device() {
                 udp_csum,
                 &format!("{offload} over {underlay:?}, checksum {udp_csum}"),
             );
-            // What was delivered here, the device has not seen.
+            // The device has not seen packets that were delivered directly.
             poll("pings that the device does not see", LIMIT, || {
                 let (hits, slow) = (accels[1].status().packets("decap_hit"), all());
                 pair.ping(&[]);
@@ -48,8 +48,7 @@ fn what_would_be_passed_by_is_refused_in_both_namespaces() {
     let accels = pair.accelerate();
     let mut done = 0;
     for (change, undo, expected, flows) in CASES.iter().chain(OF_SANDBOXES) {
-        // Of devices that only one of the namespaces has.
-        // Routes are the underlay's.
+        // Some devices are in one of the namespaces only. Routes belong to the underlay.
         let at_nic = change.contains("nic0") || change.starts_with("ip route");
         let of_port = change.contains("veth0");
         if change.contains("nomaster") || (at_nic && of_port) {

@@ -8,8 +8,7 @@ use testbed::Offload;
 
 use super::pair::Pair;
 
-/// What comes to a tunnel's port is nobody's but the tunnel's: the fast path takes nothing
-/// from another socket.
+/// Only the tunnel gets packets to its port: the fast path takes none from another socket.
 #[test]
 fn nobody_else_gets_the_port_of_a_tunnel() {
     require!(need::root());

@@ -1,4 +1,4 @@
-//! What the kernel has changed is no longer forwarded as before.
+//! After a change in the kernel, packets are no longer forwarded as before.
 
 use std::process::Command;
 
@@ -39,7 +39,7 @@ fn a_moved_address_is_no_longer_sent_where_it_was() {
         pair.a.run(&mut command).unwrap();
     };
     let generation = accels[0].status().generation;
-    // Nobody has that address: nothing may reach the tenant now.
+    // No host has that address: no packet may reach the tenant now.
     fdb("replace", "10.0.0.99");
     poll("the change to be followed", LIMIT, || {
         let status = accels[0].status();
@@ -62,7 +62,7 @@ fn a_moved_address_is_no_longer_sent_where_it_was() {
     pair.settle(&accels);
 }
 
-/// What a status says but for what is counted.
+/// A status without its counters.
 fn said(accel: &Accel) -> Status {
     let mut status = Status { generation: 0, followed: 0, ..accel.status() };
     status.packets.clear();
@@ -149,7 +149,7 @@ fn a_neighbour_that_stays_where_it_is_is_no_change() {
     .unwrap();
 }
 
-/// How soon is the benchmark's to tell (`bench/run accel`).
+/// The benchmark measures the delay (`bench/run accel`).
 #[test]
 fn after_every_change_datagrams_leave_as_the_kernel_has_it() {
     require!(need::root());

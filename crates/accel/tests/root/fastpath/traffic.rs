@@ -26,16 +26,16 @@ fn traffic_goes_both_ways_past_bridge_and_device() {
     }
 }
 
-/// Streams and echoes go both ways, and those that the fast path takes pass the VXLAN
-/// device by.
+/// Asserts that streams and pings pass in both directions, and that packets on the fast path bypass
+/// the VXLAN device.
 pub fn past_device(pair: &Pair, accels: &[Accel; 2], udp_csum: bool, what: &str) {
     let counters = |host: &Host, device: &str| host.netlink().link(device).unwrap().counters;
-    // What comes while they are read is counted at the NIC at least.
+    // Packets that arrive during the reading are counted at the NIC at least.
     let nic = counters(&pair.b, NIC);
     let device = counters(&pair.b, DEVICE);
     let before = accels.each_ref().map(Accel::status);
     stream_past(pair, accels, udp_csum, what);
-    // What was delivered here, the device has not seen.
+    // The device has not seen packets that were delivered directly.
     let hits = since(&accels[1], &before[1], "decap_hit");
     let slow = counters(&pair.b, DEVICE).since(&device);
     let all = counters(&pair.b, NIC).since(&nic);
@@ -85,7 +85,8 @@ fn packets_are_counted_at_their_devices() {
             let device = &status.devices[0];
             let port = &device.ports[0];
             assert_eq!((port.name.as_str(), port.entries, device.entries), (PORT, 1, 1));
-            // One tenant, one device: what the one has sent, the other was spared of.
+            // With one tenant and one device, packets sent by the port bypass the device, and vice
+            // versa.
             let [both, port_s, device_s] = [
                 ["encap_hit", "decap_hit"].as_slice(),
                 &["encap_refresh", "encap_group"],
@@ -102,7 +103,7 @@ fn packets_are_counted_at_their_devices() {
             Ok(all.then_some(()).ok_or_else(|| format!("{status:#?}")))
         })
         .unwrap();
-        // What was counted at a port that has gone stays in the sum.
+        // The total keeps the counts of a port that was removed.
         let before = accels[1].status();
         let host = pair.sandboxes.as_ref().map_or(&pair.b, |sandboxes| &*sandboxes[1]);
         host.netlink().delete_link(PORT).unwrap();

@@ -1,5 +1,5 @@
-//! Programs of others at hooks that no namespace lists: what they refuse, the fast path
-//! does not let pass.
+//! Foreign programs at hooks that no namespace lists: the fast path does not forward packets that
+//! they drop.
 
 use std::os::fd::AsRawFd as _;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! Flows through packet filters: what goes fast, what that takes, and when it ends.
+//! Flows through packet filters: which flows take the fast path, on what conditions, and until
+//! when.
 
 use std::io::Read;
 use std::net::{SocketAddr, UdpSocket};
@@ -60,7 +61,7 @@ fn a_connection_through_the_rules_of_a_real_node_goes_fast() {
         settle(&accels, || exchange.go(1_000_000));
         let refusals: Vec<_> = accels.iter().map(Accel::status).collect();
         assert!(refusals.iter().all(|s| s.refusals().next().is_none()), "{refusals:#?}");
-        // Echoes are nobody's connection: they go on by the slow path.
+        // Pings belong to no connection and stay on the slow path.
         pair.ping(&[]);
     }
 }
@@ -122,7 +123,7 @@ fn a_source_that_is_routed_elsewhere_is_slow_from_the_change_on() {
     settle_one_way(&accels, go);
 }
 
-/// (what the sender's host translates, where to, where that is answered)
+/// (rule of the sender's host, destination, destination after translation)
 const SERVICES: &[(&str, &str, &str)] = &[
     (
         "iptables-nft -t nat -A PREROUTING -d 10.96.0.10 -p PROTOCOL --dport 80 \
@@ -166,7 +167,7 @@ fn services_are_translated_as_conntrack_says() {
         let (to, at) = (to.parse().unwrap(), at.parse().unwrap());
         for protocol in ["tcp", "udp"] {
             let pair = ruled(true, RULES);
-            // Answers to a masqueraded source come to the router itself.
+            // Answers to a masqueraded source are addressed to the router itself.
             sh(&pair.b, "ip route add 10.1.11.0/32 dev vxlan0");
             sh(&pair.a, &rule.replace("PROTOCOL", protocol));
             let accels = accelerate(&pair);
@@ -273,7 +274,7 @@ fn a_forbidden_flow_ends_and_comes_back() {
 /// As `STALE_MS` of `bpf/abi.h`.
 pub const STALE_MS: u32 = 100;
 
-/// How many packets a counter of `inet t` has.
+/// Packets at a counter of `inet t`.
 fn counted(host: &Host, name: &str) -> u64 {
     let mut command = std::process::Command::new("nft");
     command.args(["list", "counter", "inet", "t", name]).stdout(std::process::Stdio::piped());
@@ -320,7 +321,7 @@ fn an_entry_that_goes_ends_the_verdict_and_one_in_use_is_kept() {
     let accels = accelerate(&pair);
     let echo = Echo::new(&pair, tenant_b(PORT), tenant_b(PORT));
     settle(&accels, || echo.go());
-    // Shorter than what is between two packets on the slow path, and than what it was when the
+    // Shorter than the interval between two packets on the slow path, and than the timeout when the
     // verdict was given.
     sh(&pair.a, "sysctl -qw net.netfilter.nf_conntrack_udp_timeout_stream=3");
     let before = accels[0].status();
@@ -336,8 +337,8 @@ fn an_entry_that_goes_ends_the_verdict_and_one_in_use_is_kept() {
         &pair.a,
         "conntrack -L -p udp --dport 5402 2>/dev/null | awk '{ exit !(NR == 1 && $3 <= 3) }'",
     );
-    // Without its entry the flow is nobody's. A packet may take the slow path for another reason,
-    // as one does in a while: then the next one has to tell.
+    // Without its entry, the flow is untracked. Now and then a packet takes the slow path for
+    // another reason; then the next packet must show it.
     poll("a packet without its entry", LIMIT, || {
         sh(&pair.a, "conntrack -D -p udp --dport 5402");
         let before = accels[0].status();
@@ -400,7 +401,7 @@ fn rules_are_obeyed_while_the_daemon_hangs() {
     assert!(echo.far.recv(&mut [0; 8]).is_err(), "a datagram that a rule drops arrived");
 }
 
-/// What flannel has without `--ip-masq`: nothing makes conntrack look.
+/// Rules of flannel without `--ip-masq`: no rule enables conntrack.
 #[test]
 fn where_no_rule_asks_conntrack_flows_without_entries_go_fast() {
     require!(need::root(), need::tool("iptables-nft"));

@@ -119,13 +119,13 @@ fn captures_are_the_same(pair: fn(Underlay, bool) -> Pair) {
     }
 }
 
-/// Captures of what the fast path sends and of what the kernel does are the same; `taken` counts
-/// what the fast path has sent.
+/// Asserts that captures of the fast path and of the kernel are equal; `taken` counts packets that
+/// the fast path has sent.
 pub fn captures_of(pair: &Pair, underlay: Underlay, udp_csum: bool, taken: impl Fn(&Accel) -> u64) {
-    // So that every checksum on the wire is finished.
+    // Every checksum on the wire is finished.
     pair.a.set_features(NIC, &[("tx-checksum-ip-generic", false)]).unwrap();
-    // In the sender only: the receiver leaves finished outer checksums to the
-    // slow path, as nobody has verified them.
+    // In the sender only: the receiver leaves finished outer checksums to the slow path, as they
+    // are unverified.
     let accel = Accel::start(pair.a.netns(), Wanted::All).unwrap();
     pair.ping6();
     for (to, expected) in [(IpAddr::from(TENANT_B), 16), ("fd00::12".parse().unwrap(), 12)] {

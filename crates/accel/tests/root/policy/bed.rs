@@ -1,4 +1,4 @@
-//! Two hosts with pods, joined as flannel joins nodes, or by bridges whose frames come to rules.
+//! Two hosts with pods, joined as flannel joins nodes, or by bridges whose frames pass rules.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
@@ -31,7 +31,7 @@ impl Protocol {
     }
 }
 
-/// What a rule is about: packets of a protocol from a pod to one of the other host.
+/// Key of a rule: packets of a protocol from a pod to one of the other host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key {
     /// Pods are numbered over both hosts.
@@ -40,7 +40,7 @@ pub struct Key {
     pub protocol: Protocol,
 }
 
-/// How many there are.
+/// Number of keys.
 pub const KEYS: usize = 2 * PODS * PODS * Protocol::ALL.len();
 
 impl Key {
@@ -54,7 +54,7 @@ impl Key {
         (0..KEYS).map(Key::numbered)
     }
 
-    /// What answers to it.
+    /// Key of the answers.
     pub fn back(self) -> Key {
         Key { from: self.to, to: self.from, ..self }
     }
@@ -83,8 +83,8 @@ pub struct Bed {
     accels: Option<[Accel; 2]>,
     pub hosts: [Host; 2],
     pub pods: Vec<Host>,
-    /// Rules are set so long after the call is noted to have returned: the fault that this
-    /// test is to find.
+    /// Delay after the recorded return of the call until rules are set: the fault that this test
+    /// must find.
     pub late: Duration,
 }
 
@@ -171,8 +171,8 @@ impl Bed {
     }
 }
 
-/// The kernel has room for a thousand learned neighbours of all namespaces together: these are
-/// known without.
+/// Adds permanent neighbours: the kernel has room for a thousand learned neighbours of all
+/// namespaces together.
 fn know_each_other(pods: &[Host]) {
     for (here, pod) in pods.iter().enumerate() {
         let there = if here < PODS { PODS..2 * PODS } else { 0..PODS };

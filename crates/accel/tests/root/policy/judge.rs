@@ -1,4 +1,4 @@
-//! What may have arrived and what must have.
+//! Decides which packets may have arrived and which must have.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -7,12 +7,12 @@ use super::bed::Key;
 use super::rules::Style;
 use super::traffic::{Kind, Received, Sent, Taken};
 
-/// What a call that has returned may still let pass: the fast path's bound.
+/// How long packets may pass after the call has returned: the fast path's bound.
 const BOUND: Duration = Duration::from_millis(10);
-/// How long a packet may be under way on a busy machine. What is sent so shortly before a
-/// rule forbids it need not arrive.
+/// How long a packet may take on a busy machine. A packet sent less than this before a rule forbids
+/// it need not arrive.
 pub const UNDER_WAY: Duration = Duration::from_millis(300);
-/// Problems of each kind that are told.
+/// Reported problems of each kind.
 const TOLD: usize = 10;
 
 /// A change of a rule: when the call began and when it had returned.
@@ -65,7 +65,7 @@ impl Flips {
     }
 }
 
-/// What became of a round's packets, or of all.
+/// Outcome of the packets of a round, or of all rounds.
 #[derive(Default)]
 pub struct Verdict {
     flips: usize,
@@ -113,7 +113,7 @@ fn keys(style: Style, key: Key, kind: Kind) -> Vec<Key> {
     match kind {
         // Under way for long, in both directions.
         Kind::Flow | Kind::Stream if style.spares_established() => vec![],
-        // What is seen of it is that its answer came.
+        // The answer shows that it arrived.
         Kind::Connection if !style.spares_established() => vec![key, key.back()],
         _ => vec![key],
     }

@@ -1,10 +1,10 @@
-//! Rules of policies, flipped at random under load: what a rule forbids does not arrive later
-//! than the bound after the call that set it has returned, and what rules allow arrives.
+//! Flips policy rules at random under load. A forbidden packet must not arrive later than the bound
+//! after the call that set the rule has returned, and allowed packets must arrive.
 //!
-//! Two beds of 16 by 16 pods get the same packets and the same flips at the same moments. One
-//! has the fast path in both hosts, the other is the slow path to compare with.
-//! `OVERLANE_POLICY_SECONDS` says for how long (12 s; `bench/run policy` takes ten minutes),
-//! `OVERLANE_POLICY_SEED` repeats the choices of a run.
+//! Two beds of 16 by 16 pods get the same packets and the same flips at the same times. One has the
+//! fast path in both hosts, the other uses the slow path for comparison. `OVERLANE_POLICY_SECONDS`
+//! sets the duration (12 s; `bench/run policy` takes ten minutes), `OVERLANE_POLICY_SEED` repeats
+//! the choices of a run.
 
 mod bed;
 mod judge;
@@ -22,12 +22,12 @@ use traffic::Traffic;
 
 /// Two for each socket of two beds.
 const DESCRIPTORS: u64 = 8192;
-/// How long one round of packets lasts, before it is judged.
+/// Length of one round of packets before it is judged.
 const ROUND: Duration = Duration::from_secs(4);
 /// Keys whose rules change in a round: few, so that each changes often.
 const FLIPPED: usize = 48;
-/// Of these, keys that half of the packets are of: their flows last, and go fast between two
-/// changes.
+/// Number of these keys that carry half of the packets: their flows persist, and take the fast path
+/// between two changes.
 const BUSY: usize = 12;
 
 fn variable(name: &str) -> Option<u64> {
@@ -180,7 +180,7 @@ fn round(
             sending.store(false, Ordering::Relaxed);
             flipper.join().unwrap()
         });
-        // What is under way arrives, and is read.
+        // Packets in flight arrive and are read.
         std::thread::sleep(judge::UNDER_WAY + judge::UNDER_WAY);
         one.look_at_connections();
         other.look_at_connections();

@@ -1,4 +1,4 @@
-//! Rules as those who make policies for pods write them.
+//! Rules in the form that network policy plug-ins write.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use super::judge::{Flip, Flips};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
-    /// A set of what is denied, asked for each packet (Calico's and Cilium's way with sets).
+    /// A set of denied addresses, evaluated for each packet, as Calico and Cilium use sets.
     NftSet,
     /// A chain for each pod, reached from FORWARD, ahead of what accepts connections that
     /// are there (kube-router's way).

@@ -1,5 +1,5 @@
-//! Traffic among the pods: datagrams of flows that last and of new ones, echo requests,
-//! streams that last, and new connections. Each message says what it is and when it was sent.
+//! Traffic among the pods: datagrams of persistent and of new flows, pings, persistent streams, and
+//! new connections. Each message carries its kind and its send time.
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
@@ -19,7 +19,7 @@ use nix::sys::socket::{
 
 use super::bed::{Bed, Key, PODS, Protocol, address};
 
-/// Of datagrams, of streams, of new connections.
+/// Ports of datagrams, streams and new connections.
 const PORTS: [u16; 3] = [7000, 7001, 7002];
 const LIMIT: Duration = Duration::from_secs(60);
 const MAGIC: u16 = 0x6f76;
@@ -60,7 +60,7 @@ pub struct Received {
     pub at: Instant,
 }
 
-/// What a round has sent and received.
+/// Messages that a round has sent and received.
 pub struct Taken {
     pub sent: Vec<Sent>,
     pub received: Vec<Received>,
@@ -96,7 +96,7 @@ pub struct Traffic {
     inbox: Arc<Mutex<Inbox>>,
 }
 
-/// What receives, for one thread at a time.
+/// The receiving side, for one thread at a time.
 struct Inbox {
     base: Instant,
     epoll: Epoll,
@@ -112,7 +112,7 @@ struct Inbox {
 pub struct Receiver(Arc<Mutex<Inbox>>);
 
 impl Receiver {
-    /// Receives until it is told to stop.
+    /// Receives until `stop` is set.
     pub fn run(&mut self, stop: &AtomicBool) {
         let mut inbox = self.0.lock().unwrap();
         while !stop.load(Ordering::Relaxed) {
@@ -220,7 +220,7 @@ impl Traffic {
         self.take();
     }
 
-    /// Sends a message: on what goes on, or as the first of something new.
+    /// Sends a message in an existing flow, or the first one of a new flow.
     pub fn send(&mut self, bed: &Bed, key: Key, fresh: bool) {
         self.next += 1;
         let id = self.next;
@@ -245,8 +245,8 @@ impl Traffic {
             }
             _ => {
                 let socket = self.echoes[key.from].as_raw_fd();
-                // Conntrack knows an echo by it: another one of this key would be part of what
-                // is established for 30 s.
+                // Conntrack identifies a ping by this number: another ping with it would belong to
+                // an entry that stays established for 30 s.
                 let identifier = self.identifiers.entry(key).or_default();
                 *identifier = identifier.wrapping_add(1);
                 let packet = echo_request(*identifier, &message);
@@ -317,7 +317,7 @@ impl Traffic {
         self.answered.extend(answered);
     }
 
-    /// What was sent and received since the last time.
+    /// Messages sent and received since the last call.
     pub fn take(&mut self) -> Taken {
         self.connections.clear();
         let mut received = std::mem::take(&mut self.inbox.lock().unwrap().received);
@@ -363,7 +363,7 @@ impl End {
 }
 
 impl Inbox {
-    /// Numbers of sockets: those of datagrams, echo requests, listeners, streams.
+    /// Numbers of sockets: datagrams, pings, listeners, streams.
     fn watch(&self) {
         let add = |number: usize, socket: &dyn AsFd| {
             let event = EpollEvent::new(EpollFlags::EPOLLIN, number as u64);
@@ -376,7 +376,7 @@ impl Inbox {
         self.streams.iter().enumerate().for_each(|(n, (socket, _))| add(3 * pods + n, socket));
     }
 
-    /// Waits for so many milliseconds at most, and reads all that is there.
+    /// Waits for at most `wait_ms` milliseconds, and reads all pending messages.
     fn receive(&mut self, wait_ms: u16) {
         let pods = 2 * PODS;
         let mut events = [EpollEvent::empty(); 64];

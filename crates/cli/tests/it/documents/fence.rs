@@ -34,9 +34,9 @@ pub fn pages() -> Vec<PathBuf> {
 pub struct Block {
     /// `PAGE:LINE`, for messages.
     pub place: String,
-    /// The words behind the fence: language, then what is to be done with it.
+    /// The words after the fence: the language, then directives for the test.
     pub tags: Vec<String>,
-    /// What is in it.
+    /// Text inside the fence.
     pub text: String,
 }
 

@@ -1,7 +1,6 @@
-//! The documents: their commands run, their links lead somewhere, their generated parts
-//! are what the program says.
+//! The documents: their commands run, their links resolve, their generated parts match the program.
 //!
-//! That every command line is one of the program's is tested in `src/documents.rs`.
+//! `src/documents.rs` tests that every command line is valid.
 
 mod fence;
 
@@ -72,7 +71,7 @@ fn links_lead_somewhere() {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
-/// What a heading is linked by.
+/// Anchor of a heading.
 fn anchor(heading: &str) -> String {
     let words = heading.trim_start_matches('#').trim().to_lowercase();
     words
@@ -146,8 +145,8 @@ fn files() -> Vec<String> {
     files
 }
 
-/// Sources and folders in inline code are there: `crates/x/src/y.rs`, or its end,
-/// `x/src/y.rs`, `y.rs`. The archive and the changelog tell of what was.
+/// Sources and directories in inline code exist: `crates/x/src/y.rs`, or its end, `x/src/y.rs`,
+/// `y.rs`. The archive and the changelog describe earlier states.
 #[test]
 fn sources_that_are_named_exist() {
     let files = files();

@@ -18,7 +18,7 @@ use super::{Connection, Served, network, schema, text};
 
 const PLACE: &str = "127.0.0.1:9473";
 
-/// What is answered to a GET in a host: status line, body.
+/// Answer to a GET in a host: status line, body.
 fn get(host: &Host, path: &str) -> std::io::Result<(String, String)> {
     let connect = || TcpStream::connect(PLACE);
     let mut stream = host.netns().run(connect).unwrap()?;
@@ -38,7 +38,7 @@ fn agent(arguments: &[&str]) -> Command {
     command
 }
 
-/// The value of a metric, with its labels as they are written.
+/// The value of a metric, named with its labels.
 fn value(page: &str, metric: &str) -> Option<f64> {
     page.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(' ')?.parse().ok())
 }
@@ -162,7 +162,7 @@ struct Datagrams {
     stop: std::sync::Arc<AtomicBool>,
     sent: std::sync::Arc<AtomicU64>,
     thread: Option<std::thread::JoinHandle<()>>,
-    /// Numbers of those that arrived, once it has ended.
+    /// Numbers of the received datagrams, once the receiver has ended.
     receiving: Option<std::thread::JoinHandle<std::collections::BTreeSet<u64>>>,
 }
 
@@ -210,7 +210,7 @@ impl Datagrams {
         Datagrams { stop, sent, thread: Some(thread), receiving: Some(receiving) }
     }
 
-    /// Those that are missing, and how many were sent.
+    /// The missing numbers, and the number of sent datagrams.
     fn end(mut self) -> (Vec<u64>, u64) {
         self.stop.store(true, Ordering::Release);
         self.thread.take().unwrap().join().unwrap();
@@ -238,7 +238,7 @@ fn ten_takeovers_lose_no_packet() {
             // The one before has ended by itself, and in peace.
             std::mem::swap(running, &mut next);
             assert_eq!(next.end(), Some(0));
-            // Whoever asks finds the successor.
+            // A status request reaches the successor.
             assert_eq!(served.status()["pid"], running.child.id());
             assert!(served.status()["devices"][0]["refused"].is_null(), "{}", served.status());
             let (head, _) = get(&served.host, "/readyz").unwrap();
@@ -290,7 +290,7 @@ fn takeovers_beside_a_sandbox_lose_no_packet() {
     assert_eq!(links(), before);
 }
 
-/// Whoever serves ends between the moment that it is asked and the hand-over.
+/// The predecessor ends between the request and the hand-over.
 #[test]
 fn a_predecessor_that_hangs_or_is_killed_is_succeeded() {
     let network = require!(network());
@@ -334,8 +334,8 @@ fn the_fast_path_is_in_force_all_through_a_takeover() {
     let path = directory.path().join("events");
     let arguments = ["--takeover", "--events", path.to_str().unwrap()];
     let datagrams = Datagrams::start(&network);
-    // What took the slow path is a small part. A loaded machine holds up heartbeats, with a
-    // takeover and without: once in ten it does not.
+    // Few packets take the slow path. A loaded machine delays heartbeats, with a takeover and
+    // without, so one in ten tries must succeed.
     let most_went_fast = (0..10).any(|_| {
         let (device, before) =
             (handed_to_the_device(&a.host), datagrams.sent.load(Ordering::Acquire));
@@ -354,7 +354,7 @@ fn the_fast_path_is_in_force_all_through_a_takeover() {
     assert_eq!(running.end(), Some(0));
     let all = events(&path);
     assert!(all[0]["predecessor"].is_u64(), "{all:#?}");
-    // A predecessor's programs are never strangers' to its successor.
+    // The successor never takes a predecessor's programs for foreign ones.
     let before_the_end = all.iter().take_while(|event| event["event"] != "handed_over");
     let mut slow = before_the_end.filter(|event| event["state"] == "slow");
     assert!(slow.next().is_none(), "{all:#?}");

@@ -1,4 +1,4 @@
-//! `accel check`: what it says before anything is attached, and what it leaves.
+//! `accel check`: its report before anything is attached, and its clean-up.
 
 use std::net::Ipv4Addr;
 use std::process::Command;

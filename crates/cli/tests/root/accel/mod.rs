@@ -39,8 +39,8 @@ impl Served {
         Served { host, netns }
     }
 
-    /// `overlane accel` with a verb and what it is about. In the host: the process that
-    /// serves it can be asked where it was started.
+    /// `overlane accel` with a verb and its arguments, run in the host: the process that serves the
+    /// host accepts requests from where it was started.
     fn accel(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(OVERLANE);
         command.args(["accel", arguments[0], "--netns", &self.netns]).args(&arguments[1..]);
@@ -130,7 +130,7 @@ fn over_ipv6(network: &Network) {
     let address = |last| IpAddr::from(Ipv6Addr::new(0xfd07, 0, 0, 0, 0, 0, 0, last));
     for (host, own, other) in [("a", 1, 2), ("b", 2, 1)] {
         let host = network.host(host).unwrap();
-        // Nothing else speaks it there: nobody's address is learned but the tenants'.
+        // No other program uses IPv6 there, so only the tenants' addresses are learned.
         for of in ["lo", NIC] {
             host.sysctl(&format!("net/ipv6/conf/{of}/disable_ipv6"), "0").unwrap();
         }
@@ -156,7 +156,7 @@ fn over_ipv6(network: &Network) {
     }
 }
 
-/// A process that accelerates in the foreground, and what it says first.
+/// A process that accelerates in the foreground, and its first line.
 fn run(served: &Served, devices: &str) -> (Foreground, String) {
     let mut command = Command::new(OVERLANE);
     command.args(["accel", "run", devices]);

@@ -22,7 +22,7 @@ const DEVICE: &str = "vxlan0";
 const PORT: &str = "veth0";
 const BRIDGE: &str = "br0";
 
-/// Moves what is not the NIC of a host into a namespace of its own.
+/// Moves all devices but the NIC from a host into a namespace of its own.
 pub fn sandbox(network: &Network, host: &str) -> Host {
     let host = network.host(host).unwrap().netlink();
     let sandbox = Host::new("sandbox").unwrap();
@@ -36,7 +36,7 @@ pub fn sandbox(network: &Network, host: &str) -> Host {
     sandbox
 }
 
-/// What a sandbox's device is called.
+/// Name of a sandbox's device.
 fn device(sandbox: &Host) -> String {
     format!("net:[{}]/{DEVICE}", sandbox.netns().inode())
 }
@@ -110,7 +110,7 @@ fn a_kill_beside_a_sandbox_leaves_an_unused_pair_that_off_and_the_next_start_rem
             traffic.join().unwrap();
         });
 
-        // Nothing but the pair, of which nobody makes use.
+        // Only the unused pair is left.
         poll("the end of the programs", LIMIT, || {
             let left = programs(host) + programs(&sandboxes[1]);
             Ok(if left == 0 { Ok(()) } else { Err(format!("{left} programs")) })
@@ -132,7 +132,7 @@ fn a_kill_beside_a_sandbox_leaves_an_unused_pair_that_off_and_the_next_start_rem
         }
     }
 
-    // What is left by now is replaced, and works.
+    // Remaining state is replaced, and works.
     let (mut next, _) = run(&served, "--all");
     assert_eq!([links(host), links(&sandboxes[1])], with_pair);
     connection.until_taken(&served);
@@ -238,7 +238,7 @@ fn runs_in_real_time(served: &Served) -> bool {
 fn a_unit_gives_the_rights_that_its_command_needs_and_no_more() {
     require!(need::tool("setpriv"));
     let network = require!(network());
-    // Where a root's thread cannot be, the capability is of no use either.
+    // Where root cannot start a real-time thread, the capability does not help either.
     let possible = std::thread::spawn(|| sys::priority::real_time().is_ok()).join().unwrap();
     let mut connection = Connection::new(&network);
     let served = Served::of(&network, "b");
@@ -267,7 +267,7 @@ fn a_unit_gives_the_rights_that_its_command_needs_and_no_more() {
     check("overlane-accel.service", &device(&sandbox));
 }
 
-/// The command and the capabilities of `examples/kubernetes/accel`, as they are written there.
+/// The command and the capabilities written in `examples/kubernetes/accel`.
 fn daemonset() -> (Vec<String>, Vec<String>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../examples/kubernetes/accel/base/daemonset.yaml");
@@ -280,7 +280,7 @@ fn daemonset() -> (Vec<String>, Vec<String>) {
     (command, names.map(str::to_lowercase).collect())
 }
 
-/// An image has few capabilities, and a container those that are named.
+/// An image has few capabilities, and a container the listed ones.
 #[test]
 fn the_daemonset_gives_the_rights_that_its_command_needs() {
     require!(need::tool("setpriv"));

@@ -1,4 +1,4 @@
-//! What somebody who has taken over a process would try against others, call by call.
+//! System calls that an attacker in control of a process would try.
 
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -9,13 +9,13 @@ use test_support::inject::{Argument, CallOutcome, inject};
 
 /// A call that must not do its work.
 pub struct Attack {
-    /// What it would do.
+    /// Effect of the call.
     pub what: &'static str,
     call: i64,
     arguments: Vec<Argument>,
 }
 
-/// What belongs to root, in a directory that anyone may enter: attacked, and looked after.
+/// Objects of root in a directory that anyone may enter: attacked, then checked.
 pub struct Victim {
     directory: tempfile::TempDir,
     process: Child,
@@ -57,7 +57,7 @@ impl Victim {
         assert_eq!(mode & 0o7777, 0o644, "{after}");
     }
 
-    /// Every attack that no program of ours has a use for.
+    /// Every attack, as a call that no program of this project needs.
     pub fn attacks(&self) -> Vec<Attack> {
         let file = self.file();
         let file = file.to_str().unwrap();
@@ -178,13 +178,13 @@ impl Victim {
         let mapping = [0, 4096, exec.into(), private.into(), -1, 0];
         add("map code", libc::SYS_mmap, numbers(&mapping));
 
-        // What is open already.
+        // Descriptors that are already open.
         add(
             "type at a terminal",
             libc::SYS_ioctl,
             vec![0.into(), Argument::Number(libc::TIOCSTI), "x".into()],
         );
-        // The kernel looks at the lower half only.
+        // The kernel ignores the upper half.
         let high = Argument::Number(libc::TIOCSTI | 1 << 32);
         add("type at a terminal", libc::SYS_ioctl, vec![0.into(), high, "x".into()]);
         add(

@@ -1,5 +1,5 @@
-//! What a confined program can still do when somebody else decides what it does: system
-//! calls are injected into it, each of which must fail.
+//! Injects system calls into a confined program, as an attacker in control of it would; each must
+//! fail.
 
 use std::process::Command;
 
@@ -29,7 +29,7 @@ fn withstands(start: impl Fn() -> Foreground, victim: &mut Victim, attacks: &[At
     let mut program = start();
     let mut succeeded = Vec::new();
     for (number, attack) in attacks.iter().enumerate() {
-        // Each thread in turn; what is in force must be so for all.
+        // Each thread in turn: the confinement must apply to all.
         let threads = threads(&program);
         let thread = threads[number % threads.len()];
         let outcome = attack.by(thread);
@@ -130,7 +130,7 @@ fn a_server_of_measurements_harms_nobody() {
         Foreground::start(&host, command, None).0
     };
     let mut victim = Victim::new();
-    // What it needs, or does to itself.
+    // Calls that it needs, or that affect only itself.
     const OWN: [&str; 10] = [
         "fork",
         "open own memory",

@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use testbed::Host;
 
 pub const OVERLANE: &str = env!("CARGO_BIN_EXE_overlane");
-/// How long anything may take.
+/// Time limit of a step.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// The path of a host's namespace.
@@ -60,7 +60,7 @@ impl Foreground {
         kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
     }
 
-    /// What it prints next.
+    /// The next printed line.
     pub fn line(&mut self) -> String {
         self.lines.next().unwrap().unwrap()
     }

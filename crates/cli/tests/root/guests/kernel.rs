@@ -29,7 +29,7 @@ pub fn kernel() -> Result<PathBuf, String> {
 /// A copy of that kernel below `directory` that ends as soon as it begins.
 pub fn broken(kernel: &Path, directory: &Path) -> PathBuf {
     let mut image = std::fs::read(kernel).unwrap();
-    // What the boot code jumps to, after its own sectors (boot.rst): UD2, without a handler.
+    // The entry point behind the boot code's own sectors (boot.rst) becomes UD2, without a handler.
     let begin = (usize::from(image[0x1f1]) + 1) * 512;
     for pair in image[begin..begin + 4096].chunks_exact_mut(2) {
         pair.copy_from_slice(&[0x0f, 0x0b]);

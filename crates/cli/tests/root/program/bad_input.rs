@@ -1,5 +1,5 @@
-//! Bad input is a usage error: exit code 2 before anything is built, naming the
-//! argument and what is allowed.
+//! Bad input is a usage error: exit code 2 before anything is built. The message names the argument
+//! and the allowed values.
 
 use std::fs;
 use std::path::Path;

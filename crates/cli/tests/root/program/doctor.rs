@@ -104,7 +104,7 @@ fn a_fix_is_made_listed_and_taken_back() {
     run([&["undo", "--all"], &journal[..]].concat()).expect(0);
     assert_eq!(mtu(&namespace), "1500");
 
-    // Nobody confirms.
+    // Without a confirmation.
     run([&fix[..], &["--yes", "--confirm-within", "1"]].concat()).expect(0);
     assert_eq!(mtu(&namespace), "1400");
     eventually("the change is taken back", || match mtu(&namespace) {
@@ -115,7 +115,7 @@ fn a_fix_is_made_listed_and_taken_back() {
     run([&["doctor", "confirm"], &journal[..]].concat()).expect(0);
     let list = run([&["undo", "--list"], &journal[..]].concat()).expect(0).stdout;
     assert!(list.contains("1400 was 1500") && !list.contains("confirm"), "{list}");
-    // Whoever waited for the 600 seconds has nothing left to wait for.
+    // The process that waited for the 600 seconds has ended.
     let waiting = |process: &std::path::Path| {
         let words = std::fs::read(process.join("cmdline")).unwrap_or_default();
         String::from_utf8_lossy(&words).contains(journal[1])
@@ -177,7 +177,7 @@ fn a_killed_fix_undo_or_trial_is_repaired() {
         let _ = child.kill();
         child.wait().unwrap();
         if kind == 2 && round % 2 == 0 {
-            // Nobody else comes.
+            // No other process takes the change back.
             eventually("the trial's change is taken back", || match mtu(&namespace) {
                 now if now == "1500" => Ok(()),
                 now => Err(now),

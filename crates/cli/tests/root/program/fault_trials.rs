@@ -24,7 +24,7 @@ fn mode() -> Result<(), String> {
     need::that(mode["supported"] == true, &format!("{MODE}: {}", mode["reason"]))
 }
 
-/// A run of it with so many trials, under way.
+/// Starts a run with this number of trials.
 fn start(trials: &str, out: &Path, change: impl FnOnce(&mut std::process::Command)) -> Running {
     let more = ["--workloads", "tcp_rr", "--offload", "full", "--faults", trials, "--out"];
     let mut command = overlane(lab_run(MODE, &more));
@@ -48,7 +48,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The times that the progress told in advance, seconds.
+/// The estimated durations in the progress output, seconds.
 fn estimates(log: &str) -> Vec<u32> {
     let told = log.lines().filter_map(|line| line.split_once("measuring, for about "));
     let seconds = |clock: &str| {
@@ -75,7 +75,7 @@ fn what_faults_cost_is_in_results_and_reports() {
         assert_eq!(trials.len(), 1, "{trials:#?}");
         let cost = &trials[0]["cost"];
         let figure = |name: &str| cost[name].as_u64().unwrap();
-        // FRR withdraws the route under either: what is sent meanwhile is lost.
+        // FRR withdraws the route in either mode: packets sent before that are lost.
         assert!(figure("received") > 0 && figure("sent") > figure("received"), "{cost:#?}");
         assert!(cost["outage_s"].as_f64().unwrap() > 0.0, "{cost:#?}");
     }

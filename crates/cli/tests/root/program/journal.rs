@@ -1,4 +1,5 @@
-//! `overlane undo` and a journal that is damaged, another's, or of what is gone.
+//! `overlane undo` with a journal that is damaged, belongs to another user, or names removed
+//! objects.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -90,7 +91,7 @@ fn what_is_no_entry_is_told_of_and_blocks_nothing() {
     fs::set_permissions(space.journal(), Permissions::from_mode(0o700)).unwrap();
     fs::write(space.journal().join("00000004.json"), "").unwrap();
     fs::write(space.journal().join("00000005.json"), "{\"format\": 77}").unwrap();
-    // The change is made; that something is left is told, and told by the exit code.
+    // The change is made. A message and the exit code report the remaining change.
     let fixed = space.fix().expect(1);
     assert_eq!(space.mtu(), "1400", "{fixed:#?}");
     assert!(fixed.stdout.contains("(overlane undo 6)"), "{fixed:#?}");

@@ -57,7 +57,7 @@ fn whole(out: &Path) -> Option<Value> {
     Some(results)
 }
 
-/// Namespaces of these processes, and those that they hold open: `net:[INODE]`.
+/// Namespaces of these processes, and namespaces that they hold open: `net:[INODE]`.
 fn namespaces(of: &[Found]) -> BTreeSet<String> {
     let directories =
         of.iter().flat_map(|found| ["ns", "fd"].map(|kind| format!("/proc/{}/{kind}", found.pid)));
@@ -67,7 +67,7 @@ fn namespaces(of: &[Found]) -> BTreeSet<String> {
     names.filter(|name| name.contains(":[") && name.ends_with(']')).collect()
 }
 
-/// Those of these namespaces that are pinned to files, which outlive processes.
+/// The namespaces among these that are pinned to files, which outlive processes.
 fn pinned(of: &BTreeSet<String>) -> Vec<String> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let root = |line: &&str| line.split(' ').nth(3).is_some_and(|root| of.contains(root));
@@ -197,7 +197,7 @@ fn assert_is_told(ended: &super::launch::Ended, victim: &Found, when: SystemTime
         assert!(bad.iter().any(|mode| mode["status"] == "failed"), "{bad:#?}");
     }
     if daemon && victim.name != "overlane-init" {
-        // Its own name, or that of the program that found it missing.
+        // The reason names it, or the program that found it missing.
         assert!(
             why.iter().any(|why| why.contains(&victim.name) || why.contains("ovs-")),
             "{victim:?}: {why:?}"
@@ -208,8 +208,8 @@ fn assert_is_told(ended: &super::launch::Ended, victim: &Found, when: SystemTime
 #[test]
 fn killed_runs_give_their_namespaces_back_to_the_kernel() {
     require!(need::root(), need::tools(&["unshare", "nsenter"]), need::descriptors(ALL_MODES));
-    // A user namespace in which there can be so many network namespaces: host
-    // needs 2, vxlan 4, the probes 1. The kernel counts them.
+    // A user namespace with a limit on network namespaces: host needs 2, vxlan 4, the probes 1. The
+    // kernel counts them.
     const MOST: u32 = 8;
     let mut command = Command::new("unshare");
     let script = format!(
@@ -260,7 +260,7 @@ fn killed_runs_give_their_namespaces_back_to_the_kernel() {
             if stands {
                 drop(running);
             } else {
-                // All of what it said, which may come after its end.
+                // Its whole output, some of which may arrive after its end.
                 let ended = running.wait();
                 assert!(ended.stderr.contains("No space left on device"), "{ended:#?}");
                 why = ended.stderr;

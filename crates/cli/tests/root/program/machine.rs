@@ -1,4 +1,4 @@
-//! What the machine shows of a run: its processes, its namespaces, its links.
+//! Traces of a run on the machine: its processes, its namespaces, its links.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,8 +14,8 @@ pub struct Found {
     pub name: String,
 }
 
-/// Every process whose environment carries `mark`. What a program starts
-/// inherits it, and no program here rewrites its environment.
+/// Every process whose environment has `mark`. Children inherit it, and no program here rewrites
+/// its environment.
 pub fn marked(mark: &str) -> Vec<Found> {
     let wanted = format!("{MARK}={mark}");
     processes()

@@ -1,5 +1,5 @@
-//! `watch --serve` and `watch --peer`: two hosts with a VXLAN tunnel between them, and a third
-//! on their wire that drops what it is told to.
+//! `watch --serve` and `watch --peer`: two hosts with a VXLAN tunnel between them, and a third on
+//! their wire that drops selected packets.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -60,7 +60,8 @@ impl Three {
             host.netlink().set_up("vxlan0").unwrap();
             host.address("vxlan0", own, 24).unwrap();
         }
-        // Of the inner datagram behind UDP, VXLAN, Ethernet, IP and UDP headers: the first byte.
+        // Matches the first byte of the inner datagram, behind UDP, VXLAN, Ethernet, IP and UDP
+        // headers.
         let rules = format!(
             "table netdev t {{ chain c {{ type filter hook ingress device \"to-a\" priority 0; \
              udp dport 4789 @th,464,8 {DOOMED:#x} drop; }}; }}"
@@ -107,8 +108,7 @@ fn bind(host: &Host, address: Ipv4Addr) -> UdpSocket {
     socket
 }
 
-/// Sends datagrams, each of which is there before the next is sent, but for those that are
-/// dropped.
+/// Sends datagrams, and waits for each to arrive before it sends the next, except for dropped ones.
 fn send(from: &UdpSocket, to: &UdpSocket, count: usize, is_doomed: impl Fn(usize) -> bool) {
     for number in 0..count {
         let doomed = is_doomed(number);
@@ -120,7 +120,7 @@ fn send(from: &UdpSocket, to: &UdpSocket, count: usize, is_doomed: impl Fn(usize
     }
 }
 
-/// What is known of the other host, from an interval for which it is as wanted.
+/// State of the other host, from the first interval that satisfies `is`.
 #[track_caller]
 fn peer(watch: &mut Running, wanted: &str, is: impl Fn(&Value) -> bool) -> Value {
     eventually(wanted, || {
@@ -147,7 +147,7 @@ fn number(flow: Option<&Value>, name: &str) -> u64 {
     flow.map_or(0, |flow| flow[name].as_u64().unwrap_or(0))
 }
 
-/// Waits until so many packets of datagrams have left, and none is in flight.
+/// Waits until `left` packets of datagrams have left, and none is in flight.
 #[track_caller]
 fn settled(watch: &mut Running, direction: &str, left: u64) -> Value {
     let seen = peer(watch, &format!("{left} {direction}"), |peer| {
@@ -225,7 +225,7 @@ fn what_is_dropped_between_two_hosts_is_named_by_flow_and_nothing_else_is() {
         assert!(tcp.iter().all(|flow| flow["left_bytes"] == flow["came_bytes"]), "{tcp:#?}");
     }
 
-    // The other host ends in the middle, and comes back: what is known stays known.
+    // The other host ends halfway, and returns: earlier results remain.
     server.signal(Signal::SIGTERM);
     server.wait().expect(0);
     let away = peer(&mut watch, "the other host's end", |peer| peer["problem"].is_string());
@@ -241,7 +241,7 @@ fn what_is_dropped_between_two_hosts_is_named_by_flow_and_nothing_else_is() {
     watch.signal(Signal::SIGTERM);
     let recording = watch.wait().expect(130).stdout;
     drop(three.between);
-    // The sums are those of the last interval, in text and on the page.
+    // The totals equal the last interval's, in text and on the page.
     let file = three.directory.path().join("recording");
     std::fs::write(&file, recording).unwrap();
     let file = file.to_str().unwrap();
@@ -284,7 +284,7 @@ fn another_host_that_is_of_no_use_is_named_and_watching_goes_on() {
     of(once(&three, 5212, token), "the other end is `overlane measure serve`");
     drop(server);
 
-    // Who greets with a byte a second, and who answers with what is none.
+    // A client that greets with one byte per second, and one that sends an invalid greeting.
     let stop = Arc::new(AtomicBool::new(false));
     let threads = [None, Some([b'x'; 48])].map(|greeting| {
         let listen = || TcpListener::bind(("10.0.0.2", 0)).unwrap();

@@ -280,7 +280,7 @@ fn who_may_not_or_cannot_is_told_why() {
     }
 }
 
-/// Whatever end is killed, the other goes on or ends with what it has.
+/// If either end is killed, the other continues or ends with the results that it has.
 #[test]
 fn an_end_that_vanishes_takes_nothing_with_it() {
     require!(possible());
@@ -365,7 +365,7 @@ fn an_ordinary_user_measures_without_any_privilege() {
     server.wait().expect(0);
 }
 
-/// What no end sees by itself.
+/// Findings that neither end can make alone.
 #[test]
 fn doctor_finds_what_the_other_end_disagrees_on() {
     require!(possible());

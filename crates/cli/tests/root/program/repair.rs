@@ -22,11 +22,11 @@ const TENANT_B: &str = "10.1.0.12";
 const MEASURED: [&str; 4] = ["--duration", "0.1", "--warmup", "0.02"];
 const STREAM: [&str; 2] = ["--workloads", "tcp_stream"];
 
-/// What there may be to find on this machine, whatever the overlay is like: time that the
-/// hypervisor takes, and neighbours of others in the table that all namespaces share.
+/// Findings that this machine may have with any overlay: steal time, and foreign neighbours in the
+/// table that all namespaces share.
 const OF_THE_MACHINE: [&str; 2] = ["OV024", "OV040"];
 
-/// What a trial showed: that the change is better, or what kept it from that.
+/// Result of a trial: the change is better, or the reason why that is not proven.
 type Proven = Result<(), String>;
 
 /// Counts the test as inconclusive if something was not proven. Called last: everything
@@ -57,7 +57,7 @@ impl Overlay {
             Running::start(overlane([&["lab", "exec", &at, "--", OVERLANE], &serve[..]].concat()));
         server.await_stdout("ready: ");
         let overlay = Overlay { testbed, directory, _server: server };
-        // Its carrier is told late.
+        // The kernel reports its carrier late.
         for host in ["a", "b"] {
             eventually("a bridge with carrier", || {
                 let link = overlay.at(host, "ip -o link show dev br0");
@@ -92,8 +92,8 @@ impl Overlay {
         self.hosts().values().copied().collect::<Vec<_>>().join(",")
     }
 
-    /// Codes of the findings at warning and above, in the order in which they are told, but for
-    /// those of the machine.
+    /// Codes of the findings at warning and above, in the order of the report, without those of the
+    /// machine.
     fn findings(&self, watch: &str) -> Vec<String> {
         let netns = self.netns();
         let asked = ["doctor", "--json", "--watch", watch, "--netns", &netns];
@@ -145,7 +145,8 @@ impl Overlay {
         Err(last)
     }
 
-    /// Tries what one check proposes. The finding is gone exactly if that was kept.
+    /// Tries the changes that one check proposes. The finding is gone exactly if the change was
+    /// kept.
     #[track_caller]
     fn repaired(&self, code: &str, how: &[&str]) -> Proven {
         let (netns, watch) = (self.netns(), "0");
@@ -224,9 +225,8 @@ fn assert_same(before: &BTreeMap<String, String>, after: &BTreeMap<String, Strin
 fn a_broken_overlay_is_found_ranked_repaired_proven_and_taken_back() {
     require!(need::root(), need::tools(&["ip", "ethtool", "nft", "sysctl", "socat", "setsid"]));
     let overlay = Overlay::up("broken");
-    // The classic: tenants' MTU above that of everything between them; segmentation off
-    // at one of them, as a work-around left over; and a bridge of TAPs that copies packet
-    // by packet.
+    // A common case: the tenants' MTU exceeds the MTU of every device between them, segmentation is
+    // off at one tenant as a leftover work-around, and a bridge of TAPs copies packet by packet.
     overlay.at("tenant-a", "ip link set eth0 mtu 1500; ethtool -K eth0 tso off gso off");
     overlay.at("tenant-b", "ip link set eth0 mtu 1500");
     let taps = Taps::of(&overlay);
@@ -357,7 +357,7 @@ fn one_cpu_that_receives_everything_is_found_and_steering_proven() {
     const RULES: u8 = 250;
     require!(need::root(), need::tools(&["nft", "ip", "sysctl", "ethtool"]));
     let overlay = Overlay::up("steering");
-    // GSO packets are cut before the wire, by the softirq of whoever sends.
+    // The sender's softirq segments GSO packets before the wire.
     let off =
         ["tx-udp-segmentation", "tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation", "tso"];
     for host in ["a", "b"] {
@@ -381,15 +381,15 @@ fn one_cpu_that_receives_everything_is_found_and_steering_proven() {
             let running = found.then(|| {
                 let words = [&finding[..], &many, &MEASURED, blocks].concat();
                 let mut running = overlay.try_with(&words, TENANT_B);
-                // What shows the fault is not to be measured.
+                // The measurement must not include the load that shows the fault.
                 while running.runs() && !running.stderr_so_far().contains("sampling ") {
                     std::thread::sleep(std::time::Duration::from_millis(5));
                 }
                 running
             });
             stop.store(true, Ordering::Relaxed);
-            // Where it has gone again meanwhile nothing was tried, nor where the load that shows
-            // it has kept the two ends from talking.
+            // If the finding had gone meanwhile, nothing was tried. The same holds if the load that
+            // shows it kept the two ends from communicating.
             let ended = running.map(Running::wait);
             let held_up =
                 ["no data within", "no message within", "no answer within", "connection closed "];
@@ -413,7 +413,7 @@ fn one_cpu_that_receives_everything_is_found_and_steering_proven() {
     }
 }
 
-/// Sends flows of GSO packets that nobody takes from one CPU.
+/// Sends flows of GSO packets to a closed port from one CPU.
 fn load(stop: &AtomicBool) {
     const FLOWS: usize = 8;
     const DATAGRAM: i32 = 1400;
@@ -427,7 +427,7 @@ fn load(stop: &AtomicBool) {
     let message = [0; 40 * DATAGRAM as usize];
     while !stop.load(Ordering::Relaxed) {
         for socket in &sockets {
-            // Refused: nobody listens.
+            // Refused, because the port is closed.
             let _ = socket.send(&message);
         }
         // Its own CPU is to have time left.

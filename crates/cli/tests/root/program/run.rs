@@ -1,4 +1,4 @@
-//! A small real run: what is in its results, and how they are shown.
+//! A small real run: the content of its results, and how they are shown.
 
 use std::path::Path;
 
@@ -94,7 +94,7 @@ fn results_are_as_their_schema_says_and_every_sample_proved_its_path(results: &V
             assert_eq!(of("baseline")["mode"], "host");
             let aa = of("aa");
             assert_eq!(aa["mode"], "host");
-            // As many ratios as blocks in which both samples count.
+            // One ratio for each block in which both samples count.
             let ratios: Vec<f64> = aa["samples"]
                 .as_array()
                 .unwrap()
@@ -230,7 +230,7 @@ fn a_run_prints_the_format_asked_for() {
     assert!(with(&["--format", "markdown"]).stdout.contains("| host"));
     // A pipe cannot be replaced by a file: it is written to.
     let piped = with(&["--format", "csv", "--out", "/dev/stderr"]);
-    // A busy machine is said before.
+    // A warning about a busy machine precedes it.
     let json = &piped.stderr[piped.stderr.find("\n{").map_or(0, |at| at + 1)..];
     schema::validate("results", &serde_json::from_str(json).unwrap());
 }
@@ -322,7 +322,7 @@ fn latency_alone_and_beside_bulk_traffic_is_in_results_and_table() {
             _ => (true, true),
         };
         assert_eq!((forward, reverse), expected, "{cell:#}");
-        // CPU time is not that of the requests alone.
+        // CPU time includes more than the requests.
         assert!(cell["beside"].is_null() || cell["service_demand"].is_null(), "{cell:#}");
     }
     let table = "latency in µs alone and beside bulk traffic";

@@ -99,7 +99,7 @@ fn a_killed_run_leaves_its_samples() {
         (&results["complete"], &results["ended_by"]),
         (&false.into(), &"interrupted".into())
     );
-    // Which cells, the order of the run decides.
+    // The order of the run decides which cells.
     let mut cells = results["cells"].as_array().unwrap().iter();
     let is_sampled = cells.any(|cell| !cell["samples"].as_array().unwrap().is_empty());
     assert!(is_sampled, "{results:#}");
@@ -129,7 +129,7 @@ fn interrupted_while_it_builds() {
     nothing_left(&mark);
 }
 
-/// Docker's programs take seconds: nobody waits for them.
+/// Docker's programs take seconds, and an interrupt does not wait for them.
 #[test]
 fn interrupted_while_docker_starts() {
     require!(need::root(), need::tool("dockerd"));

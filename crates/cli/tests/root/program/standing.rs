@@ -183,7 +183,7 @@ fn a_holder_that_does_not_answer_holds_nobody_up() {
     let refused = run(["lab", "down", &stuck.name]).expect(1);
     assert!(refused.stderr.contains("does not answer"), "{refused:#?}");
     kill(Pid::from_raw(stuck.pid()), Signal::SIGCONT).unwrap();
-    // It may still have to read what those who went away have asked.
+    // It may still have to read requests of clients that have disconnected.
     eventually("an answer", || match run(["lab", "status", "--json"]).json() {
         all if all.to_string().contains(&stuck.name) => Ok(()),
         all => Err(all.to_string()),

@@ -1,5 +1,5 @@
-//! The units under `examples/systemd`: systemd takes them, and the program takes
-//! what they start.
+//! The units under `examples/systemd`: systemd accepts them, and the program accepts their
+//! commands.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -44,7 +44,7 @@ fn copy(unit: &Path, directory: &Path) -> PathBuf {
     copy
 }
 
-/// `docs/src/design/confinement.md` explains what is left.
+/// `docs/src/design/confinement.md` explains the remaining exposure.
 #[test]
 fn units_are_exposed_no_more_than_their_work_needs() {
     require!(need::tool("systemd-analyze"));
@@ -77,7 +77,7 @@ fn systemd_takes_the_units() {
         let copy = copy(&unit, directory.path());
         let verified = Command::new("systemd-analyze").arg("verify").arg(&copy).output().unwrap();
         let said = String::from_utf8_lossy(&verified.stderr);
-        // Of the machine's own units it may say what it likes.
+        // Messages about the machine's own units do not matter.
         let ours: Vec<&str> = said.lines().filter(|line| line.contains("overlane")).collect();
         assert!(ours.is_empty(), "{}: {ours:#?}", unit.display());
     }

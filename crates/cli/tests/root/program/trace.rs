@@ -1,4 +1,4 @@
-//! `overlane trace`: what it refuses, and the capture file that it writes.
+//! `overlane trace`: its refusals, and its capture file.
 
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -73,7 +73,7 @@ fn network() -> Result<Network, String> {
     lab::find("vxlan").unwrap().build(&params).map_err(|error| error.to_string())
 }
 
-/// What tshark says of a capture, without a word about the file.
+/// tshark's output for a capture.
 fn tshark(path: &Path, more: &[&str]) -> String {
     let mut command = Command::new("tshark");
     let output = command.arg("-r").arg(path).args(more).output().unwrap();
@@ -91,7 +91,7 @@ fn a_capture_shows_journeys_in_tshark() {
     require!(need::root(), need::tools(&["tshark", "capinfos"]));
     let network = network().unwrap();
     let (client, server) = (network.client(), network.server());
-    // A process finds namespaces by those who are in them.
+    // A process finds namespaces by the processes in them.
     let processes = Processes::new().unwrap();
     let sleep = |host: &Arc<Host>| processes.start(host, Command::new("sleep").arg("600")).unwrap();
     let _sleeping: Vec<_> = network.hosts().iter().map(sleep).collect();
@@ -170,7 +170,7 @@ fn of_more_than_can_be_told_packets_are_followed_by_chance() {
     let sender = network.client().netns().run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
     let port = sender.local_addr().unwrap().port();
     let flow = format!("*:{port} -> {}/udp", network.address.target);
-    // What is asked for is kept.
+    // The requested sampling is kept.
     for asked in [&[][..], &["--sample", "1/1"]] {
         let mut tracing = Running::start(overlane([&["trace", "--flow", &flow], asked].concat()));
         tracing.await_stderr("tracing: ");
@@ -191,7 +191,7 @@ fn of_more_than_can_be_told_packets_are_followed_by_chance() {
     }
 }
 
-/// The kernel frees its copy of an answer to a ping as if nobody had wanted it.
+/// The kernel frees its copy of an answer to a ping as if it were unwanted.
 #[test]
 fn an_answered_ping_is_no_drop() {
     require!(need::root(), need::tool("ping"));
@@ -258,7 +258,7 @@ fn a_drop_names_the_rule() {
     a.connect("nic0", &b, "nic0", 1500).unwrap();
     a.address("nic0", Ipv4Addr::new(10, 77, 0, 1), 24).unwrap();
     b.address("nic0", Ipv4Addr::new(10, 77, 0, 2), 24).unwrap();
-    // A process finds namespaces by those who are in them.
+    // A process finds namespaces by the processes in them.
     let processes = Processes::new().unwrap();
     let sleep = |host: &Arc<Host>| processes.start(host, Command::new("sleep").arg("600")).unwrap();
     let _sleeping = [&a, &b].map(sleep);

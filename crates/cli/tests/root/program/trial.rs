@@ -38,7 +38,7 @@ fn state(two: &Two) -> String {
         show("ip", "-o link show dev nic0"),
         show("ip", "-o link show dev vxlan0"),
         show("ethtool", "-k nic0"),
-        // What was learned comes and goes.
+        // Learned entries change by themselves.
         show("bridge", "fdb show dev vxlan0")
             .lines()
             .filter(|line| line.contains("permanent"))
@@ -140,7 +140,7 @@ fn a_missing_forwarding_entry_is_found_and_its_remedy_proven() {
     assert_eq!(state(&two), before);
 }
 
-/// Where small packets pass and full-size ones do not, there is no ratio to take.
+/// If small packets pass and full-size ones do not, there is no ratio.
 #[test]
 fn a_path_that_drops_full_size_packets_is_proven_by_what_arrives() {
     require!(possible(), need::tools(&["nft"]));
@@ -180,7 +180,7 @@ fn what_ends_a_trial_takes_the_change_back() {
     let mut running = trial(&two, &arguments);
     running.await_samples(1);
     changed(&mtu);
-    // What is on trial is nobody else's.
+    // No other command may undo a change on trial.
     assert!(
         undo(&two, "--list")
             .stdout
@@ -210,7 +210,7 @@ fn what_ends_a_trial_takes_the_change_back() {
     assert!(undo(&two, "--list").expect(0).stdout.contains("nothing"));
 }
 
-/// A VXLAN device keeps an MTU above what its NIC's allows, and takes none again.
+/// A VXLAN device keeps an MTU above the limit of its NIC, but does not accept it again.
 #[test]
 fn what_could_not_be_put_back_is_not_changed() {
     require!(possible(), need::tools(&["ip", "ethtool", "bridge"]));
@@ -249,7 +249,7 @@ fn what_try_refuses() {
         let refused = run([arguments, &journal].concat()).expect(2);
         assert!(refused.stderr.contains(named), "{arguments:?}: {refused:#?}");
     }
-    // Nobody serves there.
+    // No server listens there.
     let arguments = [&["try", "true", "--undo-with", "true"], &against[..], &journal].concat();
     let ended = run([&arguments[..], &["--against", "127.0.0.1:9"]].concat());
     assert_ne!(ended.code, Some(0), "{ended:#?}");

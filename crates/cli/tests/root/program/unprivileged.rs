@@ -1,4 +1,5 @@
-//! As an ordinary user: everything but what the kernel keeps for root, and said so.
+//! An ordinary user can do everything that the kernel does not reserve for root, and is told the
+//! rest.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -12,7 +13,7 @@ use super::launch::{Ended, OVERLANE, Running};
 use super::machine::nothing_left;
 use super::schema;
 
-/// A user of nobody else's, so that `down --all` removes no testbed but these.
+/// A user without other processes, so that `down --all` removes only the testbeds of this test.
 const USER: u32 = 64242;
 
 /// The program where any user can reach it, and a directory of that user's.
@@ -128,7 +129,7 @@ fn an_ordinary_user_measures_and_is_told_what_is_left_out() {
         "{said}"
     );
     assert_eq!(said.contains("tap"), tun_is_closed(), "{said}");
-    // Where the kernel has none, root would have none either.
+    // Where the kernel lacks ipvlan, root lacks it, too.
     assert!(!said.contains("ipvlan"), "{said}");
     assert!(ended.stdout.contains("ordinary user"), "{ended:#?}");
     for cell in results["cells"]

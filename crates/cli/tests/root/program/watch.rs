@@ -121,7 +121,7 @@ impl OnTerminal {
         let (keys, terminal) = (File::from(pair.master), pair.slave);
         let before = tcgetattr(&terminal).unwrap();
         let end = || Stdio::from(terminal.try_clone().unwrap());
-        // Its controlling terminal: where the kernel tells of another size.
+        // Its controlling terminal, where the kernel reports a new size.
         let mut command = Command::new("setsid");
         command.args(["--ctty", OVERLANE, "watch"]).args(arguments);
         command.env("LC_ALL", "C.UTF-8").env("TERM", "xterm");
@@ -196,7 +196,7 @@ impl OnTerminal {
         assert!(!so_far.contains("\x1b[?1049h"), "{so_far:?}");
     }
 
-    /// Waits for its end: the terminal is as it was. Answers what was written after the
+    /// Waits for its end, and checks that the terminal is restored. Returns the output after the
     /// alternate screen was left.
     #[track_caller]
     fn ends(mut self, code: i32) -> String {
@@ -250,7 +250,7 @@ fn signals_end_the_interface_and_the_terminal_is_as_it_was() {
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let playing = playing();
         playing.signal(signal);
-        // What sends it to the group sends it twice.
+        // A sender that signals the group signals it twice.
         playing.signal(signal);
         playing.ends(130);
     }
@@ -318,7 +318,7 @@ fn a_live_interface_ends_in_the_middle_of_an_interval() {
         live.awaits("measuring");
         live.press(keys);
         live.ends(code);
-        // What there is has been recorded.
+        // Existing intervals have been recorded.
         let recorded = fs::read_to_string(&path).unwrap();
         schema::validate("watch", &serde_json::from_str(&recorded).unwrap());
         play(&path, &[]).expect(0);

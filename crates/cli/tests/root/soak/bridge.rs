@@ -175,7 +175,7 @@ impl Life {
         .unwrap()
     }
 
-    /// Told to, or with one of its TAPs.
+    /// Ends it by a signal, or by removing one of its TAPs.
     fn end(mut self, told: bool) {
         if told {
             self.program.signal(Signal::SIGTERM);

@@ -1,13 +1,11 @@
-//! `overlane vtep` and `overlane tapbridge` under mixed traffic among malformed
-//! packets, while devices, peers and configurations come and go: `bench/run soak`.
-//! Without being asked for longer, 20 seconds.
+//! Runs `overlane vtep` and `overlane tapbridge` under mixed traffic with malformed packets, while
+//! devices, peers and configurations change: `bench/run soak`. By default for 20 seconds.
 //!
-//! - `OVERLANE_SOAK_SECONDS`: how long. `OVERLANE_SOAK_SEED`: what is random; it is
+//! - `OVERLANE_SOAK_SECONDS`: the duration. `OVERLANE_SOAK_SEED`: the random seed, which is
 //!   printed.
-//! - What is checked throughout: packets arrive as they were sent; received =
-//!   forwarded + answered + dropped, both ways; the kernel's counters of the TAPs say
-//!   the same; resident memory, descriptors and threads of the program stay as they
-//!   are; it lives.
+//! - Checked throughout: packets arrive unchanged; received = forwarded + answered + dropped, in
+//!   both directions; the kernel's counters of the TAPs agree; resident memory, descriptors and
+//!   threads of the program stay constant; it stays alive.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Packets that nobody would send.
+//! Malformed packets.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,8 +40,8 @@ impl Random {
     }
 }
 
-/// A frame, some of whose bytes were changed, doubled or lost. Its addresses are none
-/// of the tenants', so that it misleads nobody.
+/// A frame with some bytes changed, doubled or lost. Its addresses are not the tenants', so that it
+/// misleads no bridge.
 pub fn frame(random: &mut Random) -> Vec<u8> {
     let most = [30, 300, 2000][random.below(3)];
     let length = random.below(most);

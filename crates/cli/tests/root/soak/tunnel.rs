@@ -22,7 +22,7 @@ use super::{PROGRESS, STEP};
 /// Packets that may be on their way through the program while it is asked.
 const UNDER_WAY: u64 = 1024;
 
-/// How an endpoint is configured during one life.
+/// Configuration of an endpoint during one life.
 #[derive(Debug, Clone, Copy)]
 pub struct Era {
     v6: bool,
@@ -81,7 +81,7 @@ impl Era {
     }
 }
 
-/// What was counted in all lives.
+/// Totals over all lives.
 #[derive(Debug, Default)]
 pub struct Soaked {
     pub received: u64,
@@ -203,7 +203,7 @@ impl Life {
         Life { era, file, switch, a, b, c: None, tenant, program, watched }
     }
 
-    /// Something happens; what must be told.
+    /// Causes a random event; returns the log text that must follow.
     fn happen(&mut self, random: &mut Random) -> &'static str {
         match random.below(9) {
             0 => {
@@ -320,7 +320,7 @@ impl Life {
         settled.unwrap()
     }
 
-    /// Told to, or with its TAP; it leaves nothing.
+    /// Ends it by a signal, or by removing its TAP; it must leave nothing behind.
     fn end(mut self, told: bool) {
         if told {
             self.program.signal(Signal::SIGTERM);
@@ -345,7 +345,7 @@ pub fn flap(host: &Host, device: &str) {
     host.settle().unwrap();
 }
 
-/// Until a ping is answered: what was down or made anew needs its time.
+/// Waits until a ping is answered: restarted or new devices need time.
 pub fn reached(host: &Host, target: &str) {
     testbed::poll(target, LIMIT, || {
         let mut command = Command::new("ping");

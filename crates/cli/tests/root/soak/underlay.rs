@@ -8,8 +8,8 @@ use testbed::{Host, NIC, mac};
 
 pub const VNI: u32 = 10;
 
-/// Underlay addresses: the endpoint, its peers b and c, who sends malformed packets
-/// as one of the remote ends, and as nobody's.
+/// Underlay addresses: the endpoint, its peers b and c, a sender of malformed packets with the
+/// address of a remote end, and one with an unknown address.
 #[derive(Debug, Clone, Copy)]
 pub enum End {
     A = 1,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use testbed::Host;
 
-/// How long anything may take.
+/// Time limit of a step.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
 /// Three pings that must be answered.

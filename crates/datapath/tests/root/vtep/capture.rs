@@ -1,4 +1,4 @@
-//! What is on the wire, as another program reads it.
+//! Packets on the wire, decoded by another program.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -33,7 +33,7 @@ impl Drop for Capture {
     }
 }
 
-/// What tshark says about a capture.
+/// tshark's output for a capture.
 pub fn tshark(file: &Path, more: &[&str]) -> String {
     let mut command = Command::new("tshark");
     command.arg("-r").arg(file);
@@ -42,7 +42,7 @@ pub fn tshark(file: &Path, more: &[&str]) -> String {
     }
     // A stream of random bytes now and then looks like some protocol, damaged.
     command.args(["-d", "tcp.port==1-65535,data"]);
-    // What a receiver is too slow for is no fault of the packets.
+    // A slow receiver is not a fault of the packets.
     command.args(["-o", "tcp.analyze_sequence_numbers:FALSE"]).args(more);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -71,9 +71,9 @@ fn a_dissector_finds_nothing_to_complain_about() {
         vtep.end();
         drop(capture);
 
-        // Warnings and errors, but for a TCP that was told of a segment come twice,
-        // which a busy machine's timers send, and one in 65,536 checksums that the kernel
-        // finished: `skb_checksum_help` says 0xffff where TCP says 0.
+        // Warnings and errors, except for a TCP report of a duplicate segment, which a busy
+        // machine's timers cause, and one in 65,536 checksums that the kernel finished:
+        // `skb_checksum_help` writes 0xffff where TCP writes 0.
         let kernels = match plan.hand_over {
             HandOver::UdpSegment => {
                 let [v4, v6] = [INNER_V4[1], INNER_V6[1]];

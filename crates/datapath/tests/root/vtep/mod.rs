@@ -67,7 +67,7 @@ fn the_kernels_vxlan_is_understood_and_understands() {
         expect_no_drops(&network.out);
         expect_no_drops(&network.back);
         if plan.hand_over == HandOver::TunnelGso && plan.profile == Offload::Full {
-            // The kernel's end has not cut, and nobody on the way.
+            // Neither the kernel's end nor a hop between has segmented.
             let back = &network.back;
             assert!(back.received_bytes / back.received > 3000, "{back:?}");
         }
@@ -142,7 +142,7 @@ fn what_the_path_does_not_take_is_answered() {
         kernel(&plan, &b, 1, 0);
         ping(&vtep.tenant, INNER_V4[1], 56);
         ping(&vtep.tenant, INNER_V6[1], 56);
-        // The way gets narrower; nobody tells the tenant.
+        // The path MTU decreases without a message to the tenant.
         let narrow = 1400;
         a.netlink().set_mtu(NIC, narrow).unwrap();
         b.netlink().set_mtu(NIC, narrow).unwrap();
@@ -189,7 +189,7 @@ fn who_may_not_send_is_not_heard() {
     known.send_to(&packet(VNI)[..20], to).unwrap();
     known.send_to(&[], to).unwrap();
     known.send_to(&packet(VNI), to).unwrap();
-    // What is received is counted before what becomes of it.
+    // A packet is counted as received before it is counted as forwarded or dropped.
     wait(&vtep, |report| {
         let back = &report.networks[0].back;
         report.strangers.received == 3 && back.received == 3 && back.forwarded == 1
@@ -202,7 +202,7 @@ fn who_may_not_send_is_not_heard() {
     assert_eq!(report.strangers.dropped_by(DropReason::UnknownVni), 1, "{report:?}");
     assert_eq!(report.strangers.dropped_by(DropReason::Malformed), 2, "{report:?}");
 
-    // A reload lets it be heard; what cannot change is refused.
+    // A reload admits the remote end; a change of a fixed option is refused.
     config.networks[0].remotes.push(PLAN.underlay(2));
     vtep.running.reload(&config).unwrap();
     stranger.send_to(&packet(VNI), to).unwrap();
@@ -213,7 +213,7 @@ fn who_may_not_send_is_not_heard() {
     vtep.end();
 }
 
-/// Until what was sent has been counted.
+/// Waits until sent packets have been counted.
 fn wait(vtep: &Vtep, enough: impl Fn(&Report) -> bool) {
     testbed::poll("the counters", LIMIT, || {
         let report = vtep.running.report();
@@ -231,7 +231,7 @@ fn a_port_that_the_kernel_has_is_named() {
     assert!(error.contains("10.0.0.1:4789") && error.contains("EADDRINUSE"), "{error}");
 }
 
-/// What tcx programs and second TAPs there are in a host.
+/// tcx programs and second TAPs in a host.
 fn leftovers(host: &Host) -> String {
     let links = host.netlink().links().unwrap();
     let taps = links.iter().filter(|link| link.name.starts_with("vtep")).count();

@@ -45,7 +45,7 @@ fn a_second_question_stays_off_the_wire() {
         for answered in [Resolution::Arp, Resolution::Discovery] {
             assert_eq!(out.resolved(answered) > 0, suppress, "{out:?}");
         }
-        // One that nobody has is asked for on the wire.
+        // A request for an unknown address goes to the wire.
         let mut command = Command::new("ping");
         tenants[1].run(command.args(["-c", "1", "-W", "1", "10.1.0.99"])).unwrap_err();
         let report = vtep.end();

@@ -1,4 +1,4 @@
-//! OV063: what a remote end that was asked (`--peer`) answers, against the tunnel here.
+//! OV063: answers of a remote end (`--peer`), compared with the tunnel here.
 
 use std::net::IpAddr;
 
@@ -11,8 +11,8 @@ use super::saved::{link, saved};
 
 const ADDRESS: &str = "10.0.0.2";
 
-/// Severity and last evidence of what is found when the other end has a device like
-/// the one here, but for a change; then whether the answer was of use.
+/// Severity and last evidence of the finding, if the other end has a device like the one here with
+/// one change; then whether the answer could be used.
 fn answered(address: &str, change: impl Fn(&mut Interface)) -> (Vec<(Severity, String)>, bool) {
     let mut host = saved("vxlan");
     let mut there = link(&mut host, "a", "vxlan0").clone();

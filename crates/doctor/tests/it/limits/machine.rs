@@ -212,7 +212,8 @@ fn queues_and_who_takes_their_interrupts() {
     );
 }
 
-/// OV023 names the device that receives most; of those that the same packets cross, the NIC.
+/// OV023 names the device that receives most. Among devices that the same packets cross, it names
+/// the NIC.
 #[test]
 fn what_is_steered_is_the_nic_that_receives_most() {
     fn received(host: &mut Host, name: &str, packets: u64) {
@@ -241,8 +242,8 @@ fn what_is_steered_is_the_nic_that_receives_most() {
     );
 }
 
-/// Where the memory for fragments is nearly full, that is said (OV066), not what follows of
-/// it (OV021).
+/// If the memory for fragments is nearly full, OV066 is reported, and its consequence (OV021) is
+/// not.
 #[test]
 fn reassemblies_that_fail_of_lack_of_memory_are_said_once() {
     fn memory(host: &mut Host, used: u64, limit: u64) {

@@ -127,7 +127,7 @@ fn a_clamp_that_fits_silences_nat_between_mtus() {
     );
 }
 
-/// OV019 where the bridge of host a has the smaller MTU: what is behind it announces its own.
+/// OV019 with the smaller MTU at host a's bridge: the hosts behind it announce their own MSS.
 #[test]
 fn ends_of_the_smaller_mtu_announce_what_fits() {
     fn small(host: &mut Host) {

@@ -16,7 +16,7 @@ pub struct Fault {
     pub code: &'static str,
     /// Mode of the lab that it is made in.
     pub mode: &'static str,
-    /// How the fault is made: before the reading, by traffic during it, or in what was read.
+    /// How the fault is made: before the reading, by traffic during it, or in the data read.
     pub how: How,
 }
 
@@ -27,7 +27,7 @@ pub enum How {
     Traffic(fn(&Network, &AtomicBool)),
     /// The one, then the other.
     Both(fn(&Network), fn(&Network, &AtomicBool)),
-    /// What this machine cannot be made to have is written into what was read.
+    /// Written into the data read, because this machine cannot have the fault.
     Written(fn(&mut Host)),
 }
 
@@ -138,7 +138,7 @@ pub fn judge(name: &str, host: &Host) -> Diagnosis {
     diagnose(host)
 }
 
-/// What a diagnosis says at a severity or above, without a code.
+/// Findings at a severity or above, except for a code.
 pub fn others(diagnosis: &Diagnosis, code: &str, least: Severity) -> Vec<String> {
     let findings = diagnosis.findings.iter();
     findings

@@ -14,7 +14,7 @@ use super::list;
 
 /// Commands of a namespace. Others would change the machine that the tests run on.
 const OWN: [&str; 6] = ["ip ", "ethtool ", "nft ", "bridge ", "tc ", "sysctl -w net.ipv4."];
-/// How long the kernel may take to say that what was changed is so.
+/// How long the kernel may take to report a change.
 const SETTLED: Duration = Duration::from_secs(10);
 /// More fixes of one check than there are devices.
 const MOST: usize = 8;
@@ -50,8 +50,9 @@ fn found(diagnosis: &Diagnosis) -> BTreeSet<String> {
     told.map(|found| found.code.clone()).collect()
 }
 
-/// Makes the fixes of a check's findings one after the other, and diagnoses after each. What
-/// one of them makes true is a problem, though another might mend it. Gives how many it made.
+/// Makes the fixes of a check's findings one after the other, and diagnoses after each. A finding
+/// that a fix causes is a problem, even if another fix could remove it. Returns the number of fixes
+/// made.
 pub fn make_each(network: &Network, code: &str, problems: &mut Vec<String>) -> usize {
     let mut now = look(network);
     let mut made: Vec<String> = Vec::new();
@@ -73,7 +74,7 @@ pub fn make_each(network: &Network, code: &str, problems: &mut Vec<String>) -> u
         }
         made.push(command);
     }
-    // The kernel tells of a link that comes up only a moment later.
+    // The kernel reports late that a link is up.
     let mended = testbed::poll("the end of the finding", SETTLED, || {
         let left = !made.is_empty() && found(&look(network)).contains(code);
         Ok(if left { Err(code.to_owned()) } else { Ok(()) })

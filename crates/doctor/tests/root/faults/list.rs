@@ -28,8 +28,8 @@ const fn fault(code: &'static str, mode: &'static str, how: super::bench::How) -
 /// A TAP whose holder does not read.
 static HELD: Mutex<Option<Tap>> = Mutex::new(None);
 
-/// Written are those that hardware, a hypervisor or the whole machine would have to
-/// have; most of them `tests/guest.rs` makes in a guest.
+/// Faults of hardware, a hypervisor or the whole machine are written into the data read;
+/// `tests/guest.rs` makes most of them in a guest.
 pub const FAULTS: &[Fault] = &[
     fault(
         "OV001",
@@ -586,7 +586,7 @@ pub const FAULTS: &[Fault] = &[
             },
             |network, end| {
                 let IpAddr::V4(server) = network.address.target.ip() else { panic!("IPv6") };
-                // Of each packet the first fragment only.
+                // Only the first fragment of each packet.
                 raw_packets(network, SockProtocol::Raw, end, |id| vec![fragment(id, 0, server)]);
             },
         ),

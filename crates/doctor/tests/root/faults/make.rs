@@ -1,4 +1,4 @@
-//! What faults are made with: settings, traffic, and what is written into a reading.
+//! Means to make faults: settings, traffic, and values written into a reading.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;

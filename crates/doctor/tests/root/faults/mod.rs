@@ -21,7 +21,7 @@ fn privileged() -> Result<Capabilities, String> {
     Ok(Capabilities::new(Privileges::Root).unwrap())
 }
 
-/// What is wrong with a mode by what it is.
+/// Findings that are inherent in a mode.
 fn naive(mode: &str) -> &'static [&'static str] {
     match mode {
         // A plain read and write loop, to be measured against.
@@ -52,7 +52,7 @@ fn each_fault_is_found_and_health_is_not() {
     let table: Mutex<BTreeMap<&str, (bool, u32)>> =
         Mutex::new(CHECKS.iter().map(|check| (check.code, (false, 0))).collect());
     let mut problems = Vec::new();
-    // What runs in guests cannot be entered.
+    // Namespaces inside guests cannot be entered.
     let stands = |mode: &&&dyn lab::Mode| !mode.in_guests() && !is_as_another(mode.name());
     for mode in modes().iter().filter(stands) {
         if let Err(unsupported) = mode.probe(&machine) {

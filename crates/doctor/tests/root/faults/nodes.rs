@@ -85,7 +85,7 @@ const FAULTS: &[Fault] = &[
         what: "the neighbour entry is gone",
         code: "OV041",
         make: |network| {
-            // Whoever sends makes the kernel ask, which nobody answers.
+            // Traffic makes the kernel ask for the neighbour, without an answer.
             sh(
                 network,
                 "a",

@@ -18,7 +18,7 @@ fn swarm() -> Result<Network, String> {
     Ok(build("swarm", 1500))
 }
 
-/// Inodes of the namespaces of the Swarm: the hosts', and those that Docker keeps.
+/// Inodes of the Swarm's namespaces: those of the hosts, and those that Docker keeps.
 fn namespaces(network: &Network) -> BTreeSet<u64> {
     let mut inodes: BTreeSet<u64> =
         network.hosts().iter().map(|host| host.netns().inode()).collect();

@@ -38,7 +38,7 @@ const fn shares(
 
 const BACKLOG: &str = "/proc/sys/net/core/netdev_max_backlog";
 const CONNTRACK: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
-/// So slow that each packet interrupts.
+/// Slow enough that each packet interrupts.
 const PACED: Duration = Duration::from_millis(1);
 
 /// A loop of two bridges, in which a broadcast goes round for ever in the softirqs
@@ -178,7 +178,7 @@ fn open_vswitch(datapath: &str) -> Made {
     made.and(move || drop(order("del-br ovs0")))
 }
 
-/// What its kernel counts for good.
+/// Finding from a counter that the guest's kernel never resets.
 pub const STAYS: &str = "OV049";
 
 pub const FAULTS: &[Fault] = &[

@@ -12,10 +12,10 @@ use std::time::Duration;
 use lab::Network;
 use test_support::bound;
 
-/// How long anything may take. Generous: a guest in software emulation is slow.
+/// Time limit of a step. Generous: a guest in software emulation is slow.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-/// What [`stream_both_ways`] carries in each direction.
+/// Bytes of [`stream_both_ways`] in each direction.
 pub const BYTES: usize = 4_000_000;
 
 /// Runs `serve` in the server and `ask` in the client once the server is ready.

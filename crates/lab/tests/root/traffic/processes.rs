@@ -1,4 +1,4 @@
-//! Whose processes are left.
+//! Names processes that are left.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;

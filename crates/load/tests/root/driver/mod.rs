@@ -121,7 +121,7 @@ fn every_tool_does_every_workload_it_has() {
             assert!(report.command.starts_with(name(tool)), "{report:?}");
             assert!(!report.figures.is_empty(), "{what}");
             assert!(report.moved.units >= measured.units, "{what}: {report:?}");
-            // What the tool says it received crossed the wire in between.
+            // Bytes that the tool reports as received crossed the wire in between.
             let crossed = bytes.read[1] - bytes.read[0];
             assert!(crossed >= measured.payload_bytes, "{what}: {crossed} of {measured:?}");
             if let Some(datagrams) = measured.datagrams {

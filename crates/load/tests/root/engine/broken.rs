@@ -12,7 +12,7 @@ use test_support::require;
 /// For setting up, in these tests.
 const LIMIT: Duration = Duration::from_millis(400);
 
-/// Bound on any of these runs: a hang, not slowness, is what it catches.
+/// Time limit of any of these runs, which catches a hang, not slowness.
 const FAR_TOO_LONG: Duration = Duration::from_secs(20);
 
 fn impatient(workload: Workload) -> Load {
@@ -219,14 +219,14 @@ fn a_flood_that_fills_the_memory_for_fragments_is_a_result() {
     let said = nothing.notes.join("\n");
     assert!(said.contains("nothing arrived") && said.contains("ipfrag_high_thresh"), "{said}");
 
-    // Nobody loses any more; what is there leaves by its time alone.
+    // Without further loss, stored fragments leave only by their timeout.
     nft(&wire.server, "delete table ip t");
     let arrives = over(&wire, &load).unwrap();
     assert!(arrives.notes.iter().any(|note| note.contains("ipfrag_time")), "{arrives:?}");
     // The first datagrams arrive, unless the sender had no CPU.
     assert!(arrives.units > 0 || arrives.datagrams.unwrap().sent == 0, "{arrives:?}");
     carried(&wire, &load, Wire::server_at(PORT));
-    // What need not be put together does not wait.
+    // Datagrams that need no reassembly do not wait.
     nft(
         &wire.server,
         "table ip t { chain c { type filter hook prerouting priority -450; \
@@ -240,7 +240,7 @@ fn a_flood_that_fills_the_memory_for_fragments_is_a_result() {
     assert!(matches!(error, EngineError::NoAnswer { stage: Stage::Hello, .. }), "{error:?}");
 }
 
-/// Nobody waits for the end of an hour to hear that its first second broke.
+/// If the first second fails, an hour's measurement ends at once.
 #[test]
 fn a_long_interval_ends_when_its_path_does() {
     for workload in [Workload::TcpStream, Workload::TcpRr, Workload::UdpRr] {
@@ -275,7 +275,7 @@ fn resets_in_the_middle_are_resets() {
     }
 }
 
-/// What a proxy does whose server cannot be reached: accepts, and closes.
+/// Behaviour of a proxy whose server is unreachable: it accepts, and closes.
 #[test]
 fn accepted_and_closed_is_told_apart_from_refused() {
     let wire = require!(wire_or_skip());
@@ -350,7 +350,7 @@ fn stop_ends_every_phase() {
     }
 }
 
-/// Told when it is dropped.
+/// Sets the flag when it is dropped.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -359,14 +359,14 @@ impl Drop for Over<'_> {
     }
 }
 
-/// A stranger's connection or datagram neither counts nor disturbs.
+/// An untrusted party's connection or datagram neither counts nor disturbs.
 #[test]
 fn strangers_at_the_port_are_ignored() {
     let wire = require!(wire_or_skip());
     let at = Wire::server_at(PORT);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Also where a measurement fails: the stranger is waited for.
+        // Also ends the untrusted party's thread if a measurement fails.
         let _over = Over(&over);
         scope.spawn(|| {
             wire.client

@@ -79,7 +79,7 @@ fn tried(
     panic!("{load:?}: never as it should be, at last {wrong:?}");
 }
 
-/// Has the server's end lose one of so many datagrams.
+/// Drops one of `every` datagrams at the server.
 fn lose_one_of(wire: &Wire, every: u32) {
     let rule = format!("udp dport 7000 numgen inc mod {every} == 7 drop");
     let rules =

@@ -10,7 +10,7 @@ use super::wire::{DEVICE, Wire, ip, nft};
 use super::{PORT, RR, carried, lose_one_of, over, over_watched, short, tried, wire_or_skip};
 use test_support::require;
 
-/// Bound on any of these runs: a hang, not slowness, is what it catches.
+/// Time limit of any of these runs, which catches a hang, not slowness.
 const FAR_TOO_LONG: Duration = Duration::from_secs(20);
 
 /// Pairs of runs of which the middle ratio is taken.
@@ -48,8 +48,8 @@ fn several_requests_under_way_carry_every_size() {
     }
 }
 
-/// Both ends' socket buffers hold a fraction of what is under way: whoever only
-/// wrote would wait forever.
+/// Both ends' socket buffers hold a fraction of the data in flight: an end that only wrote would
+/// wait forever.
 #[test]
 fn more_under_way_than_the_sockets_hold_is_no_deadlock() {
     let wire = require!(wire_or_skip());
@@ -121,11 +121,11 @@ fn a_schedule_that_cannot_be_kept_shows_in_latency_and_pace() {
         let load = Load {
             outstanding: 8,
             transactions_per_s: Some(2e7),
-            // What is owed from before the interval comes first.
+            // Requests due before the interval come first.
             warmup: Duration::ZERO,
             ..short(workload)
         };
-        // Where the threads come late to the interval, all of what is sent was due before it.
+        // If the threads reach the interval late, all requests that they send were due before it.
         let begun = Cell::new(Instant::now());
         let measured = tried(&wire, &load, Wire::server_at(PORT), |measured| {
             assert!(begun.replace(Instant::now()).elapsed() < FAR_TOO_LONG);
@@ -155,7 +155,7 @@ fn lost_requests_of_a_schedule_are_counted_and_hold_nothing_up() {
             duration: Duration::from_millis(600),
             ..short(Workload::UdpRr)
         };
-        // Where a thread comes late, sockets overflow, too: more is lost, and never less.
+        // If a thread is late, sockets overflow, too: the loss is larger, never smaller.
         let measured = tried(&wire, &load, Wire::server_at(PORT), |measured| {
             let datagrams = measured.datagrams.unwrap();
             let share = datagrams.lost() as f64 / datagrams.sent as f64;

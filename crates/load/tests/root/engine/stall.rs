@@ -1,5 +1,5 @@
-//! A server that stands still at regular times: what open and closed loop make
-//! of it. The arithmetic is that of the stall, not of the machine's speed.
+//! A server that stalls at regular times, measured by an open and by a closed loop. The results
+//! follow from the stall, not from the machine's speed.
 
 use std::time::Duration;
 

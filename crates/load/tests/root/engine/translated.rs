@@ -10,7 +10,7 @@ use super::wire::{SERVER, ip, nft};
 use super::{carried, short, wire_or_skip};
 use test_support::require;
 
-/// Where the port is published.
+/// The published address.
 const PUBLISHED: &str = "203.0.113.1:8080";
 
 #[test]

@@ -35,8 +35,8 @@ impl Wire {
             ip(netns, &["link", "set", "lo", "up"]);
             ip(netns, &["link", "set", DEVICE, "up"]);
         }
-        // Carrier is noticed by a delayed work of the kernel; until then both
-        // ends drop what they are given to send.
+        // A delayed work of the kernel detects the carrier; until then both ends drop packets that
+        // they are given to send.
         let deadline = Instant::now() + Duration::from_secs(10);
         for netns in [&wire.client, &wire.server] {
             while !is_up(netns) {

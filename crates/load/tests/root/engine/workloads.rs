@@ -1,4 +1,4 @@
-//! What each workload counts, by sizes, flows and segmentation offload.
+//! Counts of each workload, by sizes, flows and segmentation offload.
 
 use load::{Datagrams, EngineError, Load, MAX_MESSAGE_BYTES, Measured, Watch, Workload};
 
@@ -17,7 +17,7 @@ fn check_counts(load: &Load, measured: &Measured) {
     assert!(measured.rate() > 0.0, "{what}");
     assert!(measured.seconds >= load.duration.as_secs_f64(), "{what}");
     assert_eq!(measured.flows.len(), load.flows as usize, "{what}");
-    // Whole messages per flow: what is left over of one stays out of both.
+    // Only whole messages per flow are counted: both figures exclude a partial message.
     assert_eq!(measured.units, measured.flows.iter().map(|f| f.units).sum::<u64>(), "{what}");
     let payload = measured.payload_bytes;
     let size = u64::from(load.message_bytes);
@@ -32,8 +32,8 @@ fn check_counts(load: &Load, measured: &Measured) {
     if let Some(l) = measured.latency {
         assert!(0 < l.min && l.min <= l.p50 && l.p50 <= l.p90 && l.p90 <= l.p99, "{what}");
         assert!(l.p99 <= l.p99_9 && l.p99_9 <= l.max, "{what}");
-        // Timing begins before counting and ends after it: only what each flow had
-        // under way at the beginning is counted and not timed.
+        // Timing begins before counting and ends after it: only the requests in flight at the start
+        // of each flow are counted but not timed.
         assert!(l.count + u64::from(load.flows) >= measured.units, "{what}");
     }
     if let Some(Datagrams { sent, received, .. }) = measured.datagrams {
@@ -192,7 +192,7 @@ fn a_smaller_path_mtu_is_no_obstacle() {
     }
 }
 
-/// The receiver reports what its kernel saw of each datagram.
+/// The receiver reports its kernel's receive time of each datagram.
 #[test]
 fn numbered_datagrams_are_followed_at_the_receiver() {
     let wire = require!(wire_or_skip());
@@ -245,7 +245,7 @@ fn every_packet_of_both_ends_has_the_dscp() {
     assert!(over(&wire, &unmarked).is_err());
 }
 
-/// Of a long interval the rate of each second is known, and they add up to the whole.
+/// A long interval reports the rate of each second, and the rates add up to the whole.
 #[test]
 fn a_long_interval_has_the_rate_of_each_second() {
     let wire = require!(wire_or_skip());

@@ -1,4 +1,4 @@
-//! What a run needs: a subject over a pair of hosts, and a plan.
+//! Inputs of a run: a subject over a pair of hosts, and a plan.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub fn subject_at(pair: &Pair, target: SocketAddr) -> PathUnderTest {
     }
 }
 
-/// So many blocks of these cells.
+/// A plan with this number of blocks of these cells.
 pub fn plan(cells: Vec<PlannedCell>, blocks: u32, duration: Duration) -> Plan {
     Plan {
         seed: 1,

@@ -167,7 +167,7 @@ fn what_ipv6_puts_together_and_cuts_again_is_one_journey() {
     assert_eq!(endings(journey)[5], Some(read()));
 }
 
-/// A tunnel's packet is cut: what is in it is seen before and after.
+/// A tunnel's packet is fragmented: the inner packet is seen before and after.
 #[test]
 fn fragments_of_a_tunnel_are_of_the_packet_in_it() {
     let inner = flow(UDP, 0, 0);

@@ -120,7 +120,7 @@ fn an_address_that_is_used_again_is_another_packet() {
 
 #[test]
 fn what_a_socket_has_is_sent_no_more() {
-    // None of them has an identification, and nobody was seen to read them.
+    // None of them has an identification, and no reader was seen.
     for (one, other) in [(0, 0), (7, 0), (0, 7)] {
         let (one, other) = (flow(UDP, 0, one), flow(UDP, 0, other));
         let mut journeys = Journeys::default();
@@ -327,7 +327,7 @@ fn what_was_not_seen_to_begin_is_no_journey() {
         assert_eq!(journeys.take([event(10, 0xa, kind, flow(TCP, 1, 1))]), [], "{kind:?}");
         assert_eq!(journeys.finish(), [], "{kind:?}");
     }
-    // But a drop is told wherever it is.
+    // But a drop is reported at any place.
     let ended = Journeys::default().take([event(10, 0xa, Kind::Dropped, flow(TCP, 1, 1))]);
     assert_eq!(endings(&ended[0]), [Some(Ending::Dropped(0, 0))]);
 }
@@ -359,7 +359,7 @@ fn the_oldest_goes_where_there_are_too_many() {
     let numbers: Vec<u64> = ended.iter().map(|journey| journey.number).collect();
     assert_eq!(numbers, [1, 2, 3]);
     assert!(ended.iter().all(|journey| endings(journey) == [Some(Ending::Unseen)]));
-    // What its connection had received is that, although its reader was not waited for.
+    // A packet in its connection's socket counts as received, even before it is read.
     let received = |number: u64| Event { kind: Kind::Socket, ..begin(number) };
     assert_eq!(journeys.take([received(4)]), []);
     let ended = journeys.take([begin(MOST + 4)]);
@@ -398,7 +398,7 @@ fn what_is_under_way_at_the_end_is_told() {
     assert_eq!(endings(&ended[1]), [Some(Ending::Unseen)]);
 }
 
-/// Whoever watches for months must not grow.
+/// Memory must not grow in months of watching.
 #[test]
 fn what_has_ended_leaves_nothing_behind() {
     let mut journeys = Journeys::default();

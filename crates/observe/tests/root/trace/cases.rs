@@ -14,10 +14,10 @@ use testbed::{NIC, Wire};
 
 use super::traffic::{connected, datagrams, server};
 
-/// What a case is made with.
+/// Testbed of a case.
 pub struct Bed<'n> {
     pub network: &'n Network,
-    /// The client's port: what is looked at.
+    /// The client's port, which is traced.
     pub port: u16,
     /// The client's socket, from this port.
     pub client: UdpSocket,
@@ -25,7 +25,7 @@ pub struct Bed<'n> {
     pub server: UdpSocket,
 }
 
-/// Sends what is to be dropped, each time it is called.
+/// Sends packets that are to be dropped, on each call.
 pub type Round<'n> = Box<dyn FnMut() + 'n>;
 
 pub struct Case {
@@ -76,7 +76,7 @@ impl<'n> Bed<'n> {
         self.ip(host, "link set dev vxlan0 mtu 1450 master br0 up");
     }
 
-    /// Datagrams of so many bytes from the client to the server.
+    /// Datagrams of `bytes` bytes from the client to the server.
     fn datagrams(self, bytes: usize, count: usize) -> Round<'n> {
         let target = self.network.address.target;
         Box::new(move || {
@@ -428,7 +428,7 @@ pub const CASES: &[Case] = &[
 pub fn moby_53004(bed: Bed<'_>) -> Round<'_> {
     let host = bed.network.host("b").unwrap();
     let tenant = testbed::mac("tenant-a", "eth0");
-    // What was learned goes; what Docker writes stays.
+    // Learned entries expire; Docker's entries are permanent.
     bed.remake("b", "id 42 remote 10.0.0.1");
     host.netlink().add_vxlan_fdb("vxlan0", tenant, IpAddr::V4(Wire::A)).unwrap();
     bed.remake("a", "id 42 remote 10.0.0.2");

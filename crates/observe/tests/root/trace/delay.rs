@@ -17,7 +17,7 @@ const QUEUES: [(&str, &str); 4] =
 /// 1000 bytes and headers last 5 ms and more at this rate.
 const RATE: &str = "1600kbit";
 
-/// What was seen, host and device.
+/// Step, host and device.
 type Place<'p> = (&'p str, &'p str, Option<&'p str>);
 
 /// The longest time between two steps, ns, and which these were.
@@ -52,8 +52,8 @@ fn a_queue_that_holds_packets_is_found() {
             }
             while datagrams.receive() {}
         };
-        // The first packets use up what the queue saved before; a busy machine holds packets
-        // elsewhere at times.
+        // The first packets use up the queue's token credit; a busy machine holds packets elsewhere
+        // at times.
         let (gap, all) = seen.until(&format!("the queue of {device}"), act, |packets| {
             let told: Vec<_> = packets
                 .iter()

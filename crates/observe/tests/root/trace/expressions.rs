@@ -23,8 +23,8 @@ fn libpcap() -> Result<(), String> {
     Expression::compile("ip").map(|_| ()).map_err(|error| error.to_string())
 }
 
-/// Datagrams in a tunnel, named by their own headers and by those of the tunnel; each expression
-/// wants one of two ports, and the other is sent all the while.
+/// Datagrams in a tunnel, selected by their own headers and by those of the tunnel. Each expression
+/// selects one of two ports, and the other port has traffic all the time.
 #[test]
 fn packets_are_meant_by_inner_or_outer_headers() {
     require!(network("vxlan", Offload::Full), libpcap());

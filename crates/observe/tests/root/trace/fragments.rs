@@ -1,5 +1,5 @@
-//! Datagrams longer than the path takes: the fragments of one are one journey, told as often as the
-//! kernel counts them.
+//! Datagrams longer than the path MTU: the fragments of a datagram are one journey, and reports
+//! match the kernel's counts.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::process::Command;
@@ -19,7 +19,7 @@ use super::{LIMIT, network};
 const BYTES: usize = 3500;
 const DATAGRAMS: usize = 20;
 
-/// Addresses of the tenants, beside those of IPv4.
+/// IPv6 addresses of the tenants.
 const SIX: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, 2)];
 
@@ -60,7 +60,7 @@ impl Sockets {
             }
             to.set_ip(IpAddr::V6(SIX[1]));
         }
-        // Without, the kernel of IPv4 forbids routers to cut what it cuts itself.
+        // Otherwise DF is set, and IPv4 routers may not fragment what the sender may.
         hosts[0].sysctl("net/ipv4/ip_no_pmtu_disc", "1").unwrap();
         let any: IpAddr = if is_six { Ipv6Addr::UNSPECIFIED.into() } else { [0, 0, 0, 0].into() };
         let bind = |host: &Host, at: SocketAddr| {
@@ -131,7 +131,7 @@ fn of_port<'p>(packets: &'p [Packet], client: &Host, port: u16) -> Vec<&'p Packe
     packets.iter().filter(is_of).collect()
 }
 
-/// Sends long datagrams; where they are cut and put together is told as often as the hosts count.
+/// Sends long datagrams; reported fragmentations and reassemblies match the hosts' counts.
 fn followed(network: &Network, is_six: bool, [cuts, joins]: [(&str, bool); 2]) {
     let port = port();
     let sockets = Sockets::new(network, port, is_six);
@@ -190,7 +190,7 @@ fn packets_of_the_tunnel_that_are_cut_are_followed() {
     followed(&network, false, [("a", false), ("b", false)]);
 }
 
-/// The tenants' own fragments in those of the tunnel.
+/// The tenants' own fragments inside fragments of the tunnel.
 #[test]
 fn fragments_in_fragments_are_followed() {
     let network = require!(network("vxlan", Offload::Full));
@@ -233,7 +233,7 @@ fn fragments_in_fragments_are_followed() {
     assert!(is_received(&packet.legs.last().unwrap().ending), "{text}");
 }
 
-/// Linux cuts no packets of a tunnel over IPv6; programs that are tunnels have theirs cut.
+/// Linux does not fragment packets of a tunnel over IPv6, but those of tunnels in user space.
 #[test]
 fn ipv6_packets_of_a_tunnel_that_are_cut_are_followed() {
     let network = require!(network("vxlan6", Offload::Full));
@@ -269,7 +269,7 @@ fn ipv6_packets_of_a_tunnel_that_are_cut_are_followed() {
     println!("{DATAGRAMS} packets of a tunnel, {pieces} fragments told and counted");
 }
 
-/// What a tunnel carries (RFC 7348, 5): a datagram between the tenants, without checksums of UDP.
+/// A tunnel's payload (RFC 7348, 5): a datagram between the tenants, without UDP checksums.
 fn vxlan(network: &Network, port: u16, bytes: usize) -> Vec<u8> {
     let (from, to) = (network.client(), network.server());
     let (length, of_udp) = (28 + bytes, 8 + bytes);

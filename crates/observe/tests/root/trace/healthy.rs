@@ -1,4 +1,4 @@
-//! Where nothing is lost, no loss is told, and every packet is told once.
+//! Without loss, no loss is reported, and every packet is reported once.
 
 use lab::Network;
 use netstate::Counters;
@@ -11,7 +11,7 @@ use super::seen::{Seen, begins_in, drops, is_arrived, is_from};
 use super::traffic::{Datagrams, STREAM, port, stream};
 
 const DATAGRAMS: usize = 1000;
-/// Most bytes of a segment; the kernel counts those that were sent again one by one.
+/// Most bytes of a segment; the kernel counts retransmitted segments one by one.
 const SEGMENT_BYTES: usize = 1460;
 
 pub fn counted(host: &testbed::Host, protocol: &str, name: &str) -> u64 {
@@ -24,7 +24,7 @@ pub fn counted(host: &testbed::Host, protocol: &str, name: &str) -> u64 {
     pairs.find(|(of, _)| *of == name).unwrap().1.parse().unwrap()
 }
 
-/// What devices and protocols of the network's hosts have dropped.
+/// Drops counted by devices and protocols of the network's hosts.
 fn dropped(network: &Network) -> Vec<u64> {
     let of_host = |host: &std::sync::Arc<testbed::Host>| {
         let links = host.netlink().links().unwrap();
@@ -44,8 +44,8 @@ fn dropped(network: &Network) -> Vec<u64> {
     network.hosts().iter().flat_map(of_host).collect()
 }
 
-/// What a connection says of a segment that brings nothing new: one that was sent again though
-/// the first had come, or a bare acknowledgement after the end. It is no loss.
+/// Drop reason of a segment without new data: a retransmission whose original had arrived, or a
+/// bare acknowledgement after the end. It is no loss.
 const NOTHING_NEW: &str = "TCP_OLD_DATA";
 
 fn losses<'p>(packets: impl Iterator<Item = &'p Packet>) -> Vec<String> {

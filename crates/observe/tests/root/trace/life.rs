@@ -13,7 +13,7 @@ use super::seen::{Seen, begins_in, inode, is_arrived, is_from, was_at};
 use super::traffic::{Datagrams, port};
 use super::{LIMIT, network};
 
-/// Where a packet was, without when.
+/// Places of a packet, without times.
 fn places(packet: &Packet) -> Vec<(&str, &str, Option<&str>)> {
     packet
         .steps
@@ -240,8 +240,8 @@ fn nothing_stays_attached_after_a_kill() {
     .unwrap();
 }
 
-/// A datagram is told when its socket has it, not after the patience for packets that nobody
-/// sees any more. Short ones are read without a word.
+/// A datagram is reported when it reaches its socket, not after the timeout for packets that are
+/// not seen any more. The kernel traces no read of a short one.
 #[test]
 fn a_datagram_is_told_when_its_socket_has_it() {
     let network = require!(network("vxlan", Offload::Full));
@@ -264,7 +264,7 @@ fn a_datagram_is_told_when_its_socket_has_it() {
     });
 }
 
-/// However long nobody has read, a reading takes so many events at most, and the next ones the rest.
+/// After any delay, a reading returns a bounded number of events, and the next ones the rest.
 #[test]
 fn a_reading_takes_a_bounded_part_of_a_flood() {
     let network = require!(network("host", Offload::Full));
@@ -283,8 +283,8 @@ fn a_reading_takes_a_bounded_part_of_a_flood() {
     assert!(sizes.len() > 1, "{sizes:?}");
 }
 
-/// A flood beside a tracer of drops that stands still: no event is lost. What found no room is
-/// counted by the kernel's reason, and with what is told it is what the kernel counts itself.
+/// A flood beside a stalled tracer of drops loses no event. Drops without room are counted by the
+/// kernel's reason, and together with the reported ones they match the kernel's counter.
 #[test]
 fn no_drop_of_a_flood_is_lost_and_each_is_counted() {
     /// More than the ring has room for: 16 MiB, 208 bytes an event.
@@ -321,7 +321,7 @@ fn no_drop_of_a_flood_is_lost_and_each_is_counted() {
         let told = events.iter().filter(|event| tracer.reason(event.reason) == "NO_SOCKET");
         let sum = told.count() as u64 + not_told;
         assert!(not_told > 0 && !events.is_empty(), "{not_told} of {counted}");
-        // Without a flow there are those of others, too.
+        // Without a flow filter, drops of other flows are included.
         assert!(sum >= counted && (sum == counted || !is_of_flow), "{sum} of {counted}");
     }
 }

@@ -97,7 +97,7 @@ fn devices<'n>(mode: &dyn Mode, network: &'n Network) -> impl Iterator<Item = &'
     seen.filter(|hop| hop.kind == HopKind::Device && hop.bypass.is_none())
 }
 
-/// What a tracer is to look at.
+/// Flows that a tracer selects.
 fn flows(mode: &dyn Mode, datagrams: &Datagrams, of_stream: u16) -> Vec<String> {
     // A proxy sends from a port of its own.
     let of_datagrams = match mode.name() {
@@ -107,7 +107,7 @@ fn flows(mode: &dyn Mode, datagrams: &Datagrams, of_stream: u16) -> Vec<String> 
     vec![of_datagrams, format!("*:{of_stream}")]
 }
 
-/// How many steps a datagram had, and what was found.
+/// The number of a datagram's steps, and the problems found.
 fn datagram(
     mode: &dyn Mode,
     network: &Network,
@@ -191,8 +191,8 @@ fn counted_cut<'n>(
         .map(|(_, hop)| hop)
 }
 
-/// Where a stream's packets were cut, and what was found. `seen` looks at the first stream, from
-/// port `of_stream`; each one after it has a port and a tracer of its own.
+/// Where a stream's packets were segmented, and the problems found. `seen` traces the first stream,
+/// from port `of_stream`; each one after it has its own port and tracer.
 fn transfer(
     mode: &dyn Mode,
     network: &Network,
@@ -283,7 +283,7 @@ fn judge(
     if arrived == 0 {
         return Err("no segment arrived".to_owned());
     }
-    // As many segments as the packet stands for, all of them behind the cut.
+    // One segment for each that the packet stands for, all of them behind the segmentation.
     for packet in &of_stream {
         let segments = packet.legs.iter().filter(|leg| leg.segment_of == Some(0)).count();
         let whole = packet.steps[0].gso_packets.map_or(1, usize::from);

@@ -1,4 +1,4 @@
-//! What a tracer tells of a network.
+//! A tracer's reports about a network.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -12,7 +12,7 @@ use testbed::{Host, Process, Processes};
 
 use super::LIMIT;
 
-/// A tracer, and the packets of a network that it has told of.
+/// A tracer, and the packets of a network that it has reported.
 pub struct Seen {
     pub tracer: Tracer,
     journeys: Journeys,
@@ -51,7 +51,7 @@ impl Seen {
         Seen::filtered(network, Filter { flows, ..Filter::default() })
     }
 
-    /// Begins to look at what has this port at either end.
+    /// Starts to trace packets with this port at either end.
     pub fn of_port(network: &Network, port: u16) -> Seen {
         Seen::of(network, &[format!("*:{port}")])
     }
@@ -71,12 +71,12 @@ impl Seen {
         Seen { tracer, journeys: Journeys::default(), hosts, packets: Vec::new() }
     }
 
-    /// What the kernel cannot tell.
+    /// Facts that the kernel does not provide.
     pub fn not_seen(&self) -> &Vec<String> {
         &self.tracer.not_seen
     }
 
-    /// Takes what has come.
+    /// Reads pending events.
     pub fn look(&mut self) {
         let mut ended = self.journeys.take(self.tracer.poll(Duration::from_millis(20)).unwrap());
         ended.extend(self.journeys.settle(now()));
@@ -94,7 +94,7 @@ impl Seen {
         );
     }
 
-    /// Acts and looks until it has what is wanted.
+    /// Acts and reads until `wanted` is satisfied.
     pub fn until<T>(
         &mut self,
         what: &str,
@@ -104,7 +104,7 @@ impl Seen {
         self.found(what, act, find).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// The same; what was seen instead is an error.
+    /// Like `until`, but returns the packets seen instead as an error.
     pub fn found<T>(
         &mut self,
         what: &str,
@@ -143,8 +143,8 @@ impl Seen {
     }
 }
 
-/// The machine's namespaces, the network's among them. A process finds those of others only:
-/// one sleeps in each host meanwhile.
+/// The machine's namespaces, including the network's. A process finds namespaces by the processes
+/// in them, so one sleeps in each host meanwhile.
 pub fn places(network: &Network) -> Places {
     let processes = Processes::new().unwrap();
     let sleep = |host: &Arc<Host>| processes.start(host, Command::new("sleep").arg("600")).unwrap();
@@ -194,7 +194,7 @@ pub fn is_received(ending: &PacketEnding) -> bool {
     matches!(ending, PacketEnding::Read { .. } | PacketEnding::Received)
 }
 
-/// Where a packet was dropped, and why: step, reason, function of the kernel.
+/// Drops of a packet: step, reason, function of the kernel.
 pub fn drops(packet: &Packet) -> impl Iterator<Item = (&PacketStep, &str, &str)> {
     packet.steps.iter().filter_map(|step| match &packet.legs[step.leg].ending {
         PacketEnding::Dropped { reason, function, .. } if step.what == "dropped" => {
@@ -219,7 +219,7 @@ pub fn steps_at<'p>(
         .filter(move |step| step.namespace == host && step.device.as_deref() == Some(device))
 }
 
-/// Where the packet itself was cut: the devices that its segments were sent by.
+/// Devices that sent the packet's segments.
 pub fn cut_at(packet: &Packet) -> Vec<(String, String)> {
     let legs = packet.legs.iter().enumerate().filter(|(_, leg)| leg.segment_of == Some(0));
     let mut places: Vec<(String, String)> = legs

@@ -78,7 +78,7 @@ impl Datagrams {
         self.client.local_addr().unwrap().port()
     }
 
-    /// One of so many bytes; one that the path refuses is sent as well.
+    /// Sends a datagram of `bytes` bytes, which the path may refuse.
     pub fn send(&self, bytes: usize) {
         let _ = self.client.send_to(&vec![7; bytes], self.target);
     }
@@ -118,7 +118,7 @@ pub fn stream(network: &Network, port: u16) {
         let mut stream = connected(network.client(), port, network.address.target).unwrap();
         stream.set_write_timeout(Some(LIMIT)).unwrap();
         stream.write_all(&vec![7; STREAM]).unwrap();
-        // Who closes without having read the other's end leaves it in the socket's queue.
+        // Reads the other end's FIN, which otherwise stays in the socket's queue.
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         assert_eq!(stream.read(&mut [0]).unwrap(), 0);

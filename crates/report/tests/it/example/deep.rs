@@ -96,7 +96,7 @@ pub fn deep() -> Results {
     results
 }
 
-/// A fault of three trials with so many lost datagrams; what failed after them.
+/// A fault of three trials with these numbers of lost datagrams, and the failure after them.
 fn fault(mode: &str, name: &str, lost: &[u64], failed: Option<&str>) -> FaultRecord {
     let trial = |lost: &u64| FaultTrial {
         reason: None,

@@ -53,7 +53,7 @@ impl Noise {
     }
 }
 
-/// What a mode names as serving the same purpose.
+/// Alternatives of a mode that serve the same purpose.
 fn alternatives(mode: &str) -> Vec<Alternative> {
     let (other, advice) = match mode {
         "ovs-vxlan" => (
@@ -221,7 +221,7 @@ fn group(noise: &mut Noise, workload: &str, size: u32, offload: &str) -> Vec<Cel
     cells
 }
 
-/// What a cell is.
+/// Identity of a cell.
 struct Place<'a> {
     mode: &'a str,
     role: Role,

@@ -1,4 +1,4 @@
-//! A setting to change in a namespace that nobody else has.
+//! A setting to change in a private namespace.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
@@ -44,7 +44,7 @@ pub fn value(change: &Change) -> String {
     apply::read(change).unwrap().to_string()
 }
 
-/// Every entry taken back, by a process that finds the journal as it is.
+/// Undoes every entry, as a process that finds the journal in its current state.
 #[track_caller]
 pub fn undo_all(directory: &Path) {
     let journal = Journal::open(directory).unwrap();

@@ -1,4 +1,4 @@
-//! Disks that are full, or that nobody can write to.
+//! Full disks and read-only disks.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Files and directories that are not what the journal wrote.
+//! Files and directories that the journal did not write.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -13,7 +13,7 @@ use test_support::{need, require};
 
 use super::bench::as_first_form;
 
-/// A user that is nobody here.
+/// A user without an account.
 const OTHER: u32 = 54321;
 
 fn mode(path: &Path, mode: u32) {
@@ -83,7 +83,7 @@ fn what_is_no_entry_is_skipped_and_told_of() {
     }
     assert_eq!(told.len(), 15, "{told:#?}");
 
-    // None of them stands in the way, and none is written over.
+    // None of them blocks the journal, and none is overwritten.
     let later = journal.make("try", &change, None).unwrap();
     assert_eq!(later.id, 16);
     assert!(journal.overdue().unwrap().is_empty());
@@ -133,7 +133,7 @@ fn a_directory_that_others_can_write_is_refused() {
     let parent = place.path().join("a");
     mode(&parent, 0o777);
     refused(&directory, "mode 0777");
-    // Nobody takes from a sticky one what is another's.
+    // In a sticky directory, no user can remove another user's files.
     mode(&parent, 0o1777);
     drop(Journal::open(&directory).unwrap());
     mode(&parent, 0o755);
@@ -178,7 +178,7 @@ fn commands_are_run_where_their_maker_was() {
     assert_eq!(journal.undo(&entry).unwrap(), Undone::Restored);
     let here = std::env::current_dir().unwrap();
     let there = fs::read_to_string(&trace).unwrap();
-    // Where others can write, none of its programs is to be run.
+    // Programs in a directory that others can write to must not be run.
     assert!([here.to_str().unwrap(), "/"].contains(&there.trim()), "{there}");
 }
 
@@ -255,7 +255,7 @@ fn deadlines_are_no_clocks_that_somebody_sets() {
     assert!(!journal.entries().unwrap()[1].waits());
     journal.undo(&now).unwrap();
 
-    // Of the first form, with the time of day: one that was set back is due.
+    // Entries of the first format have the time of day: after the clock is set back, they are due.
     let file = directory.join(format!("{:08}.json", later.id));
     as_first_form(&directory, &later, None);
     let text = fs::read_to_string(&file).unwrap();
@@ -270,7 +270,7 @@ fn deadlines_are_no_clocks_that_somebody_sets() {
     assert_eq!(with(clock, clock + 3600), 0);
     assert_eq!(with(clock - 10, clock - 1), 1);
     assert_eq!(with(clock + 3600, clock + 7200), 1);
-    // Of an earlier boot.
+    // An entry of an earlier boot.
     as_first_form_text(&file, &text, clock);
     assert_eq!(journal.overdue().unwrap().len(), 1);
 }

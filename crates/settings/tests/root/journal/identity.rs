@@ -27,7 +27,7 @@ fn replace(space: Space) -> Option<Space> {
             }
             continue;
         }
-        // Where the path leads.
+        // Target of the path.
         let at = nix::unistd::dup(&netns).unwrap();
         let same = at.as_raw_fd() == fd;
         if same {
@@ -138,7 +138,7 @@ fn a_device_in_place_of_another_is_not_changed() {
     unknown(&entry, "had the address 02:00:00:00:00:01; v0 at that index has 02:00:00:00:00:02");
     assert_eq!(mtu("v0"), 1400);
 
-    // Of another kind.
+    // A link of another kind.
     space.ip("link set v0 mtu 1500");
     let entry = make("ip link set v0 mtu 1400");
     space.ip("link del v0");

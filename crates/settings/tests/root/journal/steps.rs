@@ -15,11 +15,11 @@ use test_support::{need, require};
 
 use super::bench::{Space, undo_all, value};
 
-/// What happens to the step of the chosen number.
+/// Fault at the chosen step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Once(Errno),
-    /// That step and all after it fail.
+    /// The step and all after it fail.
     Always(Errno),
     Kill,
 }
@@ -43,7 +43,7 @@ fn faulty(directory: &Path, at: u32, fault: Fault) -> (Journal, Arc<AtomicU32>) 
     (Journal::open_with(directory, step).unwrap(), count)
 }
 
-/// What must be so after anything: a setting that is not as it was has a whole entry.
+/// Invariant after any fault: a changed setting has a complete entry.
 #[track_caller]
 fn assert_known(directory: &Path, change: &Change, what: &str) {
     let contents = Journal::open(directory).unwrap().contents().unwrap();
@@ -149,7 +149,7 @@ fn kill_at_each_step(test: &str) {
             break;
         }
         kills += 1;
-        // Whoever comes next does it.
+        // The next process repairs it.
         let journal = Journal::open(directory.path()).unwrap();
         for entry in journal.overdue().unwrap() {
             journal.undo(&entry).unwrap();

@@ -1,4 +1,4 @@
-//! What is sent: valid, odd and malformed frames.
+//! Generates frames to send: valid, unusual and malformed ones.
 
 use packet::checksum::Sum;
 use packet::ethernet::MacAddr;
@@ -44,11 +44,11 @@ impl Case {
         if random.once_in(3) {
             for _ in 0..1 + random.below(3) {
                 let at = random.below(frame.len().min(80));
-                // Of the addresses the first bytes only: never the other tenant's.
+                // Only the first bytes of an address, so that it is never the other tenant's.
                 frame[if at < 12 { at / 6 * 6 } else { at }] = random.next() as u8 & 0xfe;
             }
         }
-        // What was changed in the header is to reach the router, too.
+        // A changed header must reach the router, too.
         if random.once_in(2) && frame.len() >= 34 && frame[12..15] == [8, 0, 0x45] {
             frame[24..26].fill(0);
             let sum = Sum::of(&frame[14..34]).checksum();

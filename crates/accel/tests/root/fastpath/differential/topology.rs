@@ -12,7 +12,7 @@ use super::super::sandbox::Sandbox;
 use super::super::underlay::Underlay;
 use super::{CLIENT, MAC_A, MAC_B, PORT, SERVER};
 
-/// What a VXLAN device says of itself.
+/// Configuration of a VXLAN device.
 #[derive(Debug, Clone, Copy)]
 pub struct Binding {
     /// `local`.
@@ -21,7 +21,7 @@ pub struct Binding {
     pub device: bool,
 }
 
-/// How tenants' frames come to the VXLAN device.
+/// How tenants' frames reach the VXLAN device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// By a bridge.
@@ -33,14 +33,14 @@ pub enum Shape {
     },
     /// By a bridge, which with the VXLAN device is in another namespace than the NIC.
     Sandboxed {
-        /// br_netfilter looks at what crosses the bridge.
+        /// Whether br_netfilter sees frames that cross the bridge.
         bridge_netfilter: bool,
     },
     /// By a route; the receiving tenant is alone on its veth pair.
     Alone,
 }
 
-/// The tenants' addresses are those that `Spec` writes, so the underlay has others.
+/// Underlay addresses. They differ from the tenants', which `Spec` writes.
 pub fn addresses(underlay: Underlay) -> [IpAddr; 2] {
     [0, 1].map(|number| match underlay {
         Underlay::V4 => [192, 168, 7, 10 + number].into(),
@@ -75,8 +75,8 @@ pub fn harmless(shape: Shape, underlay: Underlay, random: &mut Random) -> &'stat
     all[random.below(all.len())]
 }
 
-/// What concerns no packet of the tenants, and is no reason to leave them slow; where the
-/// hosts speak IPv6.
+/// Commands that affect no packet of the tenants and do not keep them on the slow path, for hosts
+/// with IPv6.
 const HARMLESS6: &[&str] = &[
     "ip route add fd09::/64 dev nic0; ip route add unreachable fd08::/64",
     "ip neigh add fd07::9 lladdr 02:00:00:00:00:07 dev nic0",
@@ -89,7 +89,7 @@ const HARMLESS_BRIDGED: &[&str] = &[
         chain o { type filter hook output priority 0; ip daddr 10.9.0.0/16 drop; }; }'",
     "nft 'table inet t { chain i { type filter hook input priority 0; policy drop; \
         meta l4proto ipv6-icmp accept; udp dport 4789 counter accept; }; }'",
-    // What asks for it has connections tracked.
+    // A rule that uses this state enables connection tracking.
     "nft 'table inet t { chain i { type filter hook input priority 0; \
         ct state established,related accept; }; }'",
 ];
@@ -97,7 +97,7 @@ const HARMLESS_BRIDGED: &[&str] = &[
 /// The same where the VXLAN device is a port of the host's own bridge.
 const HARMLESS_PORT: &[&str] = &["bridge link set dev vxlan0 neigh_suppress on"];
 
-/// What concerns no packet of the tenants, and is no reason to leave them slow.
+/// Commands that affect no packet of the tenants and do not keep them on the slow path.
 const HARMLESS: &[&str] = &[
     "true",
     "nft 'table arp t { chain c { type filter hook input priority 0; }; }'",
@@ -108,9 +108,9 @@ const HARMLESS: &[&str] = &[
      ip link set another up; ip addr add 10.7.0.1/24 dev other",
 ];
 
-/// Rules that depend on the packet, so that no flow gets a verdict, and let all pass. None asks
-/// conntrack: fragments that it has put together the kernel parts again in place
-/// (ip_do_fragment), in data that the socket which sees the wire shares.
+/// Rules that depend on the packet, so that no flow gets a verdict, and accept all packets. None of
+/// them uses conntrack: the kernel splits reassembled fragments in place (ip_do_fragment), in data
+/// that the socket on the wire shares.
 pub fn holding(random: &mut Random) -> &'static str {
     HOLDING[random.below(HOLDING.len())]
 }
@@ -137,7 +137,7 @@ impl Shape {
 
     pub fn hosts(self) -> [Host; 2] {
         ["a", "b"].map(|name| match self {
-            // IPv6 of a host would only say things that nobody asked.
+            // With IPv6, the host would send unsolicited packets.
             Shape::Bridged | Shape::Sandboxed { .. } => Host::new(name).unwrap(),
             _ => Host::with_ipv6(name).unwrap(),
         })
@@ -154,7 +154,7 @@ impl Shape {
         matches!(self, Shape::Sandboxed { .. }).then(|| ["sandbox-a", "sandbox-b"].map(sandbox))
     }
 
-    /// The device of a host that the tenant's frames come to.
+    /// The host's device that receives the tenant's frames.
     pub fn inner(self, host: usize) -> &'static str {
         if self == Shape::Alone && host == 1 { PORT } else { BRIDGE }
     }

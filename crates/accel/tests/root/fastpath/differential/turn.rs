@@ -1,4 +1,4 @@
-//! What changes in the middle: routes, rules, policies, devices of one host.
+//! Changes halfway through a network's cases: routes, rules, policies, devices of one host.
 
 use std::net::IpAddr;
 
@@ -37,9 +37,9 @@ pub fn second_wire(hosts: &[Host; 2], underlay: Underlay, addresses: [IpAddr; 2]
     }
 }
 
-/// What may be done in a host: `{ip}`, `{here}` and `{there}` are the underlay's, `{own}` is
-/// another address of this host, `{tos}` what the VXLAN device has or some other, `{rule}`
-/// the same for a rule.
+/// A command in a host and its inverse. `{ip}`, `{here}` and `{there}` are the underlay's, `{own}`
+/// is another address of this host, `{tos}` the VXLAN device's TOS or another one, `{rule}` the
+/// same for a rule.
 type Change = (&'static str, &'static str);
 
 /// In the host that sends.
