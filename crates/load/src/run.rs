@@ -517,7 +517,7 @@ impl Run<'_> {
                 && load.workload.pattern() != Pattern::Connections
                 && load.workload.direction() == Direction::Forward)
                 .then(|| end.retransmitted.saturating_sub(begin.retransmitted)),
-            // Of a receiver they say nothing about the path.
+            // A receiver's TCP state shows nothing about the path.
             tcp: end.tcp.clone().filter(|_| {
                 load.workload.direction() == Direction::Forward
                     && load.workload.pattern() != Pattern::Connections
