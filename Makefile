@@ -12,7 +12,7 @@ endif
 endif
 # Tests and measurements that build testbeds need root; compiling does not.
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo scripts/as-root)
-# Has cargo run what it built as root; cargo takes no empty one.
+# Makes cargo run built programs as root; cargo accepts no empty value.
 RUNNER := $(if $(AS_ROOT),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER="$(AS_ROOT)")
 
 .PHONY: help demo build check lint test test-unit test-all bench cluster field-cases fuzz docs docs-pages schemas install uninstall dist dist-check release clean

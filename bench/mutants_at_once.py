@@ -160,7 +160,7 @@ class Source:
         """A function whose first statement may return another value."""
         body = node.child_by_field_name("body")
         found = self.here("FnValue", node.end_byte)
-        # What `impl Trait` stands for is one type only.
+        # `impl Trait` stands for one type only.
         if b"impl " in (self.of(node.child_by_field_name("return_type")) if node.child_by_field_name("return_type") else b""):
             found = []
         if body is None or not found:
@@ -178,7 +178,7 @@ class Source:
         pattern = node.child_by_field_name("pattern")
         condition = pattern.child_by_field_name("condition")
         guards = self.here("MatchArmGuard", condition.start_byte) if condition else []
-        # A name takes what is left: with a guard the compiler misses something.
+        # A name matches the remaining values: with a guard, the compiler reports missing patterns.
         takes_all = not condition and pattern.named_children[:1] and pattern.named_children[0].type == "identifier"
         deleted = [] if takes_all else self.here("MatchArm", node.start_byte)
         if not guards and not deleted:
@@ -221,8 +221,8 @@ class Area:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 if not target.exists() or target.read_bytes() != pathlib.Path(path).read_bytes():
                     shutil.copy(path, target)
-        # The crates of ours have other names of artifacts then: what is built here and what is
-        # built outside share those of others, and never take one another's for their own.
+        # This gives our crates other artifact names: builds here and outside share the artifacts
+        # of dependencies, but never each other's.
         manifest = self.copy / "Cargo.toml"
         text = pathlib.Path("Cargo.toml").read_text()
         manifest.write_text(re.sub(r'(?m)^version = "([\d.]+)"', rf'version = "\1+{name}"', text, count=1))

@@ -10,7 +10,7 @@ import time
 
 from .loads import sh, until
 
-# A token bucket is worth what its rate is, whatever the CPUs do.
+# A token bucket's effect depends only on its rate, not on CPU load.
 RATE = "tc qdisc replace dev nic0 root tbf rate {}mbit burst 256k latency 50ms"
 FOUND = 300
 

@@ -140,7 +140,7 @@ class Pgbench(Load):
         return requests
 
 
-# Those of the table, in its order.
+# Loads of the table, in its order.
 LOADS = [Load, StressNg, Compiler, Nginx, Pgbench]
 
 

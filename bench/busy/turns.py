@@ -19,22 +19,22 @@ import statistics
 import tempfile
 import time
 
-# Seconds of a turn, and how much of its beginning still shows the turn before. In a rest a `try`
-# does something twice a second: what a turn has put off falls due in the next.
+# Seconds of a turn, and of its start, which still shows the previous turn. In a rest, a `try`
+# works twice a second: work that a turn has delayed is done in the next one.
 TURN, REST_TURN, SETTLE = 0.2, 0.5, 0.02
-# The `try` is held; held as well, which tells what two equal kinds differ by; let go.
+# The `try` is stopped; stopped again, for the difference of two equal kinds; continued.
 KINDS = ("alone", "again", "beside")
-# Where a setting is changed, a pulse begins and a rest begins, in the log of a `try`; and the
-# rest's seconds.
+# Log lines of a `try` for a changed setting, the start of a pulse and the start of a rest with
+# its seconds.
 LINE = re.compile(r"(\S+)\.(\d+)Z DEBUG overlane::progress: .*?(setting|sampling|resting)(?: ([\d.]+) s)?")
-# A `try` changes settings so long before the end of its rest, and is let go before that.
+# A `try` changes settings this time before the end of its rest, and is continued before that.
 MARGIN = 1.1
 # Seconds of a rest that is long enough for a turn of each kind.
 LEAST = MARGIN + 2 * len(KINDS) * REST_TURN
-# The log is read so long after the end of a rest, and so often from then on: rarely, as that
-# takes a CPU from the load, too.
+# Delay from the end of a rest until the log is read, and the interval from then on: a long one,
+# because reading takes CPU time from the load, too.
 PULSE, LOOK = 0.5, 0.25
-# Parts of a pulse and of what comes before it, seconds since the line of the log.
+# Parts of a pulse and of the time before it, seconds since the line of the log.
 PARTS = (("setting", -0.1, 0), ("setting", 0, 0.075), ("setting", 0.075, 0.15),
          ("sampling", -0.1, 0), ("sampling", 0, 0.075), ("sampling", 0.075, 0.15),
          ("sampling", 0.15, 0.3), ("sampling", 0.3, 0.4))
@@ -179,7 +179,7 @@ def by_kind(log, rests, requests):
             continue
         elif event >= 0:
             began, what, _ = log.events[event]
-            # What a pulse has delayed may be answered after it.
+            # Requests that a pulse has delayed may be answered after it.
             of["rest" if what == "resting" and at > began + SETTLE else "pulse"].append(micros)
     return of
 

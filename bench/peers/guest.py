@@ -27,12 +27,12 @@ modprobe tun
 {python} /inside.py {arguments} </dev/null >/dev/ttyS1 2>/dev/ttyS2
 b poweroff -f
 """
-# What tests, tools and documentation need of Python, the guest does not.
+# Parts of Python for tests, tools and documentation, which the guest does not need.
 NOT_OF_PYTHON = {"test", "idlelib", "lib2to3", "tkinter", "ensurepip", "turtledemo", "pydoc_data",
                  "site-packages", "dist-packages", "__pycache__"}
 MODULES = ("kernel/net/", "kernel/lib/", "kernel/drivers/net/vxlan/", "kernel/drivers/net/veth",
            "kernel/drivers/net/tun", "kernel/drivers/net/dummy", "kernel/crypto/crc32c")
-# Of the memory, MB: what tools write is kept there while they run.
+# Memory, MB: it also holds the output of running tools.
 MEMORY = 4096
 
 
@@ -65,7 +65,7 @@ class Archive:
     def add(self, path, contents):
         """A file, executable."""
         name = str(path).lstrip("/")
-        # Those are links to the directories below usr.
+        # These are links to the directories below usr.
         if name.split("/")[0] in ("bin", "sbin", "lib", "lib64"):
             name = f"usr/{name}"
         if name not in self.paths:

@@ -17,13 +17,13 @@ WORKLOADS = {
     "udp_stream 64 B": ["-t", "UDP_STREAM", "--", "-m", "64", "-R", "1"],
     "tcp_rr": ["-t", "TCP_RR"],
 }
-# Nobody has this address.
+# An unused address.
 OTHER = "192.0.2.1"
-# Where each tool writes, and what it says.
+# Output file and standard output of each tool.
 WRITTEN, SAID = "/tmp/written", "/tmp/said"
 # How long a tool may take to begin, and to end (s): in emulation a thousand probes are slow.
 LIMIT = 120
-# A tool has settled when it has written nothing for so long; it is not waited for longer.
+# A tool has settled after STILL seconds without output, and at the latest after SETTLE seconds.
 STILL, SETTLE = 0.6, 15
 
 
