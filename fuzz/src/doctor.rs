@@ -74,8 +74,8 @@ pub fn text(data: &[u8]) {
     let _ = openvswitch::reply(data);
 }
 
-/// An answer of nftables or of Open vSwitch, and a table of the older iptables, whose
-/// chains' places come first.
+/// An answer of nftables or of Open vSwitch, and a table of iptables-legacy, which starts with the
+/// places of its chains.
 pub fn answer(data: &[u8]) {
     let _ = nft_clamp(data);
     let _ = openvswitch::kernel_datapath(data);

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ruleset::{Connection, Flow, Hook, Interface, Message, Ruleset, State, Step, Transport, Tuple};
 
-/// Messages one behind the other: a byte of type, two of length, then the payload.
+/// Consecutive messages: a byte of type, two of length, then the payload.
 pub fn rules(data: &[u8]) {
     let mut messages = Vec::new();
     let mut rest = data;

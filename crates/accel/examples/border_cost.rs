@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     let mut nanos = [const { Vec::new() }; 4];
     for round in 0..rounds {
         for at in 0..STATES.len() {
-            // Each comes first as often.
+            // Each state comes first equally often.
             let at = (at + round) % STATES.len();
             let (name, a, b) = STATES[at];
             accels[0].pause(!a);

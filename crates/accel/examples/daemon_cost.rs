@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         let pair = Pair::new(Offload::Full, true);
         let accel = Accel::start(pair.a.netns(), Wanted::All).unwrap();
         settled(&accel);
-        // Each is one of the VXLAN device's and one of the bridge's.
+        // Each address has one entry at the VXLAN device and one at the bridge.
         let begin = Instant::now();
         let known = |at| {
             let at_bridge = format!("fdb add {} dev {DEVICE} master static\n", address(at));
@@ -101,7 +101,7 @@ fn wait(accel: &Accel, is: impl Fn(&accel::Status) -> bool) {
     }
 }
 
-/// The generation when nothing has changed for a while.
+/// The generation once nothing has changed for a while.
 fn settled(accel: &Accel) -> u64 {
     loop {
         let before = accel.status();

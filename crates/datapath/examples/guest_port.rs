@@ -30,11 +30,11 @@ mod guest;
 
 use guest::{BUFFER, Driver, Guest, frame, gso_packet};
 
-/// Entries of each ring, as many as QEMU's have by default.
+/// Entries of each ring, QEMU's default.
 const SIZE: u16 = 256;
 
 const SAMPLE: Duration = Duration::from_secs(1);
-/// Before counting begins.
+/// Time before counting starts.
 const WARM_UP: Duration = Duration::from_millis(200);
 /// Interval at which a waiting driver checks for the end of the sample.
 const WAIT_MS: u16 = 20;
@@ -42,7 +42,7 @@ const WAIT_MS: u16 = 20;
 const HEADER: usize = 12;
 /// Address of the sent frame in the guest's memory.
 const SENT_AT: u64 = 4 << 20;
-/// Its ends, in each namespace.
+/// The endpoint's devices, one in each namespace.
 const OWN: &str = "own0";
 const BRIDGED: &str = "tap0";
 
@@ -96,7 +96,7 @@ impl Bed {
     /// Frames and machine's CPU seconds of a sample.
     fn sample(&mut self, header: [u8; HEADER], frame: &[u8]) -> Sample {
         let [left, right] = &mut self.ends;
-        // Bridges learn where the receiver is.
+        // Makes bridges learn the receiver's port.
         let mut back = frame.to_vec();
         back[..12].rotate_left(6);
         back.truncate(200);
@@ -185,7 +185,7 @@ impl End {
                     ring.offer(memory, head);
                     sent += 1;
                 }
-                // All is taken before the next begins.
+                // All frames are consumed before the next sample starts.
                 while in_flight(ring) > 0 {
                     reap(ring, memory);
                     std::thread::yield_now();
@@ -194,7 +194,7 @@ impl End {
         }
     }
 
-    /// Counts frames of that length until `stop`.
+    /// Counts frames of this length until `stop`.
     fn receive_until(&mut self, length: usize, received: &AtomicU64, stop: &AtomicBool) {
         let mut buffer = vec![0; HEADER + 65_536 + 32];
         while !stop.load(Ordering::Relaxed) {
@@ -208,7 +208,7 @@ impl End {
                 End::Rings(guest) => {
                     let Guest { memory, rings, .. } = &mut **guest;
                     let ring = &mut rings[0];
-                    // The first buffer's header has the number of them.
+                    // The first buffer's header has the number of buffers.
                     let buffers = (HEADER + length).div_ceil(BUFFER as usize) as u64;
                     let mut seen = 0;
                     while let Some((head, _)) = ring.used(memory) {
@@ -238,12 +238,12 @@ fn wish(ring: &Driver, memory: &GuestMemoryMmap, more: u16) {
     memory.store(ring.used.wrapping_add(more - 1), at, Ordering::SeqCst).unwrap();
 }
 
-/// Chains that the device has not handed back.
+/// Chains that the device has not returned.
 fn in_flight(ring: &Driver) -> u16 {
     ring.available.wrapping_sub(ring.used)
 }
 
-/// With the smallest and the largest.
+/// Returns the median, the minimum and the maximum.
 fn median(values: &[f64]) -> (f64, f64, f64) {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -274,7 +274,7 @@ fn main() -> ExitCode {
         let mut samples = [const { Vec::<Sample>::new() }; 3];
         for round in 0..rounds {
             for at in 0..beds.len() {
-                // Each comes first as often.
+                // Each bed comes first equally often.
                 let at = (at + round) % beds.len();
                 samples[at].push(beds[at].sample(header, &frame));
             }

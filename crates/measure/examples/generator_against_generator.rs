@@ -28,7 +28,7 @@ use testbed::{Host, NIC, Offload, Wire};
 const CLIENT_CPU: usize = 0;
 const SERVER_CPU: usize = 1;
 const PORT: u16 = 9000;
-/// Part of each run before its window: connecting and warming up.
+/// Part of each run before its window: connection and warm-up.
 const LEAD: Duration = Duration::from_millis(400);
 /// `USER_HZ`, the unit of `/proc/stat` (`proc_stat(5)`; 100 on every Linux).
 const TICKS_PER_S: f64 = 100.0;
@@ -54,7 +54,7 @@ const CONTESTS: [(Contest, &str, &str, &str, f64); 3] = [
     (Contest::TcpStream, "tcp_stream", "tcp_stream (CPU per 65507 bytes)", "Gb/s", 1e9),
 ];
 
-/// One program in one contest.
+/// A program in a contest.
 struct Entry {
     name: &'static str,
     contest: Contest,
@@ -65,8 +65,8 @@ struct Entry {
 enum Generator {
     BuiltIn {
         gso: bool,
-        /// The client's device cuts GSO packets, so that every datagram
-        /// crosses the wire as a packet of its own.
+        /// The client's device segments GSO packets, so that every datagram crosses the wire as its
+        /// own packet.
         cut: bool,
     },
     Driven(Tool),
@@ -196,7 +196,7 @@ fn measure(
     };
     match entry.generator {
         Generator::BuiltIn { gso, cut } => {
-            // Whether the client's device takes UDP GSO packets uncut, as veth does.
+            // Whether the client's device accepts UDP GSO packets, as veth does.
             let uncut = |on| client.set_features(NIC, &[("tx-udp-segmentation", on)]);
             uncut(!cut).map_err(|e| e.to_string())?;
             let outcome = built_in(&ends, &Load { gso, ..load }, server.netns());
@@ -207,7 +207,7 @@ fn measure(
     }
 }
 
-/// CPU seconds of the machine, counters of the server's namespace, and when.
+/// CPU seconds of the machine, counters of the server's namespace, and the time.
 #[derive(Clone, Copy)]
 struct Reading {
     at: Instant,
@@ -220,7 +220,7 @@ fn read(server: &NetNs) -> Reading {
     Reading { at: Instant::now(), busy_s: busy_seconds(), datagrams }
 }
 
-/// Everything of `/proc/stat`'s first line but idle and waiting for I/O.
+/// All fields of the first line of `/proc/stat` except idle and iowait.
 fn busy_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/stat").expect("/proc/stat");
     let ticks = stat.lines().next().unwrap_or_default().split_whitespace().skip(1).take(8);
@@ -297,7 +297,7 @@ fn driven(
     window: Duration,
     server: &Arc<NetNs>,
 ) -> Result<Outcome, String> {
-    // sockperf's smallest.
+    // The smallest message of sockperf.
     let rr = tool == Tool::Sockperf && load.workload == Workload::TcpRr;
     let message_bytes = if rr { 14 } else { load.message_bytes };
     let load = Load { message_bytes, duration: LEAD * 2 + window, ..load };
@@ -318,10 +318,9 @@ fn driven(
     Ok(Outcome { rate, cpu_per_unit: (end.busy_s - begin.busy_s) / seconds / units })
 }
 
-/// Waits until the program's traffic flows: some (sockperf) take seconds to
-/// calibrate themselves first.
+/// Waits until the program's traffic flows: some (sockperf) calibrate themselves for seconds first.
 fn await_traffic(server: &NetNs) -> Result<(), String> {
-    /// More packets than any handshake, within one look.
+    /// More packets than any handshake, within one check.
     const TRAFFIC: u64 = 40;
     let received = || {
         let path = "/proc/thread-self/net/dev";

@@ -22,7 +22,7 @@ const PORT: u16 = 5302;
 const CONFIDENCE: f64 = 0.95;
 /// Operations of a micro-benchmark.
 const TIMES: u32 = 2_000_000;
-/// More than any path takes, requests/s.
+/// More than any path can carry, requests/s.
 const TOO_MANY: f64 = 1e7;
 
 const LOOPS: [&str; 3] = ["closed loop", "closed loop again", "schedule"];
@@ -40,8 +40,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let rounds: u32 = arguments.next().map_or(Ok(12), |word| word.parse())?;
     let seconds: f64 = arguments.next().map_or(Ok(0.5), |word| word.parse())?;
 
-    // As the engine's: 1 ns to 60 s, three digits. Latencies of 10 us to 20 ms,
-    // most of them short.
+    // Like the engine's: 1 ns to 60 s, three digits. Latencies of 10 us to 20 ms, most of them
+    // short.
     let mut histogram = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3)?;
     let latency = |i: u32| {
         let mixed = u64::from(i.wrapping_mul(2_654_435_761) >> 12);
@@ -99,7 +99,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                     Err(e) => eprintln!("round {round}, {}: {e}", LOOPS[which]),
                 }
             }
-            // On an overloaded machine a sample may see no work at all, or fail.
+            // On an overloaded machine, a sample may carry nothing, or fail.
             if rates.contains(&0.0) {
                 starved += 1;
                 continue;

@@ -26,7 +26,7 @@ use testbed::{Offload, Wire};
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 const PORT: u16 = 5301;
-/// Ports of their own: not every server binds one with connections in `TIME_WAIT`.
+/// Separate ports: some servers cannot bind a port with connections in `TIME_WAIT`.
 const SOCKPERF: u16 = 5302;
 const NETPERF: u16 = 5303;
 const STALL: Stall = Stall { every: Duration::from_secs(1), length: Duration::from_millis(20) };
@@ -38,13 +38,13 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may already have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Takes its CPU for the length of a stall in each period.
+/// Uses its CPU for the length of a stall in each period.
 fn hog(cpu: usize) -> Outcome<()> {
     sys::affinity::pin(cpu)?;
     loop {
@@ -56,7 +56,7 @@ fn hog(cpu: usize) -> Outcome<()> {
     }
 }
 
-/// Starts the task above any other of the CPU.
+/// Starts the task with a higher priority than all others on the CPU.
 fn start_hog(cpu: usize) -> Outcome<Running> {
     let own = std::env::current_exe()?;
     let mut command = Command::new("chrt");
@@ -65,7 +65,7 @@ fn start_hog(cpu: usize) -> Outcome<Running> {
     Ok(Running(child))
 }
 
-/// Latencies in ms; `None` where the program does not tell.
+/// Latencies in ms; `None` if the program does not report them.
 struct Seen {
     requests: u64,
     p50: f64,

@@ -49,7 +49,7 @@ impl Samplers {
         self.namespaces.iter().map(Namespace::snapshot).collect()
     }
 
-    /// Both readings must have worked, or there was nothing to pay for.
+    /// Both readings must have succeeded, otherwise there was no cost.
     fn check(self) -> SamplerResult<()> {
         if let (Some(before), Some(after)) = (self.before, self.after) {
             let _ = self.machine.difference(&before?.1, &after?.0);
@@ -136,7 +136,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                     Err(e) => eprintln!("round {round}, {}: {e}", SAMPLINGS[sampling]),
                 }
             }
-            // On an overloaded machine a sample may see no work at all, or fail.
+            // On an overloaded machine, a sample may carry nothing, or fail.
             if rates.contains(&0.0) {
                 starved += 1;
                 continue;

@@ -23,7 +23,7 @@ const KINDS: [(&str, &str, &str); 2] = [
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// Loads the programs of one kind that this kernel has places for.
+/// Loads the programs of one kind whose attachment points exist in this kernel.
 fn load(prefix: &str) -> Outcome<(Object, Vec<String>)> {
     let (mut object, btf) = bpf_load::open(OBJECT)?;
     let mut left_out = Vec::new();
@@ -57,7 +57,8 @@ fn calls() -> Outcome<()> {
     for (kind, prefix, at_peek) in KINDS {
         let (mut object, left_out) = match load(prefix) {
             Ok(loaded) => loaded,
-            // As where programs at functions are not allowed: the other kind can be measured.
+            // For example if programs at functions are not allowed: the other kind can still be
+            // measured.
             Err(reason) => {
                 println!("{kind}: not measured: {reason}");
                 continue;

@@ -11,7 +11,7 @@ pub fn read(name: &str) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// Panics with every place where `value` is not what `schema/NAME.schema.json` says.
+/// Panics with every place where `value` violates `schema/NAME.schema.json`.
 #[track_caller]
 pub fn validate(name: &str, value: &Value) {
     let errors = errors(name, value);

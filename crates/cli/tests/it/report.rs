@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::launch::{Ended, entries, overlane, run};
 use crate::{example, schema};
 
-/// An example of results, with message sizes that a run can have.
+/// Example results with valid message sizes.
 fn readable() -> Value {
     let mut results = example::results();
     results.cells.iter_mut().for_each(|cell| cell.message_bytes = cell.message_bytes.min(65_507));
@@ -64,7 +64,7 @@ fn page_and_charts_are_written() {
 fn places_that_cannot_be_written_are_found_first() {
     let directory = tempfile::tempdir().unwrap();
     let inside = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
-    // The results are not there either: the place is looked at before them.
+    // Also without the results: the output place is checked first.
     refused(
         &["report", "none.json", "--html", directory.path().to_str().unwrap()],
         &["--html", "it is a directory"],
@@ -93,7 +93,7 @@ fn a_comparison_is_a_gate() {
     // A second run in which every mode but the baseline lost a third.
     let after = directory.path().join("b.json");
     for cell in results["cells"].as_array_mut().unwrap() {
-        // Few blocks prove nothing: make them many.
+        // Few blocks prove nothing, so there are many.
         let samples = cell["samples"].as_array_mut().unwrap();
         let copies = samples.clone();
         for round in 1..12_u32 {
@@ -163,7 +163,7 @@ fn recording() -> String {
     concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/watch.jsonl").to_owned()
 }
 
-/// Compares with a file that was read by people. `UPDATE_EXPECTED=1` writes it anew.
+/// Compares with a reviewed file. `UPDATE_EXPECTED=1` rewrites it.
 fn as_expected(name: &str, got: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
     if std::env::var_os("UPDATE_EXPECTED").is_some() {
@@ -211,7 +211,7 @@ fn a_recording_from_a_pipe_is_reported() {
     let mut reporting = command.spawn().unwrap();
     let mut pipe = reporting.stdin.take().unwrap();
     let recorded = fs::read(recording()).unwrap();
-    // Not all at once.
+    // In several writes.
     for part in [&recorded[..1], &recorded[1..]] {
         pipe.write_all(part).unwrap();
     }

@@ -28,9 +28,9 @@ struct Bench {
 }
 
 impl Bench {
-    /// In the calling thread's namespace.
+    /// Builds it in the calling thread's namespace.
     fn new() -> Bench {
-        // Nothing but our frames: no router solicitations, no group reports.
+        // Only this test's frames: no router solicitations, no group reports.
         for which in ["all", "default"] {
             let path = format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6");
             let _ = std::fs::write(path, "1");
@@ -65,8 +65,8 @@ impl Bench {
             match self.output.read(&mut buffer) {
                 Ok(len) => segments.push(buffer[..len].to_vec()),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    // All of them come out of one call in the kernel; more time is
-                    // given only while some are missing.
+                    // One call in the kernel produces all of them; wait longer only while some are
+                    // missing.
                     let timeout = if segments.len() < wanted { 1000u16 } else { 0 };
                     let mut fds = [PollFd::new(self.output.as_fd(), PollFlags::POLLIN)];
                     if poll(&mut fds, PollTimeout::from(timeout)).expect("poll") == 0 {
@@ -117,7 +117,7 @@ fn run(program: &str, arguments: &str) {
     assert!(output.status.success(), "{program} {arguments}: {message}");
 }
 
-/// Runs `test` in a fresh namespace, or says why not.
+/// Runs `test` in a fresh namespace, or prints the reason why not.
 fn with_bench(test: impl FnOnce(&Bench) + Send) {
     require!(need::tun());
     let namespace = NetNs::new().expect("network namespace");
@@ -199,9 +199,8 @@ fn with_a_vlan_tag() {
 fn what_is_too_small_to_be_cut_is_only_completed() {
     with_bench(|bench| {
         for (v6, udp) in [(false, false), (true, false), (false, true), (true, true)] {
-            // With options, TCP within their length of gso_size is dropped by the
-            // kernel (it counts them as payload first and does not later), and
-            // passed on by us.
+            // If a TCP packet with options is longer than gso_size by less than their length, the
+            // kernel drops it (it first counts them as payload, later not), and `packet` passes it.
             for payload in [1, 1447, 1448] {
                 let tcp_options = 0;
                 let spec = Spec { v6, udp, payload, flags: 0x99, tcp_options, ..Spec::PLAIN };

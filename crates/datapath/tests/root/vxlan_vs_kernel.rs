@@ -84,7 +84,7 @@ fn read_gso_packet(tap: &Tap) -> (VnetHdr, Vec<u8>) {
             Ok(len) => {
                 let (vnet, frame) =
                     vnet_hdr::split(&buffer[..len], Layout::Tunnel).expect("header");
-                // Neighbour discovery and reports of groups come by as well.
+                // Neighbour discovery and multicast reports also arrive.
                 if vnet.gso_type != 0 {
                     return (vnet, frame.to_vec());
                 }
@@ -116,7 +116,7 @@ fn from_the_kernel(case: Case, tap: &Tap) {
     let headers = Headers::parse(out.frame).expect("UDP");
     assert_eq!(&out.frame[headers.payload_offset..], payload);
 
-    // The same packets whether cut with the tunnel on or after it is off.
+    // Segmentation before and after decapsulation gives the same packets.
     let cut = |frame: &[u8], vnet: &VnetHdr| -> Vec<Vec<u8>> {
         let segmenter = Segmenter::new(frame, vnet).expect("well formed");
         let mut buffer = vec![0; segmenter.total_len(0)];

@@ -23,8 +23,7 @@ fn corpus(name: &str) -> Vec<Vec<u8>> {
     paths.into_iter().map(|path| std::fs::read(path).unwrap()).collect()
 }
 
-/// Calls `target` with everything that is kept, then with damaged versions of it. A
-/// panic says which case to look at.
+/// Calls `target` with the corpus, then with damaged versions of it. A panic names the case.
 fn run(name: &str, target: fn(&[u8]), cases: u64) {
     let kept = corpus(name);
     assert!(!kept.is_empty(), "{name}: nothing to begin with");
@@ -54,7 +53,7 @@ fn damage(data: &mut Vec<u8>, random: &mut Pcg64Mcg) {
         2 => data.truncate(at),
         3 => drop(data.remove(at)),
         4 => data.insert(at, b"09-.:{}[],\" \nafx"[random.random_range(0..16)]),
-        // Another number in the place of the next one.
+        // Replaces the next number by another one.
         _ => {
             let Some(start) = data[at..].iter().position(digits).map(|next| at + next) else {
                 return;

@@ -69,7 +69,7 @@ fn refused(packed: &[u8], words: &[&str]) {
     assert!(most < MOST, "{} MiB for {} bytes: {error}", most / MIB, packed.len());
 }
 
-/// Text that repeats, without being held as a whole.
+/// Repeated text that is never held in memory as a whole.
 fn repeated(head: &str, part: &str, times: usize, tail: &str) -> Vec<u8> {
     let mut encoder = zstd::Encoder::new(Vec::new(), 0).unwrap();
     let size = head.len() + part.len() * times + tail.len();
@@ -95,7 +95,7 @@ fn repeated(head: &str, part: &str, times: usize, tail: &str) -> Vec<u8> {
 fn a_long_text_behind_a_small_archive_is_not_read() {
     // Blanks, which JSON allows anywhere.
     refused(&repeated("{\"format\":1,", " ", 900 << 20, "}"), &["host.json", "67108864 bytes"]);
-    // A size in the header that is not there.
+    // A size in the header without the data.
     let mut bytes = Vec::new();
     let mut header = Header::new_gnu();
     header.set_path("host.json").unwrap();
@@ -196,7 +196,7 @@ fn only_one_host_and_by_its_own_name() {
         entry(&mut other, EntryType::Regular, name, text.len() as u64, text.as_bytes());
         refused(&packed(other), &["no host.json"]);
     }
-    // Extension headers of an ordinary size do no harm, other members neither.
+    // Ordinary extension headers and other members do no harm.
     let mut archive = archive();
     entry(&mut archive, EntryType::XGlobalHeader, "pax", 20, &b"20 comment=nothing.\n"[..]);
     entry(&mut archive, EntryType::Directory, "./", 0, io::empty());
@@ -210,10 +210,10 @@ fn a_window_that_takes_gigabytes_is_refused() {
     // RFC 8878: magic, a frame header with a window of 2^41 bytes, one empty last block.
     let frame = [0x28, 0xb5, 0x2f, 0xfd, 0x00, 31 << 3, 0x01, 0x00, 0x00];
     refused(&frame, &["not a saved host"]);
-    // 1 GiB, which the library would take by itself with its long mode.
+    // 1 GiB, which the library would accept in its long mode.
     let frame = [0x28, 0xb5, 0x2f, 0xfd, 0x00, 20 << 3, 0x01, 0x00, 0x00];
     refused(&frame, &["not a saved host"]);
-    // 128 MiB, which it would take by default.
+    // 128 MiB, which it would accept by default.
     let frame = [0x28, 0xb5, 0x2f, 0xfd, 0x00, 17 << 3, 0x01, 0x00, 0x00];
     refused(&frame, &["not a saved host", "memory"]);
 }

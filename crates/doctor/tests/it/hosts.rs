@@ -49,7 +49,7 @@ fn saved_hosts_are_judged_as_they_were() {
             }
             None => healthy += 1,
         }
-        // Hosts of `tests/cases` carry traffic, which shows symptoms of the fault, too.
+        // Hosts of `tests/cases` carry traffic, which also shows symptoms of the fault.
         if name.contains("-case") {
             continue;
         }

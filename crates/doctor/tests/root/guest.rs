@@ -19,15 +19,15 @@ use qemu::Guest;
 use test_support::{need, require};
 use testbed::Host;
 
-/// The test that the guest runs, out of this same program: it does the part inside.
+/// The test that the guest runs, in this program: it performs the part inside.
 const INSIDE: &str = "guest::machine_wide_faults_are_found_in_a_guest";
 /// Prefix of the guest's lines that report a fault's finding and other findings.
 const REPORT: &str = "fault\t";
 /// Names of the guest's saved state before any fault, and after all of them.
 const BEFORE: &str = "healthy";
 const AFTER: &str = "healthy again";
-/// Directory that the hosts read are saved in, those whose fault others see, too,
-/// left out: so the library that `tests/hosts.rs` reads is made.
+/// Names the directory in which the hosts are saved, except those whose fault other checks see,
+/// too, as the library for `tests/hosts.rs`.
 const SAVE: &str = "OVERLANE_SAVE_HOSTS";
 
 /// Makes every fault, one after the other, and prints a line for each: `fault`, its code, the

@@ -20,10 +20,10 @@ use archive::Archive;
 const FETCHED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/guest-kernel");
 /// Names a directory with `boot/` and `lib/modules/`.
 const KERNEL_VARIABLE: &str = "OVERLANE_GUEST_KERNEL";
-/// Modules taken by the place of their file below `kernel/`, ...
+/// Modules selected by their directory below `kernel/`, ...
 const MODULE_DIRECTORIES: [&str; 4] =
     ["kernel/net/", "kernel/drivers/net/ipvlan/", "kernel/drivers/net/vxlan/", "kernel/lib/"];
-/// ... and by name. CRC32c is asked for by its algorithm, not by a symbol.
+/// ... and by name. CRC32c is loaded by its algorithm, not by a symbol.
 const MODULES: [&str; 14] = [
     "veth",
     "geneve",
@@ -40,7 +40,7 @@ const MODULES: [&str; 14] = [
     "vmxnet3",
     "vrf",
 ];
-/// Programs that modes use, copied in where this machine has them.
+/// Programs of modes, copied into the guest if this machine has them.
 const PROGRAMS: [&str; 10] = [
     "nft",
     "iptables-restore",
@@ -53,7 +53,7 @@ const PROGRAMS: [&str; 10] = [
     "ovs-dpctl",
     "ovs-ofctl",
 ];
-/// Files that those programs read.
+/// Data files of those programs.
 const DATA: [&str; 1] = ["/usr/share/openvswitch/vswitch.ovsschema"];
 /// Directory of the libraries that Debian's iptables loads for matches and targets, and the used
 /// ones.
@@ -75,7 +75,7 @@ const EXTENSIONS: [&str; 12] = [
 /// Default time limit of a program: far more than the minute that it takes on an idle machine.
 /// Beside six busy threads it took five.
 const LIMIT: Duration = Duration::from_secs(1800);
-/// Beyond the program's own time: boot and power-off, in software emulation.
+/// Time in addition to the program's: boot and power-off, in software emulation.
 const BOOT: Duration = Duration::from_secs(600);
 
 /// Whether this process runs inside a guest.
@@ -104,7 +104,7 @@ pub struct Guest {
 /// Result of the program.
 #[derive(Debug)]
 pub struct Output {
-    /// Its exit status; none when the guest ended without telling.
+    /// Its exit status; none if the guest ended without reporting it.
     pub status: Option<i32>,
     /// Standard output.
     pub stdout: String,
@@ -112,7 +112,7 @@ pub struct Output {
     pub stderr: String,
     /// Output of QEMU and of the guest's kernel console.
     pub console: String,
-    /// Files asked for by [`Guest::fetching`] that there were.
+    /// Existing files among those requested by [`Guest::fetching`].
     pub files: Vec<(String, Vec<u8>)>,
 }
 
@@ -162,7 +162,7 @@ impl Guest {
         })
     }
 
-    /// Brings a file back out after the program's end.
+    /// Copies a file out of the guest after the program's end.
     pub fn fetching(mut self, path: &str) -> Guest {
         self.fetch.push(path.to_owned());
         self
@@ -175,43 +175,43 @@ impl Guest {
         self
     }
 
-    /// Copies more programs in, where this machine has them.
+    /// Copies more programs into the guest, if this machine has them.
     pub fn with_programs(mut self, names: &[&str]) -> Guest {
         self.programs.extend(names.iter().map(|name| (*name).to_owned()));
         self
     }
 
-    /// Puts a file in.
+    /// Adds a file.
     pub fn containing(mut self, path: &str, contents: Vec<u8>) -> Guest {
         self.files.push((path.to_owned(), contents));
         self
     }
 
-    /// Gives its kernel more parameters.
+    /// Adds kernel parameters.
     pub fn booting_with(mut self, parameters: &str) -> Guest {
         self.boot = format!(" {parameters}");
         self
     }
 
-    /// Gives it devices: QEMU's arguments, separated by blanks.
+    /// Adds devices: QEMU's arguments, separated by blanks.
     pub fn with_devices(mut self, arguments: &str) -> Guest {
         self.devices.extend(arguments.split_whitespace().map(str::to_owned));
         self
     }
 
-    /// Puts each of its two CPUs on a NUMA node of its own, with half the memory.
+    /// Puts each of its two CPUs on its own NUMA node, with half of the memory.
     pub fn with_two_nodes(mut self) -> Guest {
         self.two_nodes = true;
         self
     }
 
-    /// Has its memory in a file that others can map, as vhost-user needs it.
+    /// Keeps its memory in a file that others can map, as vhost-user requires.
     pub fn with_shared_memory(mut self) -> Guest {
         self.shared_memory = true;
         self
     }
 
-    /// Starts QEMU in a network namespace, whose TAP devices it then finds.
+    /// Starts QEMU in a network namespace with its TAP devices.
     pub fn inside(mut self, netns: Arc<NetNs>) -> Guest {
         self.netns = Some(netns);
         self
@@ -226,7 +226,7 @@ impl Guest {
         let at = |name: &str| directory.path().join(name);
         let initrd = self.archive(program, arguments);
         std::fs::write(at("initrd"), &initrd).expect("write the initial RAM disk");
-        // The archive is in memory twice while it is unpacked.
+        // Unpacking holds the archive twice in memory.
         let memory = (768 + 3 * initrd.len().div_ceil(1 << 20)).next_multiple_of(2);
         let mut command = Command::new(&self.qemu);
         command

@@ -1,5 +1,5 @@
-//! The fast path in a testbed: traffic passes bridge, routes and VXLAN device by, and the
-//! hops tell when it does not.
+//! The fast path in a testbed: traffic bypasses bridge, routes and VXLAN device, and the hops show
+//! when it does not.
 
 use crate::traffic;
 
@@ -75,7 +75,7 @@ fn is_passed_by(network: &Network, what: &str) {
             let passed = |way| {
                 hop.bypass.as_ref().is_some_and(|b| b.way == way || b.way == TrafficDirection::Both)
             };
-            // At least as many as the largest GSO packets make.
+            // At least the number of the largest possible GSO packets.
             let enough = |packets: u64| packets as usize >= BYTES / 65536;
             let few = |packets: u64| (packets as usize) < BYTES / 65536 / 3;
             let right = |way, packets| if passed(way) { few(packets) } else { enough(packets) };
@@ -117,7 +117,7 @@ fn what_takes_the_slow_path_is_seen() {
     .unwrap();
 }
 
-/// The test that another process runs, to be killed in it.
+/// The test that a separate process runs until it is killed.
 const STANDING: &str = "accel::nothing_of_it_outlives_a_kill";
 
 /// In a process of its own.

@@ -1,5 +1,5 @@
-//! VXLAN devices filled by BGP EVPN: whose their entries are, who answers for neighbours, what
-//! becomes of traffic when a tenant moves or a daemon is killed, and that nothing stays behind.
+//! VXLAN devices filled by BGP EVPN: the origin of entries, neighbour suppression, traffic when a
+//! tenant moves or a daemon is killed, and the clean-up.
 
 use crate::traffic;
 use crate::traffic::daemons;
@@ -44,8 +44,7 @@ fn index(host: &Host, device: &str) -> u32 {
     host.netlink().link(device).unwrap().index
 }
 
-/// The VTEP that a host's VXLAN device sends frames for an address to, by a control plane's
-/// entry.
+/// The VTEP to which a host's VXLAN device sends frames for an address, by a control plane's entry.
 fn vtep(host: &Host, mac: MacAddr) -> Option<IpAddr> {
     let device = index(host, "vxlan0");
     let is_meant =
@@ -85,8 +84,8 @@ fn entries_are_zebra_s_and_carry_traffic() {
             let mac = mac(other, "eth0");
             assert_eq!(vtep(host, mac), Some(at.into()), "{name}");
             assert_eq!(neighbour(host, address), Some((mac, Some(ZEBRA))), "{name}");
-            // Nothing was learned from packets: the device has an entry for each remote end,
-            // and one for the tenant.
+            // Nothing was learned from packets: the device has an entry for each remote end, and
+            // one for the tenant.
             let device = index(host, "vxlan0");
             let fdb = host.netlink().fdb().unwrap();
             let own = fdb.iter().filter(|entry| entry.link == device && entry.bridge.is_none());
@@ -106,8 +105,7 @@ fn entries_are_zebra_s_and_carry_traffic() {
     });
 }
 
-/// A tenant that takes no ARP at all is found nevertheless: the bridge of the other host
-/// answers for it.
+/// A tenant that ignores ARP is still found: the bridge of the other host answers for it.
 #[test]
 fn the_bridge_answers_for_neighbours_that_zebra_knows() {
     require!(mode("evpn"), mode("evpn+accel"));
@@ -135,13 +133,13 @@ fn a_tenant_that_moves_is_followed() {
         let network = mode.build(&PARAMS).unwrap();
         let is_done = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // When the fast path of `a` takes packets again, once zebra's entry is the new one.
+            // Measures when the fast path of `a` forwards packets again after zebra's new entry.
             let lag = scope.spawn(|| lag(&network, &is_done));
             let done = Stop(&is_done);
             drop(inject(mode, &network, "mac-moves"));
             if name.ends_with("+accel") {
                 testbed::poll("the fast path of a", RECOVERY, || {
-                    // It takes packets that there are.
+                    // The fast path needs traffic to forward.
                     echo(&network, &[1]);
                     Ok(if is_done.load(Ordering::Relaxed) { Ok(()) } else { Err(String::new()) })
                 })
@@ -181,7 +179,7 @@ fn lag(network: &Network, is_done: &AtomicBool) -> Option<Duration> {
     Some(begun.elapsed())
 }
 
-/// Process ID of a program of FRR's in a host, and its command line.
+/// Process ID of an FRR program in a host, and its command line.
 fn program(network: &Network, host: &str, name: &str) -> (u32, Vec<String>) {
     let host = network.host(host).unwrap().netns().inode();
     let is_meant = |pid: &u32| {
@@ -201,7 +199,7 @@ fn a_killed_bgpd_is_named_and_its_entries_come_back_with_the_next() {
     let mode = require!(mode("evpn"));
     let mut network = mode.build(&PARAMS).unwrap();
     network.check().unwrap();
-    // The next `bgpd` stays until the end.
+    // The restarted `bgpd` stays until the end.
     let _befallen = inject(mode, &network, "daemon-killed");
     let server = mac("tenant-b", "eth0");
     assert_eq!(vtep(network.host("a").unwrap(), server), Some(HOST_B.into()));
@@ -300,7 +298,7 @@ fn nothing_is_left_after_kills_at_random_moments() {
             .spawn()
             .unwrap();
         std::thread::sleep(*moment);
-        // Stopped, it starts nothing between the look and its end.
+        // A stopped process starts no child between the search and its end.
         let pid = Pid::from_raw(child.id() as i32);
         kill(pid, Signal::SIGSTOP).unwrap();
         let all = descendants(child.id());

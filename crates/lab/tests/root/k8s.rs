@@ -60,7 +60,7 @@ fn pods_reach_each_other_by_address_and_by_service_in_both_modes_of_kube_proxy()
             let others = (0..100).filter(|n| rules.contains(&format!("default/other-{n}"))).count();
             assert_eq!(others, if name.ends_with("100") { 100 } else { 0 }, "{name} in {host}");
         }
-        // The nodes have no device for the control plane, and the wire carries nothing of it.
+        // The nodes have no device for the control plane, and the wire carries none of its traffic.
         let links = network.host("a").unwrap().netlink().links().unwrap();
         let mut names: Vec<_> = links.iter().map(|link| link.name.as_str()).collect();
         names.sort_unstable();
@@ -88,7 +88,7 @@ fn a_node_reaches_pods_a_pod_itself_by_service_and_an_external_host() {
             "k8s-node" => assert_eq!((client, server), ("a", "tenant-b")),
             "k8s-hairpin" => {
                 assert_eq!((client, server), ("tenant-a", "tenant-a"));
-                // Both addresses of answers are rewritten: the pod answers the node's bridge.
+                // Both addresses of answers are rewritten: the pod answers to the node's bridge.
                 let (pod, bridge) = ("src=10.244.0.2", "dst=10.244.0.1 ");
                 assert!(has(&["dst=10.96.0.10", pod, bridge]), "{entries}");
             }
@@ -155,14 +155,14 @@ fn processes() -> Vec<String> {
 
 fn mounts() -> String {
     let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    // Other tests name namespaces meanwhile.
+    // Other tests may name namespaces meanwhile.
     text.lines()
         .filter(|line| !line.contains("/run/netns"))
         .map(|line| format!("{line}\n"))
         .collect()
 }
 
-/// The test that another process runs, to be killed in it.
+/// The test that a separate process runs until it is killed.
 const STANDING: &str = "k8s::nothing_is_left_after_its_end_or_a_kill";
 
 /// In a process of its own.

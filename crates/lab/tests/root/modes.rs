@@ -1,5 +1,5 @@
-//! Every mode that this machine can build carries TCP and UDP from client to
-//! server, over the hops that it declares.
+//! Every mode that this machine can build carries TCP and UDP from client to server, over its
+//! declared hops.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -19,9 +19,8 @@ fn privileged() -> Result<Capabilities, String> {
     Ok(Capabilities::new(Privileges::Root).unwrap())
 }
 
-/// Modes with tests of their own, in `k8s.rs`, `flannel.rs`, `bgp.rs`, `evpn.rs` and
-/// `network_node.rs`: each takes its time to stand, or is accelerated only where the fast path
-/// says so.
+/// Modes with their own tests in `k8s.rs`, `flannel.rs`, `bgp.rs`, `evpn.rs` and `network_node.rs`:
+/// each takes long to build, or is accelerated only in certain conditions.
 fn is_tested_elsewhere(mode: &str) -> bool {
     ["k8s", "bgp-", "evpn", "vrouter", "floating-ip", "snat"]
         .iter()
@@ -29,7 +28,7 @@ fn is_tested_elsewhere(mode: &str) -> bool {
         || mode == "flannel+accel"
 }
 
-/// Whether the machine can build a mode; says why not.
+/// Whether the machine can build a mode; prints the reason if not.
 fn can(machine: &Capabilities, mode: &dyn Mode) -> bool {
     let Err(unsupported) = mode.probe(machine) else { return true };
     assert!(!unsupported.reason.is_empty() && !unsupported.remedy.is_empty());
@@ -90,7 +89,7 @@ fn every_mode_is_known_by_one_name() {
 #[test]
 fn every_buildable_mode_carries_traffic_over_its_hops() {
     let machine = require!(privileged());
-    // Guests run overlane, which this is not: cli/tests/virtual_machines.rs.
+    // Guests run overlane, and this program is not overlane: see cli/tests/virtual_machines.rs.
     let here = |mode: &&&dyn Mode| !mode.in_guests() && !is_tested_elsewhere(mode.name());
     let buildable: Vec<_> =
         modes().iter().filter(here).filter(|mode| can(&machine, **mode)).collect();
@@ -201,13 +200,13 @@ fn what_user_space_drops_is_told_by_its_hop() {
         let program = network.hops.iter().find_map(|hop| hop.program.clone()).unwrap();
         assert_eq!(program.dropped(), 0, "{name}");
         if name == "tapbridge" {
-            // Its own tests see each of its reasons.
+            // Its own tests cover each of its reasons.
             continue;
         }
         network.server().netlink().set_down("tap0").unwrap();
         let target = network.address.target;
         testbed::poll("a refused frame", LIMIT, || {
-            // The question for the address is a frame as any.
+            // An address request counts as a frame.
             network
                 .client()
                 .netns()

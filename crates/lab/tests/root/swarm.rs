@@ -21,8 +21,7 @@ fn network(mtu: u32, offload: Offload) -> Result<Network, String> {
     Ok(mode.build(&Params::new(mtu, offload)).unwrap())
 }
 
-/// Places that Docker writes to where it is not kept from it, and when each was
-/// last changed.
+/// Places that Docker writes to unless prevented, with the times of their last change.
 fn written() -> Vec<(PathBuf, Option<std::time::SystemTime>)> {
     ["/etc/docker", "/opt", "/opt/containerd", "/var/lib/docker", "/var/lib/containerd"]
         .into_iter()
@@ -57,7 +56,7 @@ fn control_groups(names: &[String]) -> Vec<PathBuf> {
     found
 }
 
-/// The lines of `/proc/self/mountinfo`, without namespaces that others give a name meanwhile.
+/// The lines of `/proc/self/mountinfo`, without namespaces that other processes name meanwhile.
 fn mounts() -> Vec<String> {
     let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let is_named = |line: &&str| line.contains(" /run/netns");
@@ -77,7 +76,7 @@ fn containers_exchange_what_they_send() {
         stream_both_ways(&network);
         segmented_datagrams_arrive(&network);
         network.check().unwrap();
-        // It is Docker's: device, bridge and port are where Docker puts them.
+        // Device, bridge and port are where Docker puts them.
         let sandbox = network.host("sandbox-a").unwrap().netlink();
         let vxlan = sandbox.link("vxlan0").unwrap();
         assert_eq!(vxlan.master, Some(sandbox.link("br0").unwrap().index));
@@ -86,7 +85,7 @@ fn containers_exchange_what_they_send() {
     }
 }
 
-/// The test that another process runs, to be killed in it.
+/// The test that a separate process runs until it is killed.
 const STANDING: &str = "swarm::nothing_is_left_after_its_end_or_a_kill";
 
 /// In a process of its own.

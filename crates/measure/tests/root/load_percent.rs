@@ -1,5 +1,4 @@
-//! Loads in percent of a path's own maximum, as a run makes them, between two
-//! hosts of our own, as root.
+//! Loads in percent of a path's own maximum, in a run between two private hosts, as root.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

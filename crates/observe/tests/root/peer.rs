@@ -104,7 +104,7 @@ fn a_server_tells_of_the_flows_that_were_asked_for_and_of_no_others() {
             Ok(if hops.is_empty() { Err("none".to_owned()) } else { Ok(hops) })
         });
         assert!(hops.as_ref().unwrap().iter().any(|hop| hop.ends_with(" nic0 tx")), "{hops:?}");
-        // Others are asked for in place of them.
+        // Other flows are requested instead.
         assert_eq!(answer(&mut channel, &emit(&asked(&[], Some(7)))), Reply::Asked);
         assert_eq!(sample(&mut channel).flows, []);
     });

@@ -263,7 +263,7 @@ fn merged_and_cut_again() {
         }
         coalescer.flush(&mut take);
         assert_eq!(merged, 3, "{name}: 3072 bytes in three packets");
-        // Both directions are flows of their own; within each nothing moved.
+        // Both directions are separate flows; the order within each is unchanged.
         let from = |frames: &[Vec<u8>], mac: u8| -> Vec<Vec<u8>> {
             frames.iter().filter(|f| f[11] == mac).cloned().collect()
         };
@@ -277,7 +277,7 @@ fn merged_and_cut_again() {
     }
 }
 
-/// The errors that the kernel sends, written by us for the same packets.
+/// Emits the same errors for the same packets as the kernel.
 #[test]
 fn errors_are_the_kernels() {
     let all = frames("too-big");
@@ -308,7 +308,7 @@ fn errors_are_the_kernels() {
     assert_eq!(view.payload(), theirs.payload());
 }
 
-/// The packet as the kernel quotes it: as it came or with its TTL counted down.
+/// The packet as the kernel quotes it: unchanged or with a decremented TTL.
 fn forwarded_v4(packet: &[u8]) -> Vec<u8> {
     let theirs = frames("too-big");
     let theirs =

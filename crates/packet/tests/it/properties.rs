@@ -29,7 +29,7 @@ fn segments(vnet: &VnetHdr, frame: &[u8], policy: Policy) -> Vec<Vec<u8>> {
     let written = segmenter.write_all(&[], &mut buffer).unwrap();
     let all: Vec<Vec<u8>> = written.segments(&buffer).map(<[u8]>::to_vec).collect();
     assert_eq!(all.len(), segmenter.count());
-    // One by one is the same.
+    // Single segments give the same bytes.
     for (index, segment) in all.iter().enumerate() {
         let mut buffer = vec![0x55; 70_000];
         let len = segmenter.write(index, &mut buffer).unwrap();
@@ -38,13 +38,12 @@ fn segments(vnet: &VnetHdr, frame: &[u8], policy: Policy) -> Vec<Vec<u8>> {
     all
 }
 
-/// Parses a frame with etherparse, checks all its checksums, and returns the
-/// frame inside if it is VXLAN.
+/// Parses a frame with etherparse, checks all its checksums, and returns the inner frame of VXLAN.
 fn check_with_etherparse(frame: &[u8]) -> Option<Vec<u8>> {
     let sliced = SlicedPacket::from_ethernet(frame).unwrap();
     let transport = sliced.transport.as_ref().unwrap();
     let net = sliced.net.as_ref().unwrap();
-    // TCP's 0 and 0xffff say the same; the kernel sends both.
+    // In TCP, 0 and 0xffff are equivalent; the kernel sends both.
     let same = |a: u16, b: u16| a == b || (a == 0 && b == 0xffff);
     match net {
         NetSlice::Ipv4(ip) => {
@@ -261,7 +260,7 @@ proptest! {
             let (start, offset) = (vnet.csum_start.into(), vnet.csum_offset.into());
             packet::checksum::complete_partial(&mut completed, start, offset).unwrap();
             let unfinished = decap::unfinished_checksum(partial);
-            // One in 65,536 finished checksums looks the same.
+            // One in 65,536 complete checksums looks the same.
             let wanted = (partial != full).then_some((vnet.csum_start, vnet.csum_offset));
             prop_assert_eq!(unfinished, wanted);
             prop_assert_eq!(decap::unfinished_checksum(full), None);
@@ -269,7 +268,7 @@ proptest! {
         }
     }
 
-    /// Smaller GSO packets are cut into the same wire packets as the large one.
+    /// Smaller GSO packets are segmented into the same wire packets as the large one.
     #[test]
     fn pieces_are_cut_into_the_same_segments(spec in spec(true), max_len in 9000usize..70_000) {
         let (vnet, frame) = spec.build();
@@ -305,7 +304,7 @@ proptest! {
                 |packet| packet.inner,
             );
             let at = headers.checksum_at();
-            // TCP's 0 and 0xffff say the same.
+            // In TCP, 0 and 0xffff are equivalent.
             if wanted[at..at + 2] == [0, 0] && cut[at..at + 2] == [0xff, 0xff] {
                 cut[at..at + 2].fill(0);
             }

@@ -1,6 +1,5 @@
-//! The page in a real browser: nothing on the console, no label over another,
-//! no text under 10 pixels, none that cannot be read, on a phone, on a desktop,
-//! dark and printed.
+//! The page in a real browser: nothing on the console, no overlapping labels, no text under 10
+//! pixels, no unreadable text, on a phone, on a desktop, dark and printed.
 
 use crate::example;
 
@@ -13,7 +12,7 @@ use test_support::require;
 
 const CHECK: &str = include_str!("browser/check.js");
 
-/// Chromium, where it is installed.
+/// Chromium, if it is installed.
 fn chromium() -> Result<PathBuf, String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let names = ["chromium", "chromium-browser", "google-chrome"];
@@ -48,10 +47,10 @@ fn console(log: &str) -> Vec<&str> {
     log.lines().filter(|line| line.contains("CONSOLE") || line.contains("Refused to")).collect()
 }
 
-/// A page, and the size of the window that it is looked at in: `WIDTH,HEIGHT` in pixels.
+/// A page, and the window size in pixels: `WIDTH,HEIGHT`.
 type View<'a> = (&'a str, &'a str);
 
-/// The page with the checker in it. Its own policy would not let that run: it is left out.
+/// The page with the checker in it. The page's own policy would forbid scripts, so it is removed.
 fn with_checker(page: &str) -> String {
     let policy = page.find("<meta http-equiv").expect("a policy");
     let end = policy + page[policy..].find('>').unwrap() + 1;
@@ -117,7 +116,7 @@ fn check_page(chromium: &Path, what: &str, page: &str) {
     check_scheme(chromium, what, page, "dark");
 }
 
-/// Checks the console, and the layout in light colours: two starts of Chromium of the four.
+/// Checks the console, and the layout in light colours: two of the four starts of Chromium.
 fn check_light(chromium: &Path, what: &str, page: &str) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("page.html");
@@ -147,7 +146,7 @@ fn page_of_every_dimension() {
 #[test]
 fn page_of_the_lab() {
     let chromium = require!(chromium());
-    // Dark and on paper: `page_of_every_dimension`.
+    // `page_of_every_dimension` covers dark and printed pages.
     check_light(&chromium, "lab", &html(&example::results()));
 }
 
@@ -183,7 +182,7 @@ fn published_figures_of_every_plan() {
     let pages = plans.map(|plan| {
         let mut results = example::deep();
         results.plan.name = Some(plan.to_string());
-        // Short: what else is on the page is looked at elsewhere.
+        // Short, because other tests check the rest of the page.
         results.timeline = None;
         results.cells.truncate(5);
         html(&results)
@@ -202,7 +201,7 @@ fn pages_of_results_files() {
     let directory = tempfile::tempdir().unwrap();
     let written = directory.path().join("results.json");
     let mut results = example::results();
-    // The largest that a file may have.
+    // The largest allowed value.
     results.cells.iter_mut().for_each(|cell| cell.message_bytes = cell.message_bytes.min(65_507));
     std::fs::write(&written, serde_json::to_vec(&results).unwrap()).unwrap();
     let named = std::env::var_os("OVERLANE_RESULTS").unwrap_or_default();
@@ -230,7 +229,7 @@ fn long_names_and_many_rows() {
     check(&chromium, "long names", &results);
 }
 
-/// The checks themselves: each fault is put into a page, and found.
+/// Tests the checker: each fault is put into a page, and must be found.
 #[test]
 fn faults_are_found() {
     let chromium = require!(chromium());

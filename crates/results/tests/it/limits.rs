@@ -50,8 +50,8 @@ fn large_deep_and_long_things_are_refused_before_they_are_built() {
     }
 }
 
-/// A million cells need some hundred megabytes of text: their number is looked at first
-/// where they fit.
+/// A million cells take some hundred megabytes of text: their number is checked early, before they
+/// are built.
 #[test]
 fn cells_and_blocks_are_counted() {
     let schema = concat!(env!("CARGO_MANIFEST_DIR"), "/../../schema/results.schema.json");

@@ -57,13 +57,13 @@ fn each_rule_of_the_page_is_judged_as_it_says() {
                     "nat" => "POSTROUTING",
                     _ => "FORWARD",
                 };
-                // By a shell, for the quotes.
+                // Through a shell, for the quotes.
                 let line = format!("iptables-nft -t {table} -A {chain} {rest}");
                 host.run(Command::new("sh").args(["-c", &line])).map(drop)
             }
         };
         if let Err(error) = loaded {
-            // Modules and libraries that are not here.
+            // Missing modules and libraries.
             test_support::left_out(&format!("{name}: {error}").replace('\n', " "));
             continue;
         }

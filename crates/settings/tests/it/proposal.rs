@@ -157,7 +157,7 @@ fn a_command_is_taken_back_by_the_one_given_with_it() {
     assert_eq!(journal.undo(&entry).unwrap(), Undone::Restored);
     assert!(!file.exists() && journal.entries().unwrap().is_empty());
 
-    // An inverse that fails leaves the entry.
+    // If an inverse fails, the entry stays.
     let entry = journal.make("try", &touch, None).unwrap();
     std::fs::remove_file(&file).unwrap();
     let error = journal.undo(&entry).unwrap_err().to_string();
@@ -166,7 +166,7 @@ fn a_command_is_taken_back_by_the_one_given_with_it() {
     assert!(error.contains(&said) && !error.ends_with(&said), "{error}");
     assert_eq!(journal.entries().unwrap(), [entry]);
 
-    // A command that fails is taken back at once, whatever it has done of its work.
+    // A command that fails is undone at once, even if it did a part of its work.
     let half = format!("touch {name}; exit 3");
     let half = Change::command_with_inverse(&half, &format!("rm -f {name}")).unwrap();
     let error = journal.make("try", &half, None).unwrap_err().to_string();

@@ -9,8 +9,8 @@ use std::process::Command;
 use serde_json::Value;
 use toml_edit::DocumentMut;
 
-/// Whether an SPDX expression can be met by allowed licences alone. Without parentheses
-/// but around a whole operand, `AND` binds closer than `OR` (SPDX 2.3, annex D).
+/// Whether allowed licences alone satisfy an SPDX expression. Parentheses are supported around a
+/// whole operand only; `AND` binds closer than `OR` (SPDX 2.3, annex D).
 fn allowed(expression: &str, licences: &BTreeSet<String>) -> bool {
     let expression = expression.trim();
     // Old manifests write `/` for `OR`.

@@ -43,7 +43,7 @@ fn code(line: &str) -> String {
     code
 }
 
-/// Early ends of tests that nothing counts, as line numbers and lines.
+/// Early ends of tests that are not counted, as line numbers and lines.
 fn silent(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut lines = text.lines().enumerate();
@@ -52,7 +52,7 @@ fn silent(text: &str) -> Vec<(usize, &str)> {
             continue;
         }
         let mut indent = None;
-        // Depths of braces at which a closure or a nested function began.
+        // Brace depths at which a closure or a nested function began.
         let (mut depth, mut own) = (0_usize, Vec::new());
         for (number, line) in lines.by_ref() {
             let code = code(line);
@@ -91,7 +91,7 @@ fn silent(text: &str) -> Vec<(usize, &str)> {
             }
         }
     }
-    // A word that only a reader of the log would see.
+    // A message that only a reader of the log would see.
     let printed = ["eprintln!(\"skipped", "println!(\"skipped", ": skipped: "];
     for (number, line) in text.lines().enumerate() {
         if printed.iter().any(|words| line.contains(words)) && line.contains("println!") {

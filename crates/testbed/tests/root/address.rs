@@ -1,4 +1,4 @@
-//! IPv6 addresses, while the kernel has many others to see to (root).
+//! IPv6 addresses, while the kernel has many others to process (root).
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -1,4 +1,4 @@
-//! Tenants of one bridge whose frames br_netfilter hands to the rules of IP.
+//! Tenants of one bridge whose frames br_netfilter passes to IP rules.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const PORT: u16 = 5402;
 const CALLS: &str = "sysctl -qw net.bridge.bridge-nf-call-iptables=1 \
                      net.bridge.bridge-nf-call-ip6tables=1";
 
-/// A pair with these rules in both hosts, which see what crosses the bridges.
+/// A pair with these rules in both hosts. The rules apply to packets that cross the bridges.
 fn ruled(rules: &str) -> Pair {
     let pair = Pair::new(Offload::Full, false);
     for host in [&pair.a, &pair.b] {
@@ -49,16 +49,17 @@ fn connections_across_a_bridge_go_fast_where_the_rules_let_them() {
     let status = accels.each_ref().map(accel::Accel::status);
     assert!(status.iter().all(|status| status.refusals().next().is_none()), "{status:#?}");
     pair.ping(&[]);
-    // Forbidden in one host, then in the other: a rule of the port, and one of an address.
+    // Drops datagrams in one host by port device, then in the other by address.
     for (host, rule) in [
         (&pair.a, "FORWARD -p udp -m physdev --physdev-is-bridged --physdev-out vxlan0 -j DROP"),
         (&pair.b, "FORWARD -p udp -d 10.1.0.12 -j DROP"),
     ] {
         sh(host, &format!("iptables-nft -I {rule}"));
-        // As in `verdicts`: the reconciler follows within milliseconds, or all goes slow.
+        // As in `verdicts`: the reconciler follows within milliseconds, or all packets take the
+        // slow path.
         std::thread::sleep(Duration::from_millis(u64::from(STALE_MS)));
         assert!(!(0..20).any(|_| arrives(&echo)), "{rule}: a datagram arrived");
-        // The others go on.
+        // The other flows continue.
         settle(&accels, || exchange.go(100));
         sh(host, &format!("iptables-nft -D {rule}"));
         settle(&accels, || echo.go());

@@ -1,5 +1,5 @@
-//! Changes of the kernel's state under a stream of datagrams, and the last one
-//! that left as before.
+//! Changes the kernel's state during a stream of datagrams, and finds the last one that left as
+//! before.
 
 use std::io::{IoSliceMut, Write};
 use std::net::{IpAddr, UdpSocket};
@@ -26,7 +26,7 @@ use super::underlay::Underlay;
 const PORT: u16 = 5404;
 /// MAC address of [`Underlay::nobody`], the new destination after a change.
 const ELSEWHERE_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 99]);
-/// Between datagrams.
+/// Interval between datagrams.
 const GAP: Duration = Duration::from_micros(100);
 /// After this time without a datagram on the old path, none will follow.
 const QUIET: Duration = Duration::from_millis(200);
@@ -57,13 +57,13 @@ pub struct Change {
 /// Time for which datagrams left as before.
 #[derive(Debug, Clone, Copy)]
 pub struct Window {
-    /// After the change began, the last one; zero: none did.
+    /// Time from the start of the change to the last such datagram; zero: none.
     pub last: Duration,
     /// Duration of the call, by the kernel or the program that makes it.
     pub call: Duration,
 }
 
-/// A change that is about to be made.
+/// A prepared change.
 enum Ready {
     Call(fn(&Pair)),
     /// A program that waits for its input.
@@ -99,7 +99,7 @@ fn is_to_b6(frame: &[u8]) -> bool {
     matches!(Underlay::V6.addresses()[1], IpAddr::V6(b) if frame[38..54] == b.octets())
 }
 
-/// Every kind.
+/// Every kind of change.
 pub const CHANGES: &[Change] = &[
     Change {
         name: "FDB entry moved",
@@ -382,7 +382,7 @@ impl Change {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    // Without a route it fails, as it may.
+                    // Without a route, sending may fail.
                     let _ = sender.send_to(&[0; 64], (IpAddr::from(TENANT_B), PORT));
                     std::thread::sleep(GAP);
                 }

@@ -44,8 +44,8 @@ const PORT: &str = "port0";
 const MAC_A: [u8; 6] = [0x02, 0xaa, 0, 0, 0, 1];
 const MAC_B: [u8; 6] = [0x06, 0xbb, 0, 0, 0, 2];
 const VNET: usize = 10;
-/// Frames that a TAP device holds: cases are sent before any is read, and one of them may
-/// leave as 46. With the kernel's 1,000 some would be dropped.
+/// Queue length of a TAP device, frames. All cases are sent before any is read, and one of them may
+/// become 46 frames. The kernel's default of 1,000 would drop some.
 const QUEUE: u32 = 10_000;
 /// The connection of a tenant that accepts GSO packets. Ports and addresses are those that `Spec`
 /// writes, except for the client's port.
@@ -111,7 +111,7 @@ impl Tenant {
     fn read(&self, buffer: &mut [u8]) -> Option<usize> {
         match self {
             Tenant::Tap(tap) => tap.read(buffer).ok(),
-            // Without a vnet header: as if there were nothing to say in it.
+            // Without a vnet header: equivalent to an empty one.
             Tenant::Veth { socket, .. } => {
                 buffer[..VNET].fill(0);
                 let frame = &mut buffer[VNET..];
@@ -121,7 +121,7 @@ impl Tenant {
         }
     }
 
-    /// Behind a veth pair that is there: connects by hand from `tap`.
+    /// Behind an existing veth pair: opens a connection by frames written to `tap`.
     fn connected(host: Host, tap: &Tap, to: MacAddr) -> Tenant {
         let listener = host.netns().run(|| bound(|| TcpListener::bind(SERVER))).unwrap();
         tap.write(&Case::handshake(to, 0x02, 99, 0).bytes()).unwrap();
@@ -158,7 +158,7 @@ fn frames() -> OwnedFd {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ComparedPath {
     Fast,
-    /// Rules keep every flow from a verdict.
+    /// Partial bypass: rules deny a verdict to every flow.
     Half,
 }
 
@@ -206,7 +206,7 @@ impl Bench {
         let addresses = topology::addresses(underlay);
         underlay.join_at(&hosts[0], &hosts[1], profile, shape.speaks(), addresses);
         turn::second_wire(&hosts, underlay, addresses);
-        // With checksums finished by the NIC that sends, or not at all.
+        // The sending NIC completes checksums, or leaves them partial.
         let finished = random.once_in(2);
         hosts[0].set_features(NIC, &[("tx-checksum-ip-generic", !finished)]).unwrap();
         let tos = random.next() as u8 & 0xfc;
@@ -218,12 +218,12 @@ impl Bench {
         let binding = topology::Binding { own, device: random.once_in(2) };
         let options = format!(
             "ttl {} tos {} df {} {} srcport {} {}",
-            // 0: the route's.
+            // 0: the route's value.
             if random.once_in(4) { 0 } else { 1 + random.below(255) },
             if random.once_in(4) { "inherit".to_owned() } else { format!("0x{tos:02x}") },
             ["unset", "set"][random.below(2)],
             topology::checksums(underlay, random),
-            // 0 0: the namespace's local ports.
+            // 0 0: the namespace's local port range.
             [0, 49152][random.below(2)],
             0,
         );
@@ -280,7 +280,7 @@ impl Bench {
         let nics =
             [NIC, turn::OTHER].map(|nic| hosts[1].netlink().link(nic).unwrap().index as usize);
         let accels = hosts.each_ref().map(|host| Accel::start(host.netns(), Wanted::All).unwrap());
-        // Both hosts learn both addresses.
+        // Makes both hosts learn both addresses.
         let [to, from] = shape.doors();
         let tenant = match (behind, other) {
             (Some(tenant), _) => Tenant::connected(tenant, &tap, to),
@@ -315,12 +315,13 @@ impl Bench {
         bench
     }
 
-    /// Packets in each host that were counted by one of its words.
+    /// Packets in each host, counted by the given words.
     fn packets(&self, words: [&[&str]; 2]) -> [u64; 2] {
         [0, 1].map(|host: usize| {
             let status = self.accels[host].status();
             let of = |word: &&str| match *word {
-                // At the tenant's device these have the reason why they were not taken.
+                // The tenant's device counts them by the reason why they did not take the fast
+                // path.
                 "encap_half" => status.sent_half().packets,
                 word => status.packets(word),
             };
@@ -328,7 +329,7 @@ impl Bench {
         })
     }
 
-    /// Sends until packets are counted by these words in the hosts.
+    /// Sends until these counters increase in the hosts.
     fn until(&self, words: [&[&str]; 2]) {
         testbed::poll(&format!("{words:?}"), LIMIT, || {
             let before = self.packets(words);
@@ -360,7 +361,7 @@ impl Bench {
         self.slow();
     }
 
-    /// Waits until packets may be taken.
+    /// Waits until the plan is in force.
     fn in_force(&self) {
         testbed::poll("maps in force", LIMIT, || {
             let all = self.accels.iter().all(|accel| accel.status().generation & 1 == 0);
@@ -391,7 +392,7 @@ impl Bench {
     fn slow(&self) {
         self.accels.iter().for_each(|accel| accel.pause(true));
         if self.turned {
-            // The heartbeat is too old after 100 ms.
+            // A heartbeat expires after 100 ms.
             for _ in 0..2 {
                 self.tap.write(&Case::probe(self.to).bytes()).unwrap();
                 self.collect();
@@ -406,7 +407,7 @@ impl Bench {
         Outcome { accepted, ..self.collect() }
     }
 
-    /// Everything that has come, until nothing does.
+    /// Reads packets until none arrives for [`QUIET`].
     fn collect(&self) -> Outcome {
         let mut outcome = Outcome::default();
         let mut buffer = vec![0; 70_000];
@@ -427,7 +428,7 @@ impl Bench {
                 outcome.there.extend(seen(frame));
             }
             while let Ok((length, at)) = recvfrom::<LinkAddr>(self.wire.as_raw_fd(), &mut buffer) {
-                // Bytes of a tenant may look like a tunnel's, on other devices.
+                // A tenant's bytes may look like a tunnel's on other devices.
                 let at = at.unwrap().ifindex();
                 if let Some(nic) = self.nics.iter().position(|nic| *nic == at) {
                     let frame = tunnelled(self.underlay, &buffer[..length]);
@@ -442,16 +443,16 @@ impl Bench {
     }
 }
 
-/// Finishes the sum of a frame with its vnet header, as the kernel does on the half path: that a
-/// packet was in a tunnel (`skb->encapsulation`) no program can take back, and devices that cannot
-/// sum up inside of tunnels have the kernel do it.
+/// Completes the checksum of a frame with its vnet header, as the kernel does on the partial
+/// bypass: no program can clear `skb->encapsulation`, so devices without checksum offload inside
+/// tunnels leave the checksum to the kernel.
 fn finish_sum(bytes: &mut [u8]) {
     let (header, frame) = bytes.split_at_mut(VNET);
     let of = |at: usize| usize::from(u16::from_le_bytes([header[at], header[at + 1]]));
     let (start, offset, is_gso) = (of(6), of(8), header[1] != 0);
     if header[0] & flags::NEEDS_CSUM != 0 && !is_gso {
         packet::checksum::complete_partial(frame, start, offset).unwrap();
-        // The kernel does not ask whether it is TCP, whose 0 may stay.
+        // The kernel treats TCP like UDP here, although TCP's 0 could stay.
         let field = &mut frame[start + offset..start + offset + 2];
         if field == [0, 0] {
             field.fill(0xff);
@@ -477,7 +478,7 @@ fn seen(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// A VXLAN frame on the wire, without identification and checksum of its IPv4 header.
+/// A VXLAN frame on the wire, without identification and checksum of its outer IPv4 header.
 fn tunnelled(underlay: Underlay, frame: &[u8]) -> Option<Vec<u8>> {
     let inner = underlay.inner(frame)?;
     let mut frame = frame.to_vec();
@@ -513,7 +514,7 @@ fn fare_the_same(way: ComparedPath, cases: usize) {
     let mut random = Random(seed);
     let (mut done, mut taken, mut accepted) = (0, [0; 2], 0);
     let (mut turns, mut varied) = (BTreeMap::new(), 0);
-    // On a starved machine fewer take the fast path: then more are tried.
+    // On a starved machine fewer packets take the fast path, so more cases are run.
     let enough = |taken: [u64; 2]| taken[0] as usize > cases / 5;
     while done < cases || (done < 5 * cases && !enough(taken)) {
         let mut bench = Bench::random(way, done / (4 * BATCH), &mut random);

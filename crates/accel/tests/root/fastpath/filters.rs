@@ -1,5 +1,5 @@
-//! Packet filters in the host of a bridge or of a sandbox: what provably leaves the tunnel's
-//! datagrams alone is no reason, everything else is.
+//! Packet filters in the host of a bridge or of a sandbox: rules that provably do not affect the
+//! tunnel's datagrams are no reason for the slow path, all others are.
 
 use std::process::Command;
 
@@ -54,7 +54,7 @@ fn is_slow(pair: &Pair, accel: &Accel) {
     assert_eq!(since(accel, &before, "decap_hit"), 0);
 }
 
-/// A change after this generation is in force, and refuses nothing.
+/// A change after this generation is in force, and causes no refusal.
 fn followed(accel: &Accel, generation: u64, change: &str) {
     poll(&format!("{change} to be followed"), LIMIT, || {
         let status = accel.status();
@@ -66,7 +66,7 @@ fn followed(accel: &Accel, generation: u64, change: &str) {
     .unwrap();
 }
 
-/// Bridges in the hosts, and in sandboxes.
+/// Bridges in the hosts, and bridges in sandboxes.
 const SHAPES: [fn(Underlay) -> Pair; 2] = [
     |underlay| Pair::over(underlay, Offload::Full, true),
     |underlay| Pair::sandboxed_over(underlay, Offload::Full, true),
@@ -86,7 +86,7 @@ fn docker_s_own_chains(pair: &Pair) {
     sh(&pair.a, DOCKER);
     followed(&accels[0], generation, "Docker's chains");
     pair.settle(&accels);
-    // The same ones are, where they are for the tunnel's port.
+    // The same rules are a reason if they match the tunnel's port.
     for (rule, expected) in [
         (
             "-t nat -A DOCKER -p udp --sport 1 --dport 4789 -j DNAT --to-destination 172.17.0.2",
@@ -116,8 +116,7 @@ fn docker_s_own_chains(pair: &Pair) {
     }
 }
 
-/// A chain in the sender's host that keeps datagrams to `remote` on the slow path while it
-/// is there.
+/// A chain in the sender's host that keeps datagrams to `remote` on the slow path while it exists.
 fn concerns(
     pair: &Pair,
     accels: &[Accel; 2],

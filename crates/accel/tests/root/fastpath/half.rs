@@ -1,4 +1,5 @@
-//! Flows without a verdict: rules see every packet of them, and the tunnel's own way is passed by.
+//! Flows without a verdict: rules see every packet of them, and only the tunnel's own path is
+//! bypassed.
 
 use std::process::Command;
 
@@ -11,7 +12,7 @@ use super::underlay::Underlay;
 use super::verdicts::accelerate;
 use super::wire::captures_of;
 
-/// It depends on the packet: no flow gets a verdict.
+/// A rule that depends on the packet, so that no flow gets a verdict.
 const HOLDS: &str = "
     nft add table inet held
     nft 'add chain inet held c { type filter hook forward priority 0; }'
@@ -59,7 +60,7 @@ fn answered(pair: &Pair, of: usize, wait: &str, more: &[&str]) -> usize {
     let mut ping = Command::new("ping");
     ping.args(["-n", "-q", "-i", "0.002", "-W", wait, "-c", &of.to_string()]).args(more);
     ping.arg(TENANT_B.to_string());
-    // Its status is not 0 where an answer is missing.
+    // Its exit status is not 0 if an answer is missing.
     let output = pair.tenant_a.netns().run(|| ping.output().unwrap()).unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let words: Vec<&str> = said.split_whitespace().collect();
@@ -126,7 +127,7 @@ const FORBIDS: [(&str, bool); 6] = [
     ("iptables-nft -I FORWARD -p icmp -j DROP", false),
     ("iptables-nft -t raw -I PREROUTING -i DEVICE -p icmp -j DROP", false),
     ("iptables-nft -t mangle -I POSTROUTING -o DEVICE -p icmp -j DROP", true),
-    // About the tunnel's datagrams.
+    // A rule for the tunnel's datagrams.
     ("iptables-nft -I OUTPUT -p udp --dport 4789 -j DROP", true),
     ("iptables-nft -I INPUT -p udp --dport 4789 -j DROP", false),
 ];
@@ -160,7 +161,7 @@ fn what_a_rule_forbids_does_not_arrive() {
     }
 }
 
-/// The tunnel's datagrams inherit marks of the packets inside, which other rules may be about.
+/// The tunnel's datagrams inherit marks of inner packets, which other rules may match.
 #[test]
 fn packets_with_a_mark_take_the_whole_way() {
     require!(need::root(), need::tool("nft"), need::tool("iptables-nft"));
@@ -176,7 +177,7 @@ fn packets_with_a_mark_take_the_whole_way() {
     assert_eq!(answered(&pair, 20, "10", &["-s", "501"]), 20);
 }
 
-/// Rules about the tunnel's datagrams are to count each of them.
+/// With --accounting, rules must count each of the tunnel's datagrams.
 #[test]
 fn with_accounting_it_is_not_taken() {
     require!(need::root(), need::tool("nft"));

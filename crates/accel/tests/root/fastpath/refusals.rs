@@ -25,7 +25,7 @@ pub fn refused(accel: &Accel, expected: &str, after: &str) {
     .unwrap();
 }
 
-/// The kernel gives rules their handles.
+/// The kernel assigns rule handles.
 fn without_handles(reasons: &str) -> String {
     let mut parts = reasons.split(" handle ");
     let mut all = parts.next().unwrap_or_default().to_owned();
@@ -38,7 +38,7 @@ fn without_handles(reasons: &str) -> String {
 /// (command in a host, its inverse, reason, whether traffic still passes)
 pub type Case = (&'static str, &'static str, &'static str, bool);
 
-/// Each is refused while it is there, and packets go the fast way again after it.
+/// Each is refused while the state exists; afterwards packets take the fast path again.
 pub fn refused_in_turn(pair: &Pair, cases: &[Case]) {
     let accels = pair.accelerate();
     for (change, undo, expected, flows) in cases {
@@ -258,7 +258,7 @@ fn older_tables_of_iptables_are_refused() {
     require!(need::root());
     let pair = Pair::new(Offload::Full, true);
     let accels = pair.accelerate();
-    // Reading it makes the table.
+    // Reading creates the table.
     let read = pair.a.run(Command::new("iptables-legacy").args(["-t", "filter", "-L"]));
     require!(read.map_err(|e| format!("iptables-legacy does not work here: {e}")));
     refused(&accels[0], "[vxlan0: packet filter: iptables-legacy filter]", "iptables-legacy");
@@ -311,7 +311,7 @@ fn a_program_of_somebody_else_is_neither_displaced_nor_passed_by() {
     require!(need::root());
     let pair = Pair::new(Offload::Full, true);
     let accels = pair.accelerate();
-    // Another fast path is as foreign as any program.
+    // A second fast path counts as a foreign program.
     let second = Accel::start(pair.a.netns(), Wanted::All).unwrap();
     let expected = "[veth0: veth0: foreign program at a tcx hook]";
     refused(&second, expected, "a second fast path");
@@ -320,7 +320,7 @@ fn a_program_of_somebody_else_is_neither_displaced_nor_passed_by() {
     pair.settle(&accels);
 }
 
-/// Any program: without its maps filled it lets everything pass.
+/// A foreign program: with empty maps it lets every packet pass.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fastpath.bpf.o"));
 
 #[test]

@@ -1,4 +1,4 @@
-//! Maps without room for every address.
+//! Maps that are too small for all addresses.
 
 use accel::{Accel, Options, Wanted};
 use test_support::{need, require};

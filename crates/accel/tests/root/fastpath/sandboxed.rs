@@ -61,9 +61,9 @@ fn what_would_be_passed_by_is_refused_in_both_namespaces() {
                 continue;
             }
             sh(host, change);
-            // The device has another name in the status: with its namespace's before it.
+            // The status names the device with its namespace as a prefix.
             let known = match change.contains("netdev") {
-                // The NIC's is one of the way to each remote VTEP.
+                // A reason of the NIC is reported for each remote VTEP.
                 true => expected.replace("[vxlan0: ", "[10.0.0.2: "),
                 false => expected.trim_start_matches('[').to_owned(),
             };
@@ -106,7 +106,7 @@ fn a_sandbox_is_found_let_go_and_found_again() {
     pair.ping(&[]);
 }
 
-/// Veth pairs of the fast path.
+/// Veth pairs that belong to the fast path.
 pub fn pairs(host: &Host) -> Vec<String> {
     let links = host.netlink().links().unwrap();
     links.into_iter().map(|link| link.name).filter(|name| name.starts_with("ovl")).collect()
@@ -156,7 +156,7 @@ fn what_cannot_be_joined_stays_slow_and_says_why() {
     pair.ping(&[]);
     refused(&accel, &format!("vxlan0: add veth {name}: File exists"), "a name is taken");
     drop(accel);
-    // From the sandbox its underlay cannot be seen.
+    // The underlay is not visible from the sandbox.
     let accel = Accel::start(pair.sandbox_a().netns(), Wanted::All).unwrap();
     refused(&accel, "[vxlan0: its underlay is in another namespace", "started in the sandbox");
     pair.ping(&[]);

@@ -79,7 +79,7 @@ fn single_entries_are_followed_while_all_others_stay_in_force() {
     for pair in [Pair::new(Offload::Full, false), Pair::sandboxed(Offload::Full, false)] {
         let [accel, _other] = pair.accelerate();
         let host = pair.sandboxes.as_ref().map_or(&pair.a, |sandboxes| &*sandboxes[0]);
-        // New, known to the bridge, at another VTEP, back, at a tenant's port, and gone.
+        // Steps: new, learned by the bridge, at another VTEP, back, at a tenant's port, removed.
         let of = |number| {
             let mac = address(number);
             let lines = [
@@ -111,7 +111,7 @@ fn single_entries_are_followed_while_all_others_stay_in_force() {
             })?;
             pair.ping(&[]);
             let now = accel.status();
-            // Another change (a neighbour's state) may have had everything read anew.
+            // Another change (a neighbour's state) may have caused a full read.
             let alone = now.generation == before.generation
                 && since(&accel, &before, "encap_stale") == 0
                 && since(&accel, &before, "encap_hit") > 0;
@@ -135,7 +135,7 @@ fn a_neighbour_that_stays_where_it_is_is_no_change() {
         let neighbour = format!("10.0.0.2 lladdr {} dev {NIC}", mac("b", NIC));
         let state = |state| format!("ip neigh replace {neighbour} nud {state}\n");
         sh(&pair.a, &["stale", "reachable"].map(state).concat().repeat(4));
-        // One that is followed comes after all of them.
+        // The last change is mirrored after all others.
         bridge(&pair.a, &entry("add", numbers.next().unwrap(), "10.0.0.2"));
         poll("the last change", LIMIT, || {
             let now = accel.status();
@@ -154,7 +154,7 @@ fn a_neighbour_that_stays_where_it_is_is_no_change() {
 fn after_every_change_datagrams_leave_as_the_kernel_has_it() {
     require!(need::root());
     for change in CHANGES {
-        // Ends with an error where the old way goes on.
+        // Panics if datagrams keep leaving as before.
         let window = change.window();
         println!("{}: {:?}, the call {:?}", change.name, window.last, window.call);
     }

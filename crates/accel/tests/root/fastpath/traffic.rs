@@ -1,4 +1,4 @@
-//! Traffic goes, and goes the fast way.
+//! Traffic passes, and takes the fast path.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -47,8 +47,8 @@ pub fn past_device(pair: &Pair, accels: &[Accel; 2], udp_csum: bool, what: &str)
     );
 }
 
-/// Streams and echoes go both ways, most of them the fast way: within one round, since on
-/// a starved machine the first may wait for the mirror the slow way.
+/// Asserts that streams and pings pass in both directions, most of them on the fast path. One round
+/// must suffice: on a starved machine the first round may wait for the mirror on the slow path.
 pub fn stream_past(pair: &Pair, accels: &[Accel; 2], udp_csum: bool, what: &str) {
     let six: IpAddr = "fd00::12".parse().unwrap();
     poll("packets on the fast path, both ways", LIMIT, || {
@@ -62,7 +62,7 @@ pub fn stream_past(pair: &Pair, accels: &[Accel; 2], udp_csum: bool, what: &str)
             let shortcuts = of("encap_shortcut");
             assert!(udp_csum || shortcuts == 0, "{what}: {:#?}", accel.status());
             let hits = of("decap_hit");
-            // A tenant's own sockets take GSO packets.
+            // A tenant's own sockets accept GSO packets.
             hits > 20 && of("encap_hit") + shortcuts > 20 && of("decap_gso") < hits
         });
         let seen = || format!("{what}: {:#?}", accels.each_ref().map(Accel::status));
@@ -96,7 +96,7 @@ fn packets_are_counted_at_their_devices() {
                 let all = status.packets(word);
                 (all, [packets(&port.packets, word), packets(&device.packets, word)])
             };
-            // While they are read there may be others.
+            // More packets may arrive while counters are read.
             let all = both.iter().map(at).all(|(all, at)| all > 0 && at == [all, all])
                 && port_s.iter().map(at).all(|(all, at)| all > 0 && at == [all, 0])
                 && device_s.iter().map(at).all(|(all, at)| all > 0 && at == [0, all]);

@@ -58,8 +58,7 @@ impl Underlay {
         ours.then_some(udp + 16)
     }
 
-    /// Options of a VXLAN device that sends outer checksums, or neither sends nor asks for
-    /// them.
+    /// Options of a VXLAN device that sends outer checksums, or neither sends nor requires them.
     pub fn options(self, checksum: bool) -> &'static str {
         match (self, checksum) {
             (Underlay::V4, true) => "udpcsum",

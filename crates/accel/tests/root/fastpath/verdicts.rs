@@ -22,7 +22,7 @@ pub fn accelerate(pair: &Pair) -> [Accel; 2] {
     [&pair.a, &pair.b].map(|host| Accel::start(host.netns(), Wanted::All).unwrap())
 }
 
-/// Sends until packets of both directions go fast in both hosts.
+/// Sends until packets of both directions take the fast path in both hosts.
 pub fn settle(accels: &[Accel; 2], mut send: impl FnMut()) {
     poll("the fast path for a flow, both ways in both hosts", LIMIT, || {
         let before = accels.each_ref().map(Accel::status);
@@ -66,7 +66,7 @@ fn a_connection_through_the_rules_of_a_real_node_goes_fast() {
     }
 }
 
-/// Datagrams there and back.
+/// Datagrams with answers.
 pub struct Echo {
     pub near: UdpSocket,
     pub far: UdpSocket,
@@ -98,7 +98,7 @@ impl Echo {
     }
 }
 
-/// Flows remember that their source is routed to where they come from.
+/// Flows store that their source is routed to the device that they come from.
 #[test]
 fn a_source_that_is_routed_elsewhere_is_slow_from_the_change_on() {
     require!(need::root(), need::tool("iptables-nft"));
@@ -131,7 +131,7 @@ const SERVICES: &[(&str, &str, &str)] = &[
         "10.96.0.10:80",
         "10.1.0.12:5402",
     ),
-    // The port alone, the address alone.
+    // Translates only the port, then only the address.
     (
         "iptables-nft -t nat -A PREROUTING -d 10.1.0.12 -p PROTOCOL --dport 80 \
          -j DNAT --to-destination 10.1.0.12:5402",
@@ -144,7 +144,7 @@ const SERVICES: &[(&str, &str, &str)] = &[
         "10.96.0.10:5402",
         "10.1.0.12:5402",
     ),
-    // Both ends.
+    // Translates both ends.
     (
         "iptables-nft -t nat -A PREROUTING -d 10.96.0.10 -p PROTOCOL --dport 80 \
          -j DNAT --to-destination 10.1.0.12:5402
@@ -200,7 +200,7 @@ fn a_rule_that_depends_on_the_packet_keeps_its_flows_slow_and_is_told() {
             ": statistic",
         ),
     ] {
-        // Before what accepts, but for a table of its own.
+        // Inserted before the accepting rules, except for rules in their own table.
         sh(&pair.a, &format!("iptables-nft {}", rule.replace("-A FORWARD", "-I FORWARD")));
         poll(rule, LIMIT, || {
             let before = accels[0].status();
@@ -247,8 +247,8 @@ fn a_forbidden_flow_ends_and_comes_back() {
         (&pair.a, "iptables-nft -F FLANNEL-FWD; iptables-nft -F KUBE-FORWARD", RULES),
     ] {
         sh(host, forbid);
-        // The reconciler follows within milliseconds; a heartbeat that is late by more sends
-        // everything by the slow path.
+        // The reconciler follows within milliseconds; with a later heartbeat, all packets take the
+        // slow path.
         std::thread::sleep(Duration::from_millis(u64::from(STALE_MS)));
         echo.far.set_nonblocking(true).unwrap();
         while echo.far.recv(&mut [0; 64]).is_ok() {}
@@ -263,7 +263,7 @@ fn a_forbidden_flow_ends_and_comes_back() {
         let way = ["encap_hit", "decap_hit"][at];
         assert_eq!(since(&accels[at], &before[at], way), 0, "{forbid}");
         echo.far.set_nonblocking(false).unwrap();
-        // Rules of a chain that was emptied are all made anew.
+        // All rules of a flushed chain are written again.
         let anew =
             "iptables-nft -F; iptables-nft -X; iptables-nft -t nat -F; iptables-nft -t nat -X;";
         sh(host, &if allow == RULES { format!("{anew} {RULES}") } else { allow.to_owned() });
@@ -271,7 +271,7 @@ fn a_forbidden_flow_ends_and_comes_back() {
     }
 }
 
-/// As `STALE_MS` of `bpf/abi.h`.
+/// `STALE_MS` of `bpf/abi.h`.
 pub const STALE_MS: u32 = 100;
 
 /// Packets at a counter of `inet t`.
@@ -302,7 +302,7 @@ fn a_connection_that_was_fast_is_valid_on_the_slow_path() {
     // Far beyond any window that conntrack has seen.
     settle(&accels, || exchange.go(3_000_000));
     drop(accels);
-    // And by the slow path from now on, to the end.
+    // From now on over the slow path, until the end.
     exchange.go(3_000_000);
     exchange.go(100);
     let Exchange { near, mut far } = exchange;
@@ -361,7 +361,7 @@ fn is_generation_known() -> bool {
     (numbers.next(), numbers.next()) >= (Some(6), Some(17))
 }
 
-/// A rule is in force with the call that sets it, however late the daemon hears of it.
+/// A rule is in force when its call returns, even if the daemon handles the notification late.
 #[test]
 fn rules_are_obeyed_while_the_daemon_hangs() {
     require!(need::root(), need::tools(&["iptables-nft", "nft"]));
@@ -375,7 +375,7 @@ fn rules_are_obeyed_while_the_daemon_hangs() {
         settle(&accels, || echo.go());
         let hanging = Instant::now();
         accels[0].pause(true);
-        // A turn that had begun has ended by then.
+        // A reconciler turn that had started has ended by then.
         std::thread::sleep(Duration::from_millis(30));
         let before = hits();
         (0..3).for_each(|_| echo.go());
@@ -388,7 +388,7 @@ fn rules_are_obeyed_while_the_daemon_hangs() {
         let before = hits();
         (0..3).for_each(|_| assert_eq!(echo.near.send_to(b"there", echo.to).unwrap(), 5));
         let taken = hits() - before;
-        // Later the heartbeat stops it, whatever the rules are.
+        // Later the expired heartbeat stops the fast path, regardless of rules.
         let soon = hanging.elapsed() < Duration::from_millis(90);
         sh(&pair.a, "nft delete table inet later");
         accels[0].pause(false);
@@ -413,7 +413,7 @@ fn where_no_rule_asks_conntrack_flows_without_entries_go_fast() {
     settle(&accels, || exchange.go(100));
     let echo = Echo::new(&pair, tenant_b(PORT), tenant_b(PORT));
     settle(&accels, || echo.go());
-    // As soon as one translates, there may be entries, and no verdict is by the rules alone.
+    // Once a rule translates, there may be entries, and no verdict depends on the rules alone.
     let number = || accels[0].status().flows.map(|flows| flows.number);
     let (before, nat) = (number(), "iptables-nft -t nat -A POSTROUTING -d 192.0.2.1 -j MASQUERADE");
     sh(&pair.a, nat);
@@ -421,8 +421,8 @@ fn where_no_rule_asks_conntrack_flows_without_entries_go_fast() {
         Ok(if number() > before { Ok(()) } else { Err(format!("{before:?}")) })
     })
     .unwrap();
-    // Conntrack does not know the windows of a connection that it finds in progress: it accepts
-    // any sequence number, and the connection stays slow.
+    // Conntrack does not know the windows of a connection that it picks up in progress: it accepts
+    // any sequence number, and the connection stays on the slow path.
     exchange.go(100);
     let mut exchange = Exchange::new(&pair, tenant_b(PORT + 1), tenant_b(PORT + 1));
     settle(&accels, || exchange.go(100));
@@ -430,7 +430,7 @@ fn where_no_rule_asks_conntrack_flows_without_entries_go_fast() {
     sh(&pair.a, nat);
     settle(&accels, || exchange.go(100));
     assert_eq!(number(), before, "one more such rule ends no verdict");
-    // As soon as one asks.
+    // A rule enables conntrack.
     sh(&pair.a, "iptables-nft -I FORWARD -m conntrack --ctstate INVALID -j DROP");
     settle(&accels, || exchange.go(100));
     sh(&pair.a, "iptables-nft -I FORWARD -p udp -j DROP");

@@ -59,7 +59,7 @@ impl Key {
         Key { from: self.to, to: self.from, ..self }
     }
 
-    /// The host that has its rule, which is either's.
+    /// The host with the rule of this key.
     pub fn host(self) -> usize {
         (self.from + self.to / 2 + self.protocol as usize) % 2
     }
@@ -73,9 +73,9 @@ pub fn address(pod: usize) -> Ipv4Addr {
 /// How pods of the two hosts are joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Joined {
-    /// By routes to a VXLAN device, as flannel does it.
+    /// By routes to a VXLAN device, as in flannel.
     Routed,
-    /// By one bridge over both hosts, with br_netfilter.
+    /// By one bridge across both hosts, with br_netfilter.
     Bridged,
 }
 
@@ -160,7 +160,7 @@ impl Bed {
         Bed { accels, hosts, pods, late: Duration::ZERO }
     }
 
-    /// Packets that the programs forwarded themselves, and all that they saw.
+    /// Packets that the programs forwarded, and all packets that they saw.
     pub fn carried(&self) -> (u64, u64) {
         let counts = self.accels.iter().flatten().map(Accel::status).map(|status| {
             let of = |reason: &Reason| status.packets(reason.word());
@@ -187,7 +187,7 @@ fn know_each_other(pods: &[Host]) {
     }
 }
 
-/// Runs a shell's script in a host, every command of which must succeed.
+/// Runs a shell script in a host; every command must succeed.
 pub fn sh(host: &Host, script: &str) {
     host.run(Command::new("sh").args(["-ec", script])).unwrap();
 }

@@ -20,7 +20,7 @@ use rules::Style;
 use test_support::{need, require};
 use traffic::Traffic;
 
-/// Two for each socket of two beds.
+/// Two descriptors for each socket of two beds.
 const DESCRIPTORS: u64 = 8192;
 /// Length of one round of packets before it is judged.
 const ROUND: Duration = Duration::from_secs(4);
@@ -34,7 +34,7 @@ fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|e| panic!("{name}: {e}")))
 }
 
-/// Choices that can be repeated (xorshift64*).
+/// Repeatable random choices (xorshift64*).
 pub struct Choices(u64);
 
 impl Choices {
@@ -77,7 +77,7 @@ fn rules_hold(joined: Joined) {
     }
     let mut all = [Verdict::default(), Verdict::default()];
     let mut problems = Vec::new();
-    // At least a round of each.
+    // At least one round of each style.
     let mut rounds = 0;
     while rounds < Style::ALL.len() || Instant::now() < end {
         let style = Style::ALL[rounds % Style::ALL.len()];
@@ -111,7 +111,7 @@ fn rules_hold(joined: Joined) {
     );
 }
 
-/// The test itself: rules that are in force later than said, in one of the beds.
+/// Tests the test: one bed's rules are in force later than reported.
 #[test]
 fn rules_that_come_late_are_noticed() {
     require!(need::root(), need::tools(&["nft", "ip", "bridge"]));
@@ -133,7 +133,7 @@ fn rules_that_come_late_are_noticed() {
     assert!(right.late.is_empty() && right.lost.is_empty(), "{:?} {:?}", right.late, right.lost);
 }
 
-/// Packets in both beds while rules change.
+/// Sends packets in both beds while rules change.
 fn round(
     beds: &[Bed; 2],
     traffic: &mut [Traffic; 2],
@@ -157,7 +157,7 @@ fn round(
                 let mut flips = [Flips::default(), Flips::default()];
                 while sending.load(Ordering::Relaxed) {
                     style.flip(beds, keys, &mut for_flips, &mut flips);
-                    // Each change voids verdicts: now and then they have time to be given.
+                    // Each change voids verdicts: pause now and then, so that new ones are given.
                     let quiet = if for_flips.below(12) == 0 { 600 } else { 0 };
                     let pause = quiet + 5 + for_flips.below(40) as u64;
                     std::thread::sleep(Duration::from_millis(pause));

@@ -81,7 +81,7 @@ fn anchor(heading: &str) -> String {
         .replace(' ', "-")
 }
 
-/// Every page of the book is in its summary, and the other way round.
+/// The summary lists every page of the book, and only these.
 #[test]
 fn the_summary_has_every_page() {
     let book = fence::top().join("docs/src");
@@ -165,7 +165,7 @@ fn sources_that_are_named_exist() {
                 let file = format!("/{file}");
                 file.ends_with(&format!("/{place}")) || file.contains(&format!("/{place}/"))
             });
-            // `vtep.toml` and the like are the reader's own.
+            // `vtep.toml` and similar files are the reader's own.
             let own = code.ends_with(".toml") && !code.contains('/');
             if (source || folder) && !pattern && !own && !known {
                 problems.push(format!("{}: {code}", page.display()));
@@ -184,7 +184,7 @@ fn generated_parts_are_what_the_program_says() {
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
 }
 
-/// The tables of workloads and of engines have every one that the program knows.
+/// The tables of workloads and of engines contain every one that the program knows.
 #[test]
 fn workloads_and_engines_are_explained() {
     let page = fence::top().join("docs/src/reference/workloads.md");
@@ -199,7 +199,7 @@ fn workloads_and_engines_are_explained() {
     }
 }
 
-/// The page has the codes that the program's own help has.
+/// The page lists the codes of the program's own help.
 #[test]
 fn exit_codes_are_explained() {
     let page = fence::top().join("docs/src/reference/exit-codes.md");
@@ -212,7 +212,7 @@ fn exit_codes_are_explained() {
     }
 }
 
-/// README and ARCHITECTURE are read in minutes.
+/// README and ARCHITECTURE are short.
 #[test]
 fn documents_are_short() {
     for name in ["README.md", "ARCHITECTURE.md"] {

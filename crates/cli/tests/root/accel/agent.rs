@@ -75,7 +75,7 @@ fn metrics_and_probes_are_served_and_a_silent_scraper_holds_up_nothing() {
     ] {
         assert!(value(&page, metric).is_some_and(|value| value >= least), "{metric}\n{page}");
     }
-    // Loose: the machine that this runs on may be busy.
+    // A loose limit, because the machine may be busy.
     assert!(value(&page, "overlane_accel_heartbeat_age_seconds").unwrap() < 5.0, "{page}");
     drop(silent);
     connection.exchange();
@@ -167,7 +167,7 @@ struct Datagrams {
 }
 
 impl Datagrams {
-    /// A thousand a second, a machine under load permitting.
+    /// A thousand per second, if the machine's load permits.
     fn start(network: &lab::Network) -> Datagrams {
         let address = network.address;
         let bind = |ip| move || UdpSocket::bind((ip, 0)).unwrap();
@@ -188,7 +188,7 @@ impl Datagrams {
             }
         });
         receiver.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
-        // However long it takes, no buffer is full.
+        // Paced, so that no buffer fills up.
         let theirs = (stop.clone(), sent.clone());
         let receiving = std::thread::spawn(move || {
             let mut arrived = std::collections::BTreeSet::new();
@@ -235,7 +235,7 @@ fn ten_takeovers_lose_no_packet() {
     for _ in 0..10 {
         for (served, running) in [&a, &b].into_iter().zip(&mut serving) {
             let mut next = start(served);
-            // The one before has ended by itself, and in peace.
+            // The predecessor has ended by itself, successfully.
             std::mem::swap(running, &mut next);
             assert_eq!(next.end(), Some(0));
             // A status request reaches the successor.
@@ -258,7 +258,7 @@ fn ten_takeovers_lose_no_packet() {
     connection.exchange();
 }
 
-/// In a sandbox packets cross by a veth pair, of which each process has its own.
+/// In a sandbox packets cross a veth pair, and each process has its own.
 #[test]
 fn takeovers_beside_a_sandbox_lose_no_packet() {
     let network = require!(network());
@@ -276,7 +276,7 @@ fn takeovers_beside_a_sandbox_lose_no_packet() {
         let mut last = std::mem::replace(&mut running, start());
         assert_eq!(last.end(), Some(0));
         connection.until_taken(&b);
-        // The successor looks for sandboxes once it serves.
+        // The successor searches for sandboxes after it has started serving.
         let pairs = || {
             let now = links();
             Ok((now == before + 1).then_some(()).ok_or_else(|| format!("{now}, not {before} + 1")))
@@ -315,7 +315,7 @@ fn a_predecessor_that_hangs_or_is_killed_is_succeeded() {
     }
 }
 
-/// Packets that a host's VXLAN device was handed: those on the slow path.
+/// Packets sent through a host's VXLAN device: those on the slow path.
 fn handed_to_the_device(host: &Host) -> u64 {
     let ip = || Command::new("ip").args(["-s", "-j", "link", "show", "vxlan0"]).output().unwrap();
     let value: Value = serde_json::from_slice(&host.netns().run(ip).unwrap().stdout).unwrap();
@@ -394,7 +394,7 @@ fn a_successor_that_fails_leaves_the_predecessor_alone() {
     let mut connection = Connection::new(&network);
     let (mut first, _) = Foreground::start(&a.host, agent(&["--takeover"]), None);
     connection.until_taken(&a);
-    // It is killed somewhere on its way.
+    // It is killed at different stages of the takeover.
     for millis in [0, 30, 60, 90, 120, 200] {
         let mut command = agent(&["--takeover"]);
         let spawn = || command.stdout(Stdio::null()).spawn().unwrap();
@@ -406,7 +406,7 @@ fn a_successor_that_fails_leaves_the_predecessor_alone() {
             let before = a.hits();
             connection.exchange();
             if first.child.try_wait().unwrap().is_some() {
-                // The other was late enough to have taken over.
+                // The kill came too late: the successor had taken over.
                 assert!(a.status().is_null(), "{}", a.status());
                 first = Foreground::start(&a.host, agent(&["--takeover"]), None).0;
             }

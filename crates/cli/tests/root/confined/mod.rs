@@ -24,7 +24,7 @@ fn descriptors(program: &Foreground) -> Vec<i32> {
     list.map(|fd| fd.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect()
 }
 
-/// Has every thread try everything, a program started anew after each call that killed it.
+/// Makes every thread try every attack. Starts the program anew after each call that killed it.
 fn withstands(start: impl Fn() -> Foreground, victim: &mut Victim, attacks: &[Attack]) {
     let mut program = start();
     let mut succeeded = Vec::new();
@@ -38,7 +38,7 @@ fn withstands(start: impl Fn() -> Foreground, victim: &mut Victim, attacks: &[At
             succeeded.push(format!("{}: {outcome}", attack.what));
         }
         if let CallOutcome::Killed(_) = outcome {
-            // Its devices are gone when all of its threads are.
+            // Its devices are removed when all of its threads have ended.
             let _ = program.child.wait();
             program = start();
         }
@@ -89,7 +89,7 @@ fn tapbridge_harms_nobody() {
         let start = || {
             let mut command = Command::new(OVERLANE);
             command.args(["tapbridge", "--left", "tap0", "--right", "tap1", "--engine", engine]);
-            // The devices of one that was killed go a moment after it.
+            // The devices of a killed process are removed a moment later.
             testbed::poll("the end of the devices", LIMIT, || {
                 let left =
                     host.netlink().link("tap0").is_ok() || host.netlink().link("tap1").is_ok();

@@ -1,4 +1,4 @@
-//! A verb in the foreground, as a child of the test.
+//! A verb in the foreground, as a child process of the test.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::os::fd::{AsFd, AsRawFd};
@@ -33,13 +33,13 @@ pub struct Foreground {
 }
 
 impl Foreground {
-    /// Starts it in a host and waits until it says that it is ready, and how.
+    /// Starts it in a host and waits until it reports that it is ready; keeps the line.
     pub fn start(host: &Host, command: Command, notify: Option<&Notify>) -> (Foreground, String) {
         let (foreground, ready) = Foreground::attempt(host, command, notify);
         (foreground, ready.unwrap())
     }
 
-    /// The same of one that may end without a word.
+    /// Like `start`, for a program that may end without output.
     pub fn attempt(
         host: &Host,
         mut command: Command,
@@ -65,7 +65,7 @@ impl Foreground {
         self.lines.next().unwrap().unwrap()
     }
 
-    /// Its exit code, after nothing more was printed; `None` when it was killed.
+    /// Its exit code, after no further output; `None` if it was killed.
     pub fn end(&mut self) -> Option<i32> {
         assert!(self.lines.next().is_none());
         self.child.wait().unwrap().code()

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use test_support::need;
 
-/// Debian's kernel as crates/lab/tests/guest/fetch-kernel puts it there, or another.
+/// Debian's kernel as crates/lab/tests/guest/fetch-kernel stores it, or another.
 pub fn kernel() -> Result<PathBuf, String> {
     need::root()?;
     need::tool("qemu-system-x86_64")?;
@@ -26,7 +26,7 @@ pub fn kernel() -> Result<PathBuf, String> {
     })
 }
 
-/// A copy of that kernel below `directory` that ends as soon as it begins.
+/// A copy of that kernel below `directory` that crashes at once.
 pub fn broken(kernel: &Path, directory: &Path) -> PathBuf {
     let mut image = std::fs::read(kernel).unwrap();
     // The entry point behind the boot code's own sectors (boot.rst) becomes UD2, without a handler.

@@ -17,7 +17,7 @@ use super::machine::nothing_left;
 use super::remote::{Two, inside, overlane, possible};
 use super::schema;
 
-/// A process that uses a CPU for as long as it lives.
+/// A process that uses a CPU until it is dropped.
 struct Burner(Child);
 
 impl Burner {
@@ -184,7 +184,7 @@ fn send_until(stop: &AtomicBool, to: &str) {
     }
 }
 
-/// A control group that lets its processes use a fifth of a CPU.
+/// A control group that limits its processes to a fifth of a CPU.
 struct Held(PathBuf);
 
 impl Held {

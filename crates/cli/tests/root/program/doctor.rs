@@ -76,7 +76,7 @@ fn a_namespace_is_diagnosed_saved_and_diagnosed_again() {
     assert!(!unpacked.contains("192.0.2.7"), "an address was left in the dump");
 }
 
-/// MTU of the pair's larger end.
+/// MTU of the larger end of the pair.
 fn mtu(namespace: &Namespace) -> String {
     let arguments = ["-n", &namespace.0, "-o", "link", "show", "right"];
     let shown = Command::new("ip").args(arguments).output().unwrap();
@@ -129,8 +129,8 @@ fn a_fix_is_made_listed_and_taken_back() {
     });
 }
 
-/// Killed at any moment, a fix, an undo or a trial is repaired: by the next undo, and a
-/// trial by itself.
+/// A fix, an undo or a trial that is killed at any moment is repaired: by the next undo, or a trial
+/// by its guard process.
 #[test]
 fn a_killed_fix_undo_or_trial_is_repaired() {
     require!(need::root());
@@ -163,7 +163,7 @@ fn a_killed_fix_undo_or_trial_is_repaired() {
     let whole: Vec<_> = kinds.iter().map(|words| took(words)).collect();
     for round in 0..100_usize {
         let kind = round % 3;
-        // It needs something to take back.
+        // Undo needs a change to take back.
         if kind == 1 {
             run(&kinds[0][..]).expect(0);
         }
@@ -172,7 +172,7 @@ fn a_killed_fix_undo_or_trial_is_repaired() {
             .stderr(std::process::Stdio::null())
             .spawn()
             .unwrap();
-        // Spread over all of its life.
+        // Kills are spread over its whole run time.
         std::thread::sleep(whole[kind] * (round / 3) as u32 / 31);
         let _ = child.kill();
         child.wait().unwrap();

@@ -1,5 +1,5 @@
-//! `lab run --faults`: what faults cost is in results and reports, and what there is of it when
-//! a trial fails or the run is interrupted.
+//! `lab run --faults`: costs of faults in results and reports, also if a trial fails or the run is
+//! interrupted.
 
 use std::fs;
 use std::path::Path;
@@ -87,7 +87,7 @@ fn what_faults_cost_is_in_results_and_reports() {
     }
     assert!(ended.stdout.lines().all(|line| line.chars().count() <= 80), "{ended:#?}");
 
-    // Before the blocks, and again before the faults, which are in the first as well.
+    // Once before the blocks, and again before the faults, which the first estimate includes.
     let estimates = estimates(&ended.stderr);
     let own: u32 = lab::find(MODE).unwrap().faults().iter().map(|fault| fault.seconds).sum();
     assert!(estimates.len() == 2 && estimates[0] >= estimates[1], "{estimates:?}");
@@ -101,15 +101,14 @@ fn what_faults_cost_is_in_results_and_reports() {
     assert!(markdown.contains(&format!("| {MODE} | session-ends | 1 | ")), "{markdown}");
 }
 
-/// A program that is missing where it is needed: that trial has a reason and no figures, the
-/// others go on.
+/// A missing program: that trial has a reason and no figures, the others continue.
 #[test]
 fn a_trial_that_fails_is_a_part_that_failed() {
     require!(need::root(), need::tools(&["vtysh", "ss"]), mode());
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("r.json");
     let running = start("1", &out, |command| {
-        // `ss` is looked for there, FRR's programs are not.
+        // `ss` is searched there, FRR's programs are not.
         command.env("PATH", directory.path());
     });
     let ended = running.wait().expect(1);
@@ -131,7 +130,7 @@ fn a_trial_that_fails_is_a_part_that_failed() {
 fn an_interrupted_run_has_the_trials_that_were_whole() {
     require!(need::root(), need::tools(&["vtysh", "ss"]), mode());
     let when = [
-        // Among the blocks, and in the second of four trials.
+        // During the blocks, and in the second of four trials.
         (Signal::SIGINT, format!("sampling {MODE}"), [0, 0]),
         (Signal::SIGTERM, format!("{MODE}, fault daemon-killed, trial 1 of 2"), [1, 0]),
     ];

@@ -67,7 +67,7 @@ fn ip(words: &[&str]) {
     assert!(Command::new("ip").args(words).status().unwrap().success(), "ip {words:?}");
 }
 
-/// An entry of the first form whose command leaves a trace when it is taken back.
+/// An entry of the first format whose inverse leaves a trace.
 fn command(journal: &Path, id: u64, inverse: &str) {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let change = serde_json::json!(
@@ -211,7 +211,7 @@ fn nobody_listening_is_no_reason_to_stop() {
     }
     let script = format!("\"{OVERLANE}\" undo --all --journal {} | true", journal.display());
     assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
-    // Its reader has ended, it may not have.
+    // The reader of its output has ended, but the process may not have.
     super::launch::eventually("all is taken back", || {
         match fs::read_to_string(&trace).unwrap_or_default().lines().count() as u64 {
             CHANGES => Ok(()),

@@ -21,7 +21,7 @@ pub fn marked(mark: &str) -> Vec<Found> {
     processes()
         .into_iter()
         .filter(|at| {
-            // A process that ends meanwhile cannot be read: it is not there.
+            // A process that ends meanwhile cannot be read, and counts as ended.
             fs::read(at.join("environ")).is_ok_and(|environment| {
                 environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
             })

@@ -20,7 +20,7 @@ use super::schema;
 
 const INNER_A: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 const INNER_B: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
-/// First byte of datagrams that are dropped between the hosts.
+/// First byte of datagrams to be dropped between the hosts.
 const DOOMED: u8 = 0xdd;
 
 fn possible() -> Result<(), String> {
@@ -170,7 +170,7 @@ fn what_is_dropped_between_two_hosts_is_named_by_flow_and_nothing_else_is() {
     let begun = peer(&mut watch, "the other host's answer", |peer| {
         peer["problem"].is_null() && peer["clock"].is_object()
     });
-    // One machine has one clock.
+    // Both ends use the same clock.
     let clock = &begun["clock"];
     let error = clock["error_ns"].as_u64().unwrap();
     assert!(clock["ahead_ns"].as_i64().unwrap().unsigned_abs() <= error, "{clock}");
@@ -196,7 +196,7 @@ fn what_is_dropped_between_two_hosts_is_named_by_flow_and_nothing_else_is() {
     assert!(hops.iter().any(|hop| hop.as_str().unwrap().contains("nic0 rx")), "{lossy:#}");
     assert!(lossy["came_by"][0].as_str().unwrap().ends_with(" nic0"), "{lossy:#}");
 
-    // A connection, with GSO packets on the wire and then with none.
+    // A connection with GSO packets on the wire, and then one without.
     for (offload, bytes) in [(Offload::Full, 3_000_000), (Offload::None, 3_000_000)] {
         three.a.set_offload(NIC, offload).unwrap();
         let listener = three.b.netns().run(|| TcpListener::bind((INNER_B, 0)).unwrap()).unwrap();
@@ -296,7 +296,7 @@ fn another_host_that_is_of_no_use_is_named_and_watching_goes_on() {
             while !stop.load(Ordering::Relaxed) {
                 open.extend(listener.accept().ok().map(|(stream, _)| stream));
                 for stream in &mut open {
-                    // One that has hung up is no matter.
+                    // A failure of a disconnected client does not matter.
                     let _ = match greeting {
                         None => stream.write_all(b"o"),
                         Some(greeting) => stream.write_all(&greeting),

@@ -1,5 +1,5 @@
-//! A broken overlay: found, ranked, and each fault repaired and proven by one `try`;
-//! then everything taken back.
+//! A broken overlay: faults are found and ranked, each is repaired and proven by one `try`, and
+//! everything is undone.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -29,8 +29,8 @@ const OF_THE_MACHINE: [&str; 2] = ["OV024", "OV040"];
 /// Result of a trial: the change is better, or the reason why that is not proven.
 type Proven = Result<(), String>;
 
-/// Counts the test as inconclusive if something was not proven. Called last: everything
-/// that does not depend on a measurement is asserted before.
+/// Counts the test as inconclusive if something was not proven. Called last: assertions that do not
+/// depend on a measurement come first.
 fn decided(all: &[(&str, Proven)]) -> Proven {
     let open = all.iter().filter_map(|(what, proven)| Some((what, proven.as_ref().err()?)));
     let open: Vec<String> = open.map(|(what, why)| format!("{what}: {why}")).collect();
@@ -116,8 +116,8 @@ impl Overlay {
         self.in_a(&[&["try", "--json", "--disturbance", "100"], what, &own].concat())
     }
 
-    /// Tries until it is proven, with more and more blocks. Beside other loads no run may
-    /// tell effects of some tens of percent apart. An attempt that could not begin says why.
+    /// Tries with more and more blocks until it is proven. Under other load, a run may not prove
+    /// effects of some tens of percent. An attempt that could not start gives the reason.
     #[track_caller]
     fn proven(&self, mut attempt: impl FnMut(&[&str]) -> Result<Ended, String>) -> Proven {
         let mut last = String::new();
@@ -176,7 +176,7 @@ impl Overlay {
             let links = self.at(host, "ip -o -d link");
             for line in links.lines() {
                 let device = line.split([':', '@', ' ']).nth(2).unwrap();
-                // The first is an index: of a device that is made anew another.
+                // The first word is an index, which changes if a device is created anew.
                 for (number, word) in settled(line).enumerate().skip(1) {
                     put(format!("link {device} word {number}"), word);
                 }
@@ -200,7 +200,7 @@ impl Overlay {
     }
 }
 
-/// The words of a link's line that are no timers or learned states.
+/// The words of a link's line without timers and learned states.
 fn settled(line: &str) -> impl Iterator<Item = &str> {
     let mut words = line.split_ascii_whitespace();
     std::iter::from_fn(move || {
@@ -326,7 +326,7 @@ fn a_full_connection_table_is_found_and_a_larger_one_proven() {
     let limit = "net/netfilter/nf_conntrack_max";
     let most: u64 = overlay.at("tenant-a", &format!("sysctl -n {limit}")).trim().parse().unwrap();
     require!(need::that(most <= MOST, &format!("{limit} is {most}: too many to be filled")));
-    // Assured ones are not given up for new ones.
+    // The kernel does not evict assured entries for new ones.
     let mut entries = String::new();
     for (network, port) in
         (1..=255).flat_map(|n| (1..=65535).map(move |p| (n, p))).take(most as usize + 100)
@@ -340,7 +340,7 @@ fn a_full_connection_table_is_found_and_a_larger_one_proven() {
     }
     let file = overlay.path("entries");
     std::fs::write(&file, entries).unwrap();
-    // It ends with the first that does not fit.
+    // It stops at the first entry that does not fit.
     overlay.at("tenant-a", &format!("conntrack --load-file {file} 2>/dev/null || true"));
     assert_eq!(overlay.findings("0"), ["OV028"]);
     let repaired = overlay.repaired("OV028", &[]);
@@ -363,7 +363,7 @@ fn one_cpu_that_receives_everything_is_found_and_steering_proven() {
     for host in ["a", "b"] {
         overlay.at(host, &format!("ethtool -K nic0 {} off", off.join(" off ")));
     }
-    // A firewall makes receiving the dearer half by far.
+    // A firewall makes receiving by far the more expensive half.
     let rules: Vec<String> = (1..=RULES).map(|n| format!("ip saddr 10.77.0.{n} drop;")).collect();
     let chain = format!("type filter hook input priority 0; {}", rules.join(" "));
     overlay.at("tenant-b", &format!("nft 'table inet firewall {{ chain in {{ {chain} }}; }}'"));
@@ -401,8 +401,8 @@ fn one_cpu_that_receives_everything_is_found_and_steering_proven() {
                 .ok_or_else(|| "no CPU idles beside one that is busy with softirqs".to_owned())
         })
     };
-    // Whether the check sees a busy CPU does not depend on this machine in doctor's own
-    // tests; here other programs may keep every CPU busy.
+    // Doctor's own tests show that the check detects a busy CPU. Here other programs may keep every
+    // CPU busy.
     let steered = overlay.proven(attempt);
     let set = overlay.state() != before;
     assert_eq!(set, steered.is_ok(), "steering is set exactly if it was kept");
@@ -430,7 +430,7 @@ fn load(stop: &AtomicBool) {
             // Refused, because the port is closed.
             let _ = socket.send(&message);
         }
-        // Its own CPU is to have time left.
+        // Its own CPU must have idle time.
         std::thread::sleep(std::time::Duration::from_micros(800));
     }
 }

@@ -83,8 +83,8 @@ fn tshark(path: &Path, more: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Datagrams that somebody reads, in a tunnel: the file has every step, and ends with a whole
-/// block by Ctrl-C.
+/// Datagrams with a reader, in a tunnel: the file has every step, and ends with a complete block
+/// after Ctrl-C.
 #[test]
 fn a_capture_shows_journeys_in_tshark() {
     const BYTES: usize = 100;
@@ -108,7 +108,7 @@ fn a_capture_shows_journeys_in_tshark() {
     arguments.extend(["--payload", "4"]);
     let mut tracing = Running::start(overlane(arguments));
     tracing.await_stderr("tracing: ");
-    // One that was not flooded, as the first ones may be.
+    // A datagram that was not flooded, as the first ones may be.
     let told = eventually("a datagram from socket to socket", || {
         sender.send_to(&[7; BYTES], network.address.target).unwrap();
         while receiver.recv(&mut [0; BYTES]).is_ok() {}
@@ -122,7 +122,7 @@ fn a_capture_shows_journeys_in_tshark() {
     let number = told.split(':').next().unwrap();
     tracing.signal(Signal::SIGINT);
     tracing.wait().expect(130);
-    // Each is an interface, in the order of the way.
+    // Each device is an interface, in the order of the path.
     let fields = ["-T", "fields", "-E", "separator=|", "-E", "aggregator=;"];
     let names =
         ["frame.interface_name", "frame.len", "frame.cap_len", "udp.payload", "frame.comment"];
@@ -159,7 +159,8 @@ fn a_capture_shows_journeys_in_tshark() {
     assert!(about.contains("Time resolution = 0x09"), "{about}");
 }
 
-/// While it stands still more comes than the ring of events holds: 10 steps of 20,000 datagrams.
+/// While the tracer is stopped, more events arrive than the ring holds: 10 steps of 20,000
+/// datagrams.
 #[test]
 fn of_more_than_can_be_told_packets_are_followed_by_chance() {
     require!(need::root());
@@ -176,7 +177,7 @@ fn of_more_than_can_be_told_packets_are_followed_by_chance() {
         tracing.await_stderr("tracing: ");
         tracing.signal(Signal::SIGSTOP);
         for _ in 0..20_000 {
-            // The path has a limit, too.
+            // The path may drop some.
             let _ = sender.send_to(&[7; 100], network.address.target);
         }
         tracing.signal(Signal::SIGCONT);
@@ -250,7 +251,7 @@ fn the_chain_of_the_rule_that_dropped_a_packet_is_named() {
     assert!(ended.stdout.contains("policy-web"), "{}", ended.stdout);
 }
 
-/// Rules where packets leave and where they come in, and a policy.
+/// Rules on output and on input, and a policy.
 #[test]
 fn a_drop_names_the_rule() {
     require!(need::root(), need::tool("nft"));

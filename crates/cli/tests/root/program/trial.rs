@@ -28,7 +28,7 @@ fn trial(two: &Two, arguments: &[&str]) -> Running {
     Running::start(command)
 }
 
-/// Everything of a host that these tests change, as text.
+/// The state of a host that these tests change, as text.
 fn state(two: &Two) -> String {
     let show = |program: &str, words: &str| {
         let mut command = Command::new(program);
@@ -64,7 +64,7 @@ fn narrow(text: &str) {
 fn a_change_is_proven_better_kept_and_taken_back() {
     require!(possible(), need::tools(&["tc", "ethtool", "bridge"]));
     let two = Two::new();
-    // Slower by far than any machine, whatever else it does.
+    // Slower than any machine, even under load.
     let (slow, free) = (
         "tc qdisc replace dev nic0 root tbf rate 50mbit burst 64k latency 50ms",
         "tc qdisc del dev nic0 root",
@@ -94,7 +94,7 @@ fn a_change_is_proven_better_kept_and_taken_back() {
     undo(&two, "--all").expect(0);
     assert!(tool("tc qdisc show dev nic0").contains("tbf"));
 
-    // One whose inverse is the value before, measured only.
+    // A change whose inverse is the previous value, measured only.
     let cut = "ethtool -K nic0 tso off gso off tx-udp_tnl-segmentation off";
     let only = [&[cut, "--keep", "never"], &ask[..]].concat();
     let ended = trial(&two, &only).wait();

@@ -16,7 +16,7 @@ use super::schema;
 /// A user without other processes, so that `down --all` removes only the testbeds of this test.
 const USER: u32 = 64242;
 
-/// The program where any user can reach it, and a directory of that user's.
+/// The program where any user can reach it, and a directory of that user.
 pub struct Copy {
     directory: tempfile::TempDir,
 }
@@ -46,7 +46,7 @@ impl Copy {
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = as_user();
         command.arg(self.program()).args(arguments).current_dir("/").env("HOME", self.own());
-        // Else it would be below /tmp, and stay there.
+        // Otherwise it would be created below /tmp, and stay there.
         command.env("OVERLANE_RUNTIME_DIR", self.own().join("run"));
         command
     }
@@ -63,7 +63,7 @@ fn as_user() -> Command {
     command
 }
 
-/// Whether this machine lets ordinary users do it at all.
+/// Whether this machine allows it for ordinary users.
 fn possible() -> Result<(), String> {
     need::root()?;
     need::tools(&["setpriv", "unshare"])?;
@@ -117,7 +117,7 @@ fn an_ordinary_user_measures_and_is_told_what_is_left_out() {
     let mark = running.mark().to_owned();
     let ended = running.wait();
     let results: Value = serde_json::from_str(&fs::read_to_string(&out).unwrap()).unwrap();
-    // A mode that was asked for by name and cannot be had is exit code 1.
+    // An unavailable mode that was named gives exit code 1.
     let had = results["modes"].as_array().unwrap().iter().all(|mode| mode["status"] == "ok");
     let ended = ended.expect(i32::from(!had));
     schema::validate("results", &results);
@@ -161,7 +161,7 @@ fn an_ordinary_user_has_testbeds_of_their_own() {
     let status = copy.run(&["lab", "status", "--json"]).expect(0).json();
     schema::validate("lab-status", &status);
     assert_eq!(status.as_array().unwrap().len(), marks.len());
-    // Root's own list has none of them.
+    // Root's own list contains none of them.
     let of_root = super::launch::run(["lab", "status", "--json"]).expect(0).json();
     let pids = |list: &Value| -> Vec<Value> {
         list.as_array().unwrap().iter().map(|one| one["pid"].clone()).collect()

@@ -21,10 +21,10 @@ mod tunnel;
 mod underlay;
 mod watched;
 
-/// From one event to the next: most of it the traffic takes at most half a CPU.
+/// Interval between events. The traffic uses at most half a CPU for most of it.
 const STEP: Duration = Duration::from_millis(1500);
 
-/// Seconds between two lines of progress.
+/// Interval between lines of progress.
 const PROGRESS: Duration = Duration::from_secs(60);
 
 fn number(name: &str) -> Option<u64> {
@@ -32,13 +32,13 @@ fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text:?}: wanted a number")))
 }
 
-/// A seed of this run, or the one that was asked for.
+/// The requested seed, or a random one.
 fn seed() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     number("OVERLANE_SOAK_SEED").unwrap_or(now.as_secs())
 }
 
-/// CPU seconds of this process: what makes the traffic.
+/// CPU seconds of this process, which generates the traffic.
 fn own_cpu() -> f64 {
     watched::cpu_seconds(std::process::id())
 }

@@ -1,4 +1,4 @@
-//! A program that is watched from outside.
+//! Watches a program from outside.
 
 use std::time::Instant;
 
@@ -51,10 +51,10 @@ impl Watched {
         Watched { pid, start: Instant::now(), first: None, largest: 0 }
     }
 
-    /// It holds no more than it did after the first traffic.
+    /// Asserts that it uses no more resources than after the first traffic.
     pub fn look(&mut self) -> Held {
         let first = *self.first.get_or_insert_with(|| Held::by(self.pid));
-        // A connection that has just asked something may not be closed yet.
+        // A connection of a recent request may not be closed yet.
         let now = testbed::poll("descriptors as before", super::foreground::LIMIT, || {
             let now = Held::by(self.pid);
             let same = (now.descriptors, now.threads) == (first.descriptors, first.threads);

@@ -40,7 +40,7 @@ pub fn tshark(file: &Path, more: &[&str]) -> String {
     for checked in ["ip", "udp", "tcp"] {
         command.args(["-o", &format!("{checked}.check_checksum:TRUE")]);
     }
-    // A stream of random bytes now and then looks like some protocol, damaged.
+    // Otherwise tshark sometimes decodes random bytes as a malformed protocol.
     command.args(["-d", "tcp.port==1-65535,data"]);
     // A slow receiver is not a fault of the packets.
     command.args(["-o", "tcp.analyze_sequence_numbers:FALSE"]).args(more);
@@ -55,8 +55,8 @@ fn a_dissector_finds_nothing_to_complain_about() {
     for plan in [PLAN, CUT, Plan { v6: true, ..PLAN }] {
         eprintln!("{plan:?}");
         let [a, b] = hosts(&plan);
-        // Checksums are finished before the wire, packets cut, as by a NIC, and not merged
-        // before they are captured.
+        // As with a NIC: checksums are complete and packets are segmented on the wire, and not
+        // merged before the capture.
         for host in [&a, &b] {
             let mut command = Command::new("ethtool");
             command.args(["-K", NIC, "tx", "off", "tso", "off", "gso", "off", "gro", "off"]);
@@ -85,7 +85,7 @@ fn a_dissector_finds_nothing_to_complain_about() {
             format!("_ws.expert.severity >= 6291456 && !tcp.options.sack.dsack && !({kernels})");
         let complaints = tshark(&file, &["-Y", &complaints]);
         assert!(complaints.is_empty(), "{:?}", complaints.lines().take(9).collect::<Vec<_>>());
-        // One in 65,536 of some thousands.
+        // One in 65,536, of some thousands.
         let excused = tshark(&file, &["-Y", &kernels]);
         assert!(excused.lines().count() < 10, "{:?}", excused.lines().next());
         let fields = ["ip.checksum.status", "udp.checksum.status", "tcp.checksum.status"];
@@ -97,7 +97,7 @@ fn a_dissector_finds_nothing_to_complain_about() {
         for status in statuses.split([';', ',', '\n']).filter(|status| !status.is_empty()) {
             *counts.entry(status).or_default() += 1;
         }
-        // 1 is good, 0 bad, 2 not looked at.
+        // 1 is good, 0 bad, 2 unchecked.
         assert_eq!(counts.keys().copied().collect::<Vec<_>>(), ["1"], "{counts:?}");
         assert!(counts["1"] > 10_000, "{counts:?}");
     }

@@ -38,7 +38,7 @@ fn the_kernels_vxlan_and_we_hear_each_other_by_a_group() {
         let capture = Capture::start(&b, &file);
         let vtep = Vtep::new(&plan, &a, 0, &config(&plan, 0, &[1]));
         kernel_to(&plan, &b, 1, group(&plan));
-        // The kernel asks first: by the group, which is the only way it knows.
+        // The kernel asks first, through the group, its only destination.
         ping(&b, INNER_V4[0], 56);
         ping(&b, INNER_V6[0], 56);
         // The tenant has learned the sender's address; flush it, so that the tenant asks, too.
@@ -111,7 +111,7 @@ fn groups_are_joined_again_where_the_link_comes_back() {
         kernel_to(&plan, &b, 1, group(&plan));
         found_by_the_group(&vtep.tenant, &b);
 
-        // Down and up. An IPv6 address does not survive that.
+        // Sets the NIC down and up, which removes an IPv6 address.
         a.netlink().set_down(NIC).unwrap();
         a.netlink().set_up(NIC).unwrap();
         if plan.v6 {
@@ -119,7 +119,8 @@ fn groups_are_joined_again_where_the_link_comes_back() {
         }
         found_by_the_group(&vtep.tenant, &b);
 
-        // Removed, and the kernel's VXLAN device at the other end with it; made anew.
+        // Removes the NIC, and with it the kernel's VXLAN device at the other end; creates both
+        // anew.
         let old = a.netlink().link(NIC).unwrap().index;
         a.netlink().delete_link(NIC).unwrap();
         // Gives the NIC another index.

@@ -54,15 +54,15 @@ fn is_compared_with_the_tunnel() {
         answered(ADDRESS, |link| link.mtu -= 1),
         one(Severity::Warn, "MTU of vxlan9 there: 1449")
     );
-    // A larger MTU takes everything.
+    // A larger MTU accepts all packets.
     assert_eq!(answered(ADDRESS, |link| link.mtu += 1), none);
     assert_eq!(
         answered(ADDRESS, vxlan(|v| v.checksum = false)),
         one(Severity::Info, "outer checksums here: sent; by vxlan9 there: not sent")
     );
-    // The remote is of IPv4.
+    // The remote end uses IPv4.
     assert_eq!(answered(ADDRESS, vxlan(|v| v.checksum6 = !v.checksum6)), none);
-    // Takes any VNI, by this port or by another.
+    // Accepts any VNI, on this port or on another.
     assert_eq!(answered(ADDRESS, vxlan(|v| (v.external, v.vni) = (true, 0))), none);
     assert_eq!(
         answered(ADDRESS, vxlan(|v| (v.external, v.vni, v.port) = (true, 0, 8472))),

@@ -1,4 +1,4 @@
-//! MTUs that differ, and what helps.
+//! Differing MTUs, and remedies.
 
 use doctor::host::Host;
 use netstate::netfilter::{Clamp, Match};
@@ -181,7 +181,7 @@ fn ends_of_the_smaller_mtu_announce_what_fits() {
     );
 }
 
-/// OV019 and OV064: what only carries the tunnel is no sender's way into it.
+/// OV019 and OV064: a device that only carries the tunnel does not lead a sender into it.
 #[test]
 fn what_carries_a_tunnel_is_no_way_into_it() {
     fn nat(host: &mut Host) {

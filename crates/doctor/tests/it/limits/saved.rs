@@ -1,4 +1,4 @@
-//! The library of saved hosts, and how to change a host that was read from it.
+//! The library of saved hosts, and changes of a saved host.
 
 use std::path::Path;
 
@@ -45,7 +45,7 @@ pub fn read<T>(reading: &mut Reading<T>) -> &mut T {
     }
 }
 
-/// The namespace of a label.
+/// The namespace with a label.
 pub fn namespace<'h>(host: &'h mut Host, label: &str) -> &'h mut Namespace {
     host.namespaces.iter_mut().find(|known| known.label == label).unwrap()
 }

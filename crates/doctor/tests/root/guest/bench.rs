@@ -1,4 +1,4 @@
-//! The guest's network, and what makes and takes back a fault in it.
+//! The guest's network, and the means to make and undo a fault in it.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::Command;
@@ -23,7 +23,7 @@ pub struct Bench {
     pub peer: Host,
 }
 
-/// Undone when dropped, the last first.
+/// Undone on drop, in reverse order.
 pub struct Made(Vec<Box<dyn FnOnce()>>);
 
 /// The severity in an output of `Bench::found`.
@@ -50,7 +50,7 @@ pub fn run(line: &str) -> String {
     text
 }
 
-/// The name of the device with a MAC address that ends so.
+/// The name of the device whose MAC address ends with this byte.
 fn device(last: u8) -> Option<String> {
     let wanted = format!("02:00:00:00:00:{last:02x}");
     let found = std::fs::read_dir("/sys/class/net").unwrap().flatten().find(|entry| {
@@ -156,20 +156,20 @@ impl Bench {
         numbers
     }
 
-    /// The files that say which CPUs take them.
+    /// The files that set the CPUs of these interrupts.
     pub fn interrupt_files(&self, nic: &str) -> Vec<String> {
         let file = |number| format!("/proc/irq/{number}/smp_affinity_list");
         self.receive_interrupts(nic).into_iter().map(file).collect()
     }
 
-    /// Has a CPU take all of them.
+    /// Assigns all of them to a CPU.
     pub fn interrupts(&self, nic: &str, cpu: &str) {
         for file in self.interrupt_files(nic) {
             std::fs::write(file, cpu).unwrap();
         }
     }
 
-    /// Each queue of `nic0` interrupts another CPU.
+    /// Assigns each queue of `nic0` to another CPU.
     fn interrupts_by_queue(&self) {
         for (cpu, file) in self.interrupt_files("nic0").into_iter().enumerate() {
             std::fs::write(file, cpu.to_string()).unwrap();
@@ -182,13 +182,13 @@ impl Made {
         Made(Vec::new())
     }
 
-    /// Does one thing, to be undone by another.
+    /// Adds an action for undo.
     pub fn and(mut self, undo: impl FnOnce() + 'static) -> Made {
         self.0.push(Box::new(undo));
         self
     }
 
-    /// Runs a command line, to be undone by another.
+    /// Runs a command, and adds its inverse for undo.
     pub fn by(self, line: &str, undo: &str) -> Made {
         run(line);
         let undo = undo.to_owned();

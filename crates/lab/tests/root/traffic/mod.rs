@@ -33,7 +33,7 @@ fn both<T: Send>(
     result
 }
 
-/// Echoes datagrams of each size, one under way at a time.
+/// Echoes datagrams of each size, one at a time.
 pub fn echo(network: &Network, sizes: &'static [usize]) {
     let address = network.address;
     both(
@@ -62,8 +62,7 @@ pub fn echo(network: &Network, sizes: &'static [usize]) {
     );
 }
 
-/// Sends [`BYTES`] over TCP in each direction, with a pattern that shows bytes that
-/// were lost or came twice.
+/// Sends [`BYTES`] over TCP in each direction, with a pattern that reveals lost or repeated bytes.
 pub fn stream_both_ways(network: &Network) {
     let pattern: Vec<u8> = (0..BYTES).map(|at| (at / 251 + at) as u8).collect();
     let expected = pattern.clone();
@@ -91,7 +90,7 @@ pub fn stream_both_ways(network: &Network) {
     );
 }
 
-/// One payload that UDP segmentation cuts into `segments` datagrams.
+/// Sends one payload that UDP segmentation splits into `segments` datagrams.
 pub fn segmented_datagrams_arrive(network: &Network) {
     const SEGMENT: usize = 1000;
     const SEGMENTS: usize = 8;

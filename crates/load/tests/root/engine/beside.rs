@@ -52,7 +52,7 @@ fn bulk_traffic_has_the_mark_of_the_requests() {
     }
 }
 
-/// A path that carries the requests and not the bulk traffic is not measured.
+/// A path that carries the requests but not the bulk traffic is an error.
 #[test]
 fn bulk_traffic_that_cannot_connect_is_an_error() {
     let wire = require!(wire_or_skip());

@@ -1,5 +1,5 @@
-//! The load engine between two namespaces joined by a veth pair. Needs root;
-//! skipped by name without.
+//! The load engine between two namespaces joined by a veth pair. Needs root; otherwise skipped by
+//! name.
 
 mod beside;
 mod broken;
@@ -59,8 +59,8 @@ fn carried(wire: &Wire, load: &Load, target: SocketAddr) -> Measured {
     tried(wire, load, target, |measured| measured.units > 0)
 }
 
-/// Runs a load over the wire until the measurement is `right`: within so short an interval a
-/// busy machine may give one end's threads no CPU at all, or too late.
+/// Runs a load over the wire until the measurement is `right`: in such a short interval, a busy
+/// machine may give the threads of one end no CPU time, or too late.
 fn tried(
     wire: &Wire,
     load: &Load,

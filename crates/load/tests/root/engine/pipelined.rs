@@ -1,5 +1,4 @@
-//! Requests that do not wait for each other: several under way, and on a
-//! schedule.
+//! Requests that do not wait for each other: several in flight, and on a schedule.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -13,7 +12,7 @@ use test_support::require;
 /// Time limit of any of these runs, which catches a hang, not slowness.
 const FAR_TOO_LONG: Duration = Duration::from_secs(20);
 
-/// Pairs of runs of which the middle ratio is taken.
+/// Pairs of runs; the median ratio counts.
 const PAIRS: usize = 15;
 
 fn check(load: &Load, measured: &Measured) {
@@ -37,8 +36,8 @@ fn several_requests_under_way_carry_every_size() {
                 let load = Load { message_bytes, flows, outstanding, ..short(workload) };
                 let measured = carried(&wire, &load, Wire::server_at(PORT));
                 check(&load, &measured);
-                // Each one sent is timed or lost; the interval's ends are taken
-                // a moment apart from its counters.
+                // Each sent request is timed or lost; the interval's ends differ slightly in time
+                // from its counters.
                 let lost = measured.datagrams.map_or(0, |d| d.lost());
                 let timed = measured.latency.unwrap().count + lost;
                 let slack = u64::from(flows * outstanding) + measured.sent_units / 5;
@@ -65,7 +64,8 @@ fn more_under_way_than_the_sockets_hold_is_no_deadlock() {
 fn several_under_way_get_more_done_than_one() {
     let wire = require!(wire_or_skip());
     for workload in RR {
-        // In turn, and by the middle of the ratios: on a busy machine either may have had less of it.
+        // Alternating, with the median of ratios: on a busy machine either may have got less CPU
+        // time.
         let one = short(workload);
         let many = Load { outstanding: 32, ..short(workload) };
         let units = |load: &Load| over(&wire, load).unwrap().units as f64;
@@ -75,8 +75,8 @@ fn several_under_way_get_more_done_than_one() {
     }
 }
 
-/// Every request due in the interval is timed, and no other, however many flows
-/// share the schedule.
+/// Exactly the requests due in the interval are timed, for any number of flows that share the
+/// schedule.
 #[test]
 fn each_request_of_the_schedule_is_timed_once() {
     let wire = require!(wire_or_skip());
@@ -94,7 +94,7 @@ fn each_request_of_the_schedule_is_timed_once() {
             let latency = measured.latency.unwrap();
             let lost = measured.datagrams.map_or(0, |d| d.lost());
             let due = per_s * measured.seconds;
-            // The interval's ends are taken a moment apart from its counters'.
+            // The interval's ends differ slightly in time from its counters.
             let slack = 2.0 + due * 0.1;
             assert!(((latency.count + lost) as f64 - due).abs() <= slack, "{due}: {measured:?}");
             assert_eq!(measured.pace.unwrap().intended_per_s, per_s);
@@ -112,8 +112,8 @@ fn a_schedule_slower_than_the_interval_is_kept() {
     }
 }
 
-/// Far more than the path can carry: what waited is timed from when it was due,
-/// and the load ends in time.
+/// Far more than the path can carry: delayed requests are timed from when they were due, and the
+/// load ends in time.
 #[test]
 fn a_schedule_that_cannot_be_kept_shows_in_latency_and_pace() {
     let wire = require!(wire_or_skip());
@@ -134,7 +134,7 @@ fn a_schedule_that_cannot_be_kept_shows_in_latency_and_pace() {
         check(&load, &measured);
         let pace = measured.pace.unwrap();
         assert!(pace.sent_per_s < pace.intended_per_s / 2.0, "{measured:?}");
-        // Endpoint of them were due before the middle of an interval of 0.1 s.
+        // Half of them were due before the middle of an interval of 0.1 s.
         assert!(measured.latency.unwrap().p50 > 50_000_000, "{measured:?}");
         assert!(pace.late_p50_us > 50_000.0, "{measured:?}");
         let notes = measured.notes.join("\n");
@@ -173,7 +173,7 @@ fn lost_requests_do_not_stop_a_closed_loop() {
     lose_one_of(&wire, 50);
     for message_bytes in [1, 64] {
         let load = Load { message_bytes, outstanding: 16, ..short(Workload::UdpRr) };
-        // Beside other programs the client may not run in all of a measurement.
+        // Beside other programs, the client may get no CPU time in a whole measurement.
         let all = (0..10).map(|_| over(&wire, &load).unwrap());
         let mut lossy = all.skip_while(|measured| measured.datagrams.unwrap().sent == 0);
         let measured = lossy.next().expect("a measurement in which something was sent");
@@ -182,7 +182,7 @@ fn lost_requests_do_not_stop_a_closed_loop() {
     }
 }
 
-/// Changes the path as soon as measuring begins.
+/// Changes the path when measuring starts.
 struct Then<F: FnMut()>(F);
 
 impl<F: FnMut()> Watch for Then<F> {
@@ -192,7 +192,7 @@ impl<F: FnMut()> Watch for Then<F> {
     fn end(&mut self) {}
 }
 
-/// Open and closed loop alike.
+/// An open and a closed loop.
 fn loads(workload: Workload) -> [Load; 2] {
     let load = Load {
         setup_limit: Duration::from_millis(400),

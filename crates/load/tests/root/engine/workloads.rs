@@ -74,7 +74,7 @@ fn gso_packets_are_counted_in_datagrams() {
     }
 }
 
-/// Also where a device on the way has to cut the GSO packets.
+/// Also if a device on the path has to segment the GSO packets.
 #[test]
 fn gso_packets_cut_by_the_device_are_counted_alike() {
     let wire = require!(wire_or_skip());
@@ -110,7 +110,7 @@ fn paced_datagrams_on_an_idle_path_all_arrive() {
         };
         let measured = carried(&wire, &load, Wire::server_at(PORT));
         assert_eq!(measured.datagrams.unwrap().lost(), 0, "{load:?}: {measured:?}");
-        // Every datagram due was sent or given up, and how evenly is stated.
+        // Every due datagram was sent or given up, and the evenness is reported.
         let Datagrams { intended, sent, .. } = measured.datagrams.unwrap();
         assert!(intended.is_some_and(|intended| sent <= intended), "{measured:?}");
         let pace = measured.pace.unwrap();
@@ -118,14 +118,14 @@ fn paced_datagrams_on_an_idle_path_all_arrive() {
         assert!(pace.sent_per_s <= 5_000.0 + 1e-6 && pace.sent_per_s > 0.0, "{pace:?}");
         assert!(pace.late_p50_us <= pace.late_p99_us, "{pace:?}");
         assert!(pace.late_p99_us <= pace.late_max_us, "{pace:?}");
-        // Never more than was asked for; how much less, the machine decides.
+        // Never above the requested rate; how far below it depends on the machine.
         let most = 5_000.0 * measured.seconds + 64.0 * f64::from(flows) + 64.0;
         assert!((measured.sent_units as f64) < most, "{load:?}: {measured:?}");
     }
 }
 
-/// Loss as the engine counts it is loss as the kernel counts it, to the
-/// datagram: nothing of warming up, draining or proving the path is in it.
+/// The engine's loss equals the kernel's, to the datagram: it excludes warm-up, draining and the
+/// proof of the path.
 #[test]
 fn loss_is_what_the_kernel_dropped() {
     let wire = require!(wire_or_skip());
@@ -172,7 +172,7 @@ fn lost_transactions_are_counted_and_the_load_goes_on() {
             duration: std::time::Duration::from_millis(600),
             ..short(Workload::UdpRr)
         };
-        // Enough that some of them must be lost.
+        // Enough datagrams that some must be lost.
         let measured = tried(&wire, &load, Wire::server_at(PORT), |measured| {
             measured.units > 0 && measured.datagrams.unwrap().sent >= 400
         });
@@ -225,7 +225,7 @@ fn numbered_datagrams_are_followed_at_the_receiver() {
     }
 }
 
-/// Both ends lose every packet without the mark.
+/// Both ends drop every packet without the mark.
 #[test]
 fn every_packet_of_both_ends_has_the_dscp() {
     let wire = require!(wire_or_skip());

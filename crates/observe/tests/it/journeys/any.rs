@@ -28,7 +28,7 @@ fn fragments() -> impl Strategy<Value = Option<(u16, bool)>> {
 }
 
 prop_compose! {
-    /// An event of few packets at few places, so that they meet.
+    /// An event of few packets at few places, so that events of a packet meet.
     fn some_event()(
         skb in 1u64..6,
         kind in kinds(),

@@ -14,7 +14,7 @@ const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 11);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 12);
 const MILLISECOND: u64 = 1_000_000;
 
-/// A flow from the client to the server; sequence and identification tell packets apart.
+/// A flow from the client to the server; sequence and identification distinguish packets.
 fn flow(protocol: u8, sequence: u32, id: u32) -> Flow {
     Flow {
         source: IpAddr::V4(CLIENT),
@@ -221,7 +221,7 @@ fn copies_are_legs_of_the_packet_that_they_are_of() {
     assert_eq!(endings(journey), [Some(read()), Some(Ending::Dropped(0, 0))]);
 }
 
-/// Datagrams have no identification of IPv4 while they may not be cut, and never one of IPv6.
+/// Datagrams with DF have no IPv4 identification, and IPv6 datagrams never have one.
 #[test]
 fn datagrams_that_look_the_same_are_packets_of_their_own() {
     let one = flow(UDP, 0, 0);
@@ -314,7 +314,7 @@ fn what_is_seen_nowhere_for_long_is_given_up() {
     assert_eq!(journeys.settle(10 + 4_999 * MILLISECOND), [], "as long as in a queue");
     let ended = journeys.settle(10 + 5_000 * MILLISECOND);
     assert_eq!(endings(&ended[0]), [Some(Ending::Unseen)]);
-    // Asked by events alone, too.
+    // The same without times, by events alone.
     assert_eq!(journeys.take([event(10, 0xa, Kind::Queued, one)]), []);
     let late = event(10 + 6_000 * MILLISECOND, 0xb, Kind::Queued, flow(UDP, 0, 8));
     assert_eq!(endings(&journeys.take([late])[0]), [Some(Ending::Unseen)]);
@@ -404,7 +404,7 @@ fn what_has_ended_leaves_nothing_behind() {
     let mut journeys = Journeys::default();
     let mut time = 0;
     for number in 0..1000 {
-        // One that merging took in without a trace, one that was dropped, one that was read.
+        // A packet that was merged without a trace, one that was dropped, and one that was read.
         let [lost, dropped, read] = [0, 1, 2].map(|at| flow(TCP, number * 300 + at * 100, 0));
         let skb = u64::from(number) * 3;
         time += MILLISECOND;

@@ -15,7 +15,7 @@ use super::seen::{Seen, begins_in, drops, inode, is_received};
 use super::traffic::{port, server};
 use super::{LIMIT, network};
 
-/// More than one packet of the tenants' MTU, and than one of the NICs'.
+/// Longer than a packet of the tenants' MTU, and of the NICs' MTU.
 const BYTES: usize = 3500;
 const DATAGRAMS: usize = 20;
 
@@ -29,7 +29,7 @@ fn run(host: &Host, line: &str) {
     host.run(command.args(words)).unwrap();
 }
 
-/// A counter of IP, by the name that IPv4 has for it.
+/// A counter of IP, by its IPv4 name.
 fn counter(host: &Host, is_six: bool, name: &str) -> u64 {
     if !is_six {
         return counted(host, "Ip", name);
@@ -41,7 +41,7 @@ fn counter(host: &Host, is_six: bool, name: &str) -> u64 {
     text.lines().find(is_it).unwrap().split_whitespace().last().unwrap().parse().unwrap()
 }
 
-/// Client and server of long datagrams, which may be cut.
+/// Client and server of long datagrams, which may be fragmented.
 struct Sockets {
     client: UdpSocket,
     server: UdpSocket,
@@ -91,7 +91,7 @@ impl Sockets {
     }
 }
 
-/// Tenants and tunnels take longer packets than the NICs: it is the tunnel's that are cut.
+/// Tenants and tunnels get a larger MTU than the NICs, so the tunnel's packets are fragmented.
 fn lengthen(network: &Network) {
     let mtu = |host: &str, device: &str, mtu: u32| {
         run(network.host(host).unwrap(), &format!("ip link set dev {device} mtu {mtu}"));
@@ -163,7 +163,7 @@ fn followed(network: &Network, is_six: bool, [cuts, joins]: [(&str, bool); 2]) {
             assert_eq!(leg.ending, PacketEnding::Reassembled, "{text}");
             let told = step.tunnel_fragment.or(step.fragment).unwrap();
             assert!(told.id > 0 && (told.more || told.offset > 0), "{text}");
-            // The ports of the first one, and the tunnel that it is in.
+            // It has the ports of the first fragment, and its tunnel.
             let flow = step.flow.as_ref().unwrap();
             assert_eq!(flow.source_port, Some(port), "{text}");
             assert_eq!(flow.protocol, "udp", "{text}");
@@ -212,8 +212,8 @@ fn fragments_in_fragments_are_followed() {
     let text = packet.text();
     let of_tunnel = |leg: &(&PacketLeg, &PacketStep)| leg.1.tunnel_fragment.is_some();
     let (outer, inner): (Vec<_>, Vec<_>) = fragments(&packet).into_iter().partition(of_tunnel);
-    // The tenant cuts it in two, and the host the first of them in three. Put together, that is
-    // the tenant's first fragment again.
+    // The tenant splits it in two, and the host splits the first of these in three. Reassembly
+    // restores the tenant's first fragment.
     assert_eq!((outer.len(), inner.len(), reassembled(&packet)), (3, 3, 2), "{text}");
     for (leg, step) in outer {
         assert_eq!(leg.ending, PacketEnding::Reassembled, "{text}");
@@ -292,7 +292,7 @@ fn vxlan(network: &Network, port: u16, bytes: usize) -> Vec<u8> {
     packet
 }
 
-/// A router that tracks connections puts a datagram together, and cuts it again.
+/// A router with connection tracking reassembles a datagram, and fragments it again.
 #[test]
 fn what_a_router_puts_together_and_cuts_again_is_one_journey() {
     let network = require!(network("routed", Offload::Full));
@@ -320,7 +320,7 @@ fn what_a_router_puts_together_and_cuts_again_is_one_journey() {
     assert!(is_received(&packet.legs.last().unwrap().ending), "{text}");
 }
 
-/// Reasons for which fragments of a journey were dropped in the server's namespace, sorted.
+/// Reasons of dropped fragments of a journey in the server's namespace, sorted.
 fn reasons(packet: &Packet, server: &Host) -> Vec<String> {
     let all = drops(packet).inspect(|(step, ..)| assert_eq!(step.namespace, server.name()));
     let mut reasons: Vec<String> =
@@ -329,7 +329,7 @@ fn reasons(packet: &Packet, server: &Host) -> Vec<String> {
     reasons
 }
 
-/// The journey of a datagram that does not come.
+/// The journey of a datagram that does not arrive.
 fn lost_packet(network: &Network, sockets: &Sockets, port: u16) -> (Packet, String) {
     let mut seen = Seen::of_port(network, port);
     sockets.send(BYTES);
@@ -408,7 +408,7 @@ fn fragments_for_which_there_is_no_memory_are_told() {
     }
 }
 
-/// A datagram is followed with all of its fragments, or not.
+/// A datagram is followed with all of its fragments, or not at all.
 #[test]
 fn by_chance_all_fragments_are_followed_or_none() {
     for is_six in [false, true] {

@@ -68,7 +68,7 @@ fn a_healthy_network_loses_nothing_and_every_datagram_is_told_once() {
         let before = dropped(&network);
         let mut seen = Seen::of_port(&network, port);
         let mut read = 0;
-        // Some at a time: they look alike, and wait beside each other.
+        // Several at a time: they look alike, and wait beside each other.
         for _ in 0..DATAGRAMS / 20 {
             for _ in 0..20 {
                 datagrams.send(100);
@@ -111,7 +111,7 @@ fn a_healthy_stream_loses_nothing_and_every_byte_is_told_once() {
         seen.rest();
         assert_eq!(dropped(&network), before, "{mode} {offload}: the kernel's counters");
         assert_eq!(losses(seen.packets.iter()), Vec::<String>::new(), "{mode} {offload}");
-        // IPv4 and TCP have 20 and 32 bytes, Ethernet 14, and one that opens a connection more.
+        // IPv4 and TCP headers have 20 and 32 bytes, Ethernet 14, and a SYN more.
         let sent = seen.packets.iter();
         let sent = sent.filter(|packet| begins_in(packet, client) && is_from(packet, "tcp", port));
         let payload: usize = sent
@@ -120,7 +120,7 @@ fn a_healthy_stream_loses_nothing_and_every_byte_is_told_once() {
                 (step.bytes as usize).saturating_sub(14 + 20 + 32)
             })
             .sum();
-        // 8 bytes of SYN's options are more.
+        // The options of SYN are 8 bytes longer.
         let most = STREAM + 8 + (again() - before_stream) as usize * SEGMENT_BYTES;
         assert!((STREAM..=most).contains(&payload), "{mode} {offload}: {payload} bytes told");
         println!("{mode} {offload}: {payload} bytes told, none dropped");

@@ -29,7 +29,7 @@ fn privileged() -> Result<Capabilities, String> {
     Ok(Capabilities::new(Privileges::Root).unwrap())
 }
 
-/// A mode of the lab that tests want, where this machine can build it.
+/// A mode of the lab for a test, if this machine can build it.
 fn network(mode: &str, offload: Offload) -> Result<Network, String> {
     let machine = privileged()?;
     let mode = lab::find(mode).unwrap();

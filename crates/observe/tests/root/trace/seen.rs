@@ -21,7 +21,7 @@ pub struct Seen {
     pub packets: Vec<Packet>,
 }
 
-/// Hosts of the network by their names.
+/// Names of the network's hosts.
 struct Known<'a>(&'a BTreeMap<u32, String>, &'a Tracer);
 
 impl Names for Known<'_> {
@@ -39,13 +39,13 @@ impl Names for Known<'_> {
     }
 }
 
-/// The machine's clock, as events have it.
+/// The machine's clock, as in events.
 fn now() -> u64 {
     Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap()).as_nanos() as u64
 }
 
 impl Seen {
-    /// Begins to look at these flows.
+    /// Starts to trace these flows.
     pub fn of(network: &Network, flows: &[String]) -> Seen {
         let flows = flows.iter().map(|flow| flow.parse().unwrap()).collect();
         Seen::filtered(network, Filter { flows, ..Filter::default() })
@@ -62,7 +62,7 @@ impl Seen {
         seen
     }
 
-    /// The same where the kernel may lack some trace points.
+    /// The same on a kernel that may lack some trace points.
     pub fn on_any_kernel(network: &Network, filter: Filter) -> Seen {
         let hosts = network.hosts().iter();
         let hosts = hosts.map(|host| (inode(host), host.name().to_owned())).collect();
@@ -118,7 +118,7 @@ impl Seen {
         })
     }
 
-    /// Looks until nothing new comes, and ends all journeys.
+    /// Reads until no new event arrives, and ends all journeys.
     pub fn rest(&mut self) {
         let mut quiet = 0;
         while quiet < 10 {
@@ -132,12 +132,12 @@ impl Seen {
         assert_eq!(self.lost(), 0, "events were lost");
     }
 
-    /// The last packets in words.
+    /// The last packets as text.
     pub fn text(&self) -> String {
         self.packets.iter().rev().take(6).map(Packet::text).collect()
     }
 
-    /// Events that found no room.
+    /// Events lost for lack of space.
     pub fn lost(&self) -> u64 {
         self.tracer.lost().unwrap()
     }
@@ -165,7 +165,7 @@ pub fn begins_in(packet: &Packet, host: &str) -> bool {
     packet.steps.first().is_some_and(|step| step.what == "queued" && step.namespace == host)
 }
 
-/// Whether it is of this transport and was sent from this port.
+/// Whether it has this transport and source port.
 pub fn is_from(packet: &Packet, protocol: &str, port: u16) -> bool {
     packet
         .flow
@@ -173,8 +173,8 @@ pub fn is_from(packet: &Packet, protocol: &str, port: u16) -> bool {
         .is_some_and(|flow| flow.protocol == protocol && flow.source_port == Some(port))
 }
 
-/// Whether it came to this host's sockets. The kernel shows not every reader of a datagram:
-/// then it is seen last where the host received it.
+/// Whether it reached this host's sockets. The kernel does not show every reader of a datagram;
+/// then the last step is its reception by the host.
 pub fn is_arrived(packet: &Packet, host: &str) -> bool {
     let is_at = |at: usize| {
         let mut of_leg = packet.steps.iter().filter(|step| step.leg == at);
@@ -189,7 +189,7 @@ pub fn is_arrived(packet: &Packet, host: &str) -> bool {
     })
 }
 
-/// Whether a leg came to its socket.
+/// Whether a leg reached its socket.
 pub fn is_received(ending: &PacketEnding) -> bool {
     matches!(ending, PacketEnding::Read { .. } | PacketEnding::Received)
 }

@@ -9,7 +9,7 @@ use settings::journal::{Entry, Journal};
 use settings::{apply, proposal};
 use sys::netns::NetNs;
 
-/// A namespace, and a path by which any process here opens it.
+/// A namespace, and a path by which any process can open it.
 pub struct Space {
     pub netns: NetNs,
     pub path: String,
@@ -56,8 +56,7 @@ pub fn undo_all(directory: &Path) {
     assert_eq!(journal.entries().unwrap(), []);
 }
 
-/// Writes an entry again, with something else in its text; its sum is left out, as in the
-/// first form.
+/// Rewrites an entry with another text, without its checksum, as in the first format.
 pub fn as_first_form(directory: &Path, entry: &Entry, boot: Option<&str>) {
     let file = directory.join(format!("{:08}.json", entry.id));
     let text = std::fs::read_to_string(&file).unwrap();

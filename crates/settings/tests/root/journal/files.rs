@@ -20,7 +20,7 @@ fn mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-/// A change that leaves a trace in a file, and one that takes it back.
+/// A change that leaves a trace in a file, with its inverse.
 fn traced(trace: &Path) -> Change {
     let trace = trace.display();
     Change::command_with_inverse(&format!("echo made >> {trace}"), &format!("echo back >> {trace}"))
@@ -141,7 +141,7 @@ fn a_directory_that_others_can_write_is_refused() {
     refused(&directory, "belongs to user 54321");
     chown(&parent, Some(Uid::from_raw(0)), None).unwrap();
 
-    // A symbolic link: root's is followed, another's is not, nor one to a bad place.
+    // A symbolic link: root's is followed, another user's is not, nor one to an unsafe place.
     let link = place.path().join("link");
     symlink("a", &link).unwrap();
     drop(Journal::open(&link.join("journal")).unwrap());
@@ -193,7 +193,7 @@ fn commands_of_an_earlier_boot_are_run_where_their_namespace_is_known() {
     let error = journal.undo(&old).unwrap_err().to_string();
     assert!(error.contains("from an earlier version"), "{error}");
     assert_eq!(fs::read_to_string(&trace).unwrap(), "made\n");
-    // The machine's own, which outlives its boot.
+    // The machine's first namespace, which survives a reboot.
     let file = directory.join("00000001.json");
     let mut text: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     text["change"]["place"] = serde_json::Value::Null;
@@ -214,7 +214,7 @@ fn a_lock_that_another_has_is_waited_for_and_not_for_ever() {
         drop(held);
         waiting.join().unwrap().unwrap();
     });
-    // A lock that is none does not hang.
+    // An invalid lock file does not block.
     fs::remove_file(directory.path().join("lock")).unwrap();
     mkfifo(&directory.path().join("lock"), Mode::S_IRWXU).unwrap();
     let error = Journal::open(directory.path()).unwrap_err().to_string();

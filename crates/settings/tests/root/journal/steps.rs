@@ -1,4 +1,4 @@
-//! A fault, and a kill, at every step of the journal's writing.
+//! A fault or a kill at every step of the journal's writing.
 
 use std::io;
 use std::path::Path;
@@ -24,7 +24,7 @@ enum Fault {
     Kill,
 }
 
-/// A journal whose step number `at`, counted from one, fails; and the count of steps.
+/// A journal whose step number `at`, counted from one, fails; and the number of steps.
 fn faulty(directory: &Path, at: u32, fault: Fault) -> (Journal, Arc<AtomicU32>) {
     let count = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&count);
@@ -90,7 +90,7 @@ fn a_fault_at_any_step_leaves_nothing_changed_without_an_entry() {
                 drop(journal);
                 let what = format!("taking back, {fault:?} at {at}: {undone:?}");
                 assert_known(directory.path(), &change, &what);
-                // No disk is needed to take a setting back.
+                // Undoing a setting needs no disk.
                 assert_eq!(value(&change), change.from, "{what}");
                 undo_all(directory.path());
                 tried += 1;
@@ -104,7 +104,7 @@ fn a_fault_at_any_step_leaves_nothing_changed_without_an_entry() {
     assert!(tried > 80, "{tried}");
 }
 
-/// Steps of a process of its own, which is killed at one of them.
+/// The step at which a separate process is killed.
 const AT: &str = "OVERLANE_TEST_KILL_AT";
 const JOURNAL: &str = "OVERLANE_TEST_JOURNAL";
 const SPACE: &str = "OVERLANE_TEST_SPACE";
@@ -154,7 +154,7 @@ fn kill_at_each_step(test: &str) {
         for entry in journal.overdue().unwrap() {
             journal.undo(&entry).unwrap();
         }
-        // One that was marked as made is to stay until it is asked for.
+        // A change marked as made stays until it is undone.
         drop(journal);
         undo_all(directory.path());
         assert_eq!(value(&change), change.from, "killed at {at}");
@@ -170,7 +170,7 @@ fn what_the_disk_did_not_keep_is_not_relied_on() {
     let directory = tempfile::tempdir().unwrap();
     let written = directory.path().join("00000001.new");
     let step: Step = Box::new(move |step| match step {
-        // As a file system over a network that said yes.
+        // Like a network file system that reported success.
         "read back" => std::fs::OpenOptions::new().write(true).open(&written)?.set_len(10),
         _ => Ok(()),
     });

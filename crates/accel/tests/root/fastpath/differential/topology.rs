@@ -24,19 +24,19 @@ pub struct Binding {
 /// How tenants' frames reach the VXLAN device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// By a bridge.
+    /// Through a bridge.
     Bridged,
-    /// By a bridge and a route, in both hosts.
+    /// Through a bridge and a route, in both hosts.
     Routed {
         /// `net.ipv4.conf.all.rp_filter`.
         rp_filter: u8,
     },
-    /// By a bridge, which with the VXLAN device is in another namespace than the NIC.
+    /// Through a bridge. Bridge and VXLAN device are in another namespace than the NIC.
     Sandboxed {
         /// Whether br_netfilter sees frames that cross the bridge.
         bridge_netfilter: bool,
     },
-    /// By a route; the receiving tenant is alone on its veth pair.
+    /// Through a route; the receiving tenant is alone on its veth pair.
     Alone,
 }
 
@@ -48,8 +48,8 @@ pub fn addresses(underlay: Underlay) -> [IpAddr; 2] {
     })
 }
 
-/// Options of a VXLAN device about outer checksums: over IPv6 a host that sends none
-/// takes datagrams without.
+/// A VXLAN device's options for outer checksums. Over IPv6, a host that sends none must also accept
+/// none.
 pub fn checksums(underlay: Underlay, random: &mut Random) -> String {
     match underlay {
         Underlay::V4 => ["udpcsum", "noudpcsum"][random.below(2)].to_owned(),
@@ -65,7 +65,7 @@ pub fn checksums(underlay: Underlay, random: &mut Random) -> String {
     }
 }
 
-/// Something harmless.
+/// A random harmless command.
 pub fn harmless(shape: Shape, underlay: Underlay, random: &mut Random) -> &'static str {
     let of_ipv6 = if underlay == Underlay::V6 { HARMLESS6 } else { &[] };
     let bridged = matches!(shape, Shape::Bridged | Shape::Sandboxed { .. });
@@ -83,7 +83,7 @@ const HARMLESS6: &[&str] = &[
     "ip addr add fd06::1/64 dev nic0 nodad; ip route add default via fe80::9 dev nic0 metric 2000",
 ];
 
-/// The same where nothing is routed: rules that let the tunnel's datagrams pass.
+/// The same without routing: rules that let the tunnel's datagrams pass.
 const HARMLESS_BRIDGED: &[&str] = &[
     "nft 'table ip t { chain f { type filter hook forward priority 0; policy drop; }; \
         chain o { type filter hook output priority 0; ip daddr 10.9.0.0/16 drop; }; }'",
@@ -94,7 +94,7 @@ const HARMLESS_BRIDGED: &[&str] = &[
         ct state established,related accept; }; }'",
 ];
 
-/// The same where the VXLAN device is a port of the host's own bridge.
+/// The same if the VXLAN device is a port of the host's own bridge.
 const HARMLESS_PORT: &[&str] = &["bridge link set dev vxlan0 neigh_suppress on"];
 
 /// Commands that affect no packet of the tenants and do not keep them on the slow path.
@@ -125,7 +125,7 @@ const HOLDING: &[&str] = &[
 ];
 
 impl Shape {
-    /// The shape of the `number`th network: every few of each.
+    /// The shape of network `number`: a few of each kind in turn.
     pub fn nth(number: usize, random: &mut Random) -> Shape {
         match number % 5 {
             0 => Shape::Routed { rp_filter: random.below(3) as u8 },
@@ -143,12 +143,12 @@ impl Shape {
         })
     }
 
-    /// Whether IPv6 of a host is asked for more than its underlay.
+    /// Whether a host uses IPv6 for more than its underlay.
     pub fn speaks(self) -> bool {
         !matches!(self, Shape::Bridged | Shape::Sandboxed { .. })
     }
 
-    /// The namespaces of bridges and VXLAN devices, where the hosts are not.
+    /// Namespaces of bridges and VXLAN devices, if they are not in the hosts.
     pub fn sandboxes(self) -> Option<[Sandbox; 2]> {
         let sandbox = |name| Sandbox::of(Host::new(name).unwrap());
         matches!(self, Shape::Sandboxed { .. }).then(|| ["sandbox-a", "sandbox-b"].map(sandbox))
@@ -159,7 +159,7 @@ impl Shape {
         if self == Shape::Alone && host == 1 { PORT } else { BRIDGE }
     }
 
-    /// The addresses that the tenants send to.
+    /// The destination addresses of the tenants' frames.
     pub fn doors(self) -> [MacAddr; 2] {
         match self {
             Shape::Bridged | Shape::Sandboxed { .. } => [MacAddr(MAC_B), MacAddr(MAC_A)],
@@ -167,7 +167,7 @@ impl Shape {
         }
     }
 
-    /// Addresses the receiving tenant, whose router has the address `router`.
+    /// Configures the receiving tenant, whose router has the address `router`.
     pub fn tenant(self, tenant: &Host, router: MacAddr) {
         let (server, client) = (SERVER.ip(), CLIENT.ip());
         let (length, hop, neighbour, address) = match self {
@@ -189,7 +189,7 @@ impl Shape {
         );
     }
 
-    /// Builds a host, the first or the second; its tenant's port is there.
+    /// Builds the first or the second host, with its tenant's port.
     pub fn build(
         self,
         host: &Host,
@@ -218,7 +218,7 @@ impl Shape {
         match (self, sandbox) {
             (Shape::Sandboxed { bridge_netfilter }, Some(sandbox)) => {
                 sandbox.adopt(host, mtu, PORT, bridge_netfilter);
-                // The source ports are the sandbox's, not the host's.
+                // Source ports come from the sandbox's range, not from the host's.
                 sandbox.sysctl("net/ipv4/ip_local_port_range", "20000 29999").unwrap();
             }
             (Shape::Bridged, _) => host.bridge(BRIDGE, mtu, &[DEVICE, PORT]).unwrap(),
@@ -265,12 +265,12 @@ impl Shape {
     }
 }
 
-/// Whether a frame is one that hosts with IPv6 send unasked.
+/// Whether a frame is an unsolicited one of a host with IPv6.
 pub fn is_own(frame: &[u8]) -> bool {
     frame[..2] == [0x33, 0x33] && frame[6..8] != MAC_A[..2]
 }
 
-/// Takes identification and checksum out of a router's own IPv4 packets.
+/// Clears identification and checksum of a router's own IPv4 packets.
 pub fn without_own_id(frame: &mut [u8]) {
     if frame.len() >= 34 && frame[12..14] == [8, 0] && frame[26..29] == [192, 0, 2] {
         frame[18..20].fill(0);
