@@ -1,12 +1,12 @@
-"""What a `try` does to how long a load's own requests take.
+"""Measures the effect of a `try` on the duration of a load's own requests.
 
-Machines differ from minute to minute by more than what is looked for. So one `try` stands for
-a whole round, and is held and let go. One client of the load sends requests meanwhile. Each
-request is of the time in which it was answered.
+Machines vary from minute to minute by more than this effect. So one `try` runs during a whole
+round, and is stopped and continued (SIGSTOP, SIGCONT). One client of the load sends requests
+meanwhile. Each request counts for the time at which it was answered.
 
-A `try` is held in short turns. One with `--impact` sends in pulses and rests between them: it
-is held in rests only, so that pulses are as long and as many as those of a `try` that nobody
-holds. It is let go before it changes the setting for the next pulse.
+A `try` is stopped in short turns. With `--impact` it sends in pulses with rests in between: it is
+stopped in rests only, so that number and length of pulses are those of an undisturbed `try`. It is
+continued before it changes the setting for the next pulse.
 """
 import bisect
 import calendar
@@ -55,7 +55,7 @@ def p99(requests):
 
 
 class Round:
-    """A `try` beside a load, of which one client sends requests meanwhile."""
+    """A `try` beside a load, while one client of the load sends requests."""
 
     def __init__(self, beside, server):
         self.beside, self.server = beside, server
@@ -71,7 +71,7 @@ class Round:
 
 @contextlib.contextmanager
 def a_round(bed, load, options, seconds):
-    """A [`Round`] of so many seconds."""
+    """A [`Round`] of the given seconds."""
     directory = tempfile.mkdtemp(dir=load.directory)
     try:
         with bed.beside(*options) as beside:
@@ -95,7 +95,7 @@ def sleep_until(at):
 
 
 def turn(this, kind, seconds):
-    """A turn of a `try`; when that was, without what shows the turn before."""
+    """A turn of a `try`; returns its time, without the part that shows the previous turn."""
     this.go(kind == "beside")
     begun = time.time()
     sleep_until(begun + seconds)
@@ -149,7 +149,7 @@ def turns_in_rest(this, until):
 
 
 def parts_of_pulses(log, requests, usual):
-    """Of each of [`PARTS`]: requests, and those that took longer than usual."""
+    """Requests in each of [`PARTS`], and the number that took longer than usual."""
     parts = [[0, 0] for _ in PARTS]
     for part, (line, low, high) in zip(parts, PARTS):
         begins = [at for at, what, _ in log.events if what == line]

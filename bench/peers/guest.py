@@ -1,6 +1,6 @@
 """A QEMU guest with a stock Debian kernel, in software emulation, that runs one Python program
 on two CPUs and has no network. Its programs, their libraries, the kernel's modules and Python
-itself are its initial RAM disk. What the program tells comes by a serial port.
+itself are its initial RAM disk. The program reports over a serial port.
 """
 import os
 import pathlib
@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 
-# As crates/lab/tests/guest/init: the second serial port tells, the third has errors.
+# Like crates/lab/tests/guest/init: the second serial port has the output, the third the errors.
 INIT = """#!/bin/busybox sh
 export PATH=/usr/sbin:/usr/bin:/usr/local/bin HOME=/root PYTHONDONTWRITEBYTECODE=1
 alias b=/bin/busybox
@@ -105,7 +105,7 @@ class Archive:
         return python
 
     def modules(self, directory):
-        """Those wanted of lib/modules/VERSION, what they need, and depmod's indices."""
+        """The requested modules of lib/modules/VERSION, their dependencies, and depmod's indices."""
         inside = f"lib/modules/{directory.name}"
         for path in directory.glob("modules.*"):
             self.copy(path, f"{inside}/{path.name}")
@@ -179,7 +179,7 @@ def run(root, programs, inside, arguments, limit, told):
 
 
 def follow(qemu, path, limit, told):
-    """Hands on whole lines until the guest ends, or the limit (s) is over."""
+    """Yields whole lines until the guest ends, or until the limit (s)."""
     end, offset = time.monotonic() + limit, 0
     while True:
         is_over = qemu.poll() is not None or time.monotonic() > end
