@@ -14,7 +14,6 @@ pub struct ByName {
 }
 
 impl ByName {
-    /// Returns the names of `--modes`.
     pub fn of(modes: &str, has_plan: bool) -> ByName {
         if has_plan {
             return ByName::default();

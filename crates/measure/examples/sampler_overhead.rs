@@ -23,7 +23,6 @@ const PORT: u16 = 5201;
 const CONFIDENCE: f64 = 0.95;
 const READINGS: usize = 51;
 
-/// Samplers of a sample.
 const SAMPLINGS: [&str; 4] = ["none", "none again", "tick clock", "exact clock"];
 
 /// All samplers of a sample, as the runner uses them.

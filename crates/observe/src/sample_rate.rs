@@ -28,7 +28,6 @@ pub struct SampleRate {
     quiet: Duration,
 }
 
-/// A change of the sample rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SampleRateChange {
     /// From now on, one packet in this many is followed.

@@ -54,7 +54,6 @@ const CALL: Duration = Duration::from_nanos(40);
 /// A longer measurement is an outlier: the machine did something else.
 const LONGEST_CALL: Duration = Duration::from_micros(1);
 
-/// Errors of tracing.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The kernel lacks a feature, or the process lacks privileges.

@@ -105,7 +105,6 @@ fn devices_named_by_their_addresses_are_diagnosed_alike_and_not_told() {
     }
 }
 
-/// Notations of an address.
 fn notations(address: IpAddr) -> Vec<String> {
     match address {
         IpAddr::V4(v4) => {

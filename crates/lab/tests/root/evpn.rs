@@ -224,7 +224,6 @@ fn a_killed_zebra_is_named_and_traffic_goes_on() {
 
 /// Makes this test the process that is to be killed.
 const BUILDS: &str = "OVERLANE_TEST_BUILDS_EVPN";
-/// Number of kills.
 const KILLS: usize = 12;
 
 /// Processes that have this one among their ancestors, by number and time of start.

@@ -79,7 +79,6 @@ pub struct Mangled {
     pub back: bool,
 }
 
-/// The bed.
 pub struct Bed {
     addresses: [IpAddr; 2],
     client: Arc<NetNs>,

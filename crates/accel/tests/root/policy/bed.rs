@@ -40,7 +40,6 @@ pub struct Key {
     pub protocol: Protocol,
 }
 
-/// Number of keys.
 pub const KEYS: usize = 2 * PODS * PODS * Protocol::ALL.len();
 
 impl Key {
@@ -65,7 +64,6 @@ impl Key {
     }
 }
 
-/// Address of a pod.
 pub fn address(pod: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 244, (pod / PODS) as u8, 10 + (pod % PODS) as u8)
 }

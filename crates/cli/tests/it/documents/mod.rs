@@ -71,7 +71,6 @@ fn links_lead_somewhere() {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
-/// Anchor of a heading.
 fn anchor(heading: &str) -> String {
     let words = heading.trim_start_matches('#').trim().to_lowercase();
     words

@@ -12,7 +12,6 @@ use super::foreground::{Foreground, OVERLANE};
 /// A user of systemd's dynamic range.
 const DYNAMIC: &str = "65519";
 
-/// The value of a unit's key.
 fn value(unit: &str, key: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/systemd").join(unit);
     let unit = std::fs::read_to_string(path).unwrap();

@@ -18,7 +18,6 @@ fn journal(two: &Two) -> String {
     two.path("journal").to_str().unwrap().to_owned()
 }
 
-/// `overlane try` in a.
 fn trial(two: &Two, arguments: &[&str]) -> Running {
     let (token, journal) = (two.token(), journal(two));
     let own = ["--token", &token, "--journal", &journal];

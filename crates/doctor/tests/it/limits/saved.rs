@@ -45,7 +45,6 @@ pub fn read<T>(reading: &mut Reading<T>) -> &mut T {
     }
 }
 
-/// The namespace with a label.
 pub fn namespace<'h>(host: &'h mut Host, label: &str) -> &'h mut Namespace {
     host.namespaces.iter_mut().find(|known| known.label == label).unwrap()
 }
