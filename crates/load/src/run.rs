@@ -361,9 +361,9 @@ impl Run<'_> {
         self.sleep_until(Instant::now() + duration)
     }
 
-    /// Sleeps during the measured interval. Returns the rate of each step of a long one, in the unit
-    /// of [`Measured::rate`]; empty if the counting end is on another machine, since a request
-    /// would share the path with the load.
+    /// Sleeps during the measured interval. Returns the rate of each step of a long interval, in
+    /// the unit of [`Measured::rate`]; empty if the counting end is on another machine, since a
+    /// request would share the path with the load.
     fn interval(&mut self) -> Result<Vec<f64>, EngineError> {
         let until = Instant::now() + self.load.duration;
         let is_here = self.round_trip.is_zero() || self.load.workload.is_counted_by_client();

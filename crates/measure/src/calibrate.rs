@@ -119,8 +119,8 @@ pub(crate) fn offers(
     Some(offers)
 }
 
-/// Maxima found so far. Cells that differ only in their load or in traffic beside it share one, also the A/A cell and the
-/// baseline.
+/// Maxima found so far. Cells that differ only in their load or in traffic beside it share one, and
+/// so do the A/A cell and the baseline.
 struct Maxima<'a> {
     plan: &'a Plan,
     known: Vec<(PlannedCell, Result<f64, String>)>,
