@@ -12,7 +12,7 @@ endif
 endif
 # Tests and measurements that build testbeds need root; compiling does not.
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo scripts/as-root)
-# Has cargo run what it built as root; cargo takes no empty one.
+# Makes cargo run built programs as root; cargo accepts no empty value.
 RUNNER := $(if $(AS_ROOT),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER="$(AS_ROOT)")
 
 .PHONY: help demo build check lint test test-unit test-all bench cluster field-cases fuzz docs docs-pages schemas install uninstall dist dist-check release clean
@@ -45,7 +45,7 @@ build:
 	    echo "built in $$(($$(date +%s) - begun)) s (target on a fresh clone: 210 s on 2 CPUs)," \
 	        "$$(($$(stat -c %s $(OVERLANE)) / 1000000)) MB (target: at most 25 MB)"
 
-# Every capability once, by its most telling path.
+# Every capability once.
 test:
 	@scripts/setup test
 	@scripts/test test
@@ -81,8 +81,8 @@ bench:
 	bench/run short
 
 # Programs of real Kubernetes nodes, below target/cluster/bin: flannel, kube-proxy,
-# kube-apiserver from Go modules, etcd from Debian. Tests and lab modes that want them are
-# left out where this was not run. CLUSTER: only those programs.
+# kube-apiserver from Go modules, etcd from Debian. Tests and lab modes that need them are
+# skipped without it. CLUSTER: only those programs.
 CLUSTER ?= flannel kube-proxy kube-apiserver
 cluster:
 	@scripts/setup cluster

@@ -1,10 +1,10 @@
-"""All mutants of an area in one build: which of them is in force is chosen by a variable of
-the environment when a test program starts. bench/mutants --at-once uses it.
+"""Builds all mutants of an area into one program: an environment variable selects the active
+one when a test program starts. bench/mutants --at-once uses it.
 
 cargo-mutants lists the mutants. This puts each one beside the original, in a copy of the
 tree: `a < b` becomes `(match crate::mutant__::id() { 7 => { a <= b } _ => { a < b } })`. A
-mutant that does not compile so, or has no place for a switch, is tried by itself: with it
-alone in the text, it is built and tested, or found not to compile at all.
+mutant that does not compile in this form, or has no place for a switch, is built and tested
+alone, or found not to compile at all.
 """
 import collections
 import json
@@ -83,7 +83,7 @@ class Source:
         return [mutant for mutant in self.mutants[kind, at] if mutant["id"] not in self.refused]
 
     def marked(self, mutant, text):
-        """Text of a mutant between marks, by which compiler errors are told to be its."""
+        """Text of a mutant between marks, which assign compiler errors to it."""
         self.placed.add(mutant["id"])
         return b"/*<%d*/ %s /*>%d*/" % (mutant["id"], text, mutant["id"])
 
@@ -160,7 +160,7 @@ class Source:
         """A function whose first statement may return another value."""
         body = node.child_by_field_name("body")
         found = self.here("FnValue", node.end_byte)
-        # What `impl Trait` stands for is one type only.
+        # `impl Trait` stands for one type only.
         if b"impl " in (self.of(node.child_by_field_name("return_type")) if node.child_by_field_name("return_type") else b""):
             found = []
         if body is None or not found:
@@ -178,7 +178,7 @@ class Source:
         pattern = node.child_by_field_name("pattern")
         condition = pattern.child_by_field_name("condition")
         guards = self.here("MatchArmGuard", condition.start_byte) if condition else []
-        # A name takes what is left: with a guard the compiler misses something.
+        # A name matches the remaining values: with a guard, the compiler reports missing patterns.
         takes_all = not condition and pattern.named_children[:1] and pattern.named_children[0].type == "identifier"
         deleted = [] if takes_all else self.here("MatchArm", node.start_byte)
         if not guards and not deleted:
@@ -221,8 +221,8 @@ class Area:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 if not target.exists() or target.read_bytes() != pathlib.Path(path).read_bytes():
                     shutil.copy(path, target)
-        # The crates of ours have other names of artifacts then: what is built here and what is
-        # built outside share those of others, and never take one another's for their own.
+        # This gives our crates other artifact names: builds here and outside share the artifacts
+        # of dependencies, but never each other's.
         manifest = self.copy / "Cargo.toml"
         text = pathlib.Path("Cargo.toml").read_text()
         manifest.write_text(re.sub(r'(?m)^version = "([\d.]+)"', rf'version = "\1+{name}"', text, count=1))
@@ -258,7 +258,7 @@ class Area:
         return done.returncode == 0, errors
 
     def build(self):
-        """Builds the mutants into one program; the numbers of those that are in it."""
+        """Builds the mutants into one program; returns the numbers of those in it."""
         refused = set()
         for _ in range(20):
             regions = {}
@@ -297,7 +297,7 @@ class Area:
             self.write(mutant["file"], source)
 
     def test(self, number, limit):
-        """What the tests say of a mutant, built before: caught, timeout or missed."""
+        """Result of the tests for a built mutant: caught, timeout or missed."""
         environment = dict(os.environ, OVERLANE_MUTANT=str(number), RUST_BACKTRACE="0", RUSTC_BOOTSTRAP="1")
         # A failing case is not kept: the next mutant would be tested by other cases.
         environment["PROPTEST_DISABLE_FAILURE_PERSISTENCE"] = "1"

@@ -1,4 +1,4 @@
-"""What ratios of blocks are summed up by, in benchmarks that are scripts."""
+"""Summarizes ratios of blocks for the benchmark scripts."""
 import math
 import statistics
 

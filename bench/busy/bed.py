@@ -10,13 +10,13 @@ import time
 
 from .loads import sh, until
 
-# A token bucket is worth what its rate is, whatever the CPUs do.
+# A token bucket's effect depends only on its rate, not on CPU load.
 RATE = "tc qdisc replace dev nic0 root tbf rate {}mbit burst 256k latency 50ms"
 FOUND = 300
 
 
 def worth(gain):
-    """A change that is worth so much, and its inverse."""
+    """A change with this gain, and its inverse."""
     return RATE.format(round(FOUND * (1 + gain))), RATE.format(FOUND)
 
 
@@ -76,7 +76,7 @@ class Bed:
         return ["ip", "netns", "exec", name]
 
     def measure(self, *options):
-        """`measure run`, as JSON; its seconds; what it said."""
+        """Runs `measure run`; returns its JSON, its seconds and its log."""
         return self.ended([*self.inside(self.names[0]), self.overlane, "measure", "run", self.there,
                            "--token", self.token, "--json", *options])
 
@@ -87,7 +87,7 @@ class Bed:
                 "--keep", "never", "--json", *options]
 
     def tried(self, change, *options):
-        """`try` of a change, as JSON; its seconds; what it said."""
+        """Runs `try` of a change; returns its JSON, its seconds and its log."""
         return self.ended(self.command(change, *options))
 
     def ended(self, command):
@@ -115,7 +115,7 @@ class Beside:
         return self
 
     def said(self):
-        """What it has logged; an error where it has ended."""
+        """Its log; an error if it has ended."""
         with open(self.log, encoding="utf-8") as log:
             said = log.read()
         if self.child.poll() is not None:
@@ -123,7 +123,7 @@ class Beside:
         return said
 
     def go(self, on, server):
-        """Lets it and its server run, or holds both where they are."""
+        """Continues or stops it and its server."""
         for child in (self.child, server):
             child.send_signal(signal.SIGCONT if on else signal.SIGSTOP)
 

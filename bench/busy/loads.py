@@ -1,4 +1,4 @@
-"""Programs of others that keep a machine busy, and how long their requests take."""
+"""Foreign programs that keep a machine busy, and the durations of their requests."""
 import os
 import shutil
 import signal
@@ -12,7 +12,7 @@ def sh(*words, **more):
 
 
 def until(what, seconds, condition):
-    """Waits for a condition; an error names what did not come."""
+    """Waits for a condition; the error names it."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -35,14 +35,14 @@ class Load:
         return child
 
     def begin(self):
-        """Starts it; it is under way when this returns."""
+        """Starts it, and waits until it works."""
 
     def client(self, seconds, directory):
-        """One more client for so many seconds, which has begun; a process."""
+        """Starts one more client for the given seconds; returns its process."""
         raise NotImplementedError(self.name)
 
     def requests(self, directory):
-        """When each request of that client was answered (s since 1970), and its time (µs)."""
+        """The answer times of that client's requests (s since 1970), and their durations (µs)."""
         raise NotImplementedError(self.name)
 
     def end(self):
@@ -140,7 +140,7 @@ class Pgbench(Load):
         return requests
 
 
-# Those of the table, in its order.
+# Loads of the table, in its order.
 LOADS = [Load, StressNg, Compiler, Nginx, Pgbench]
 
 

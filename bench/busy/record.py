@@ -1,4 +1,4 @@
-"""What tries beside other programs came to, a line of JSON each, and the table of it.
+"""Results of tries beside other programs, one line of JSON each, and their table.
 
 Two kinds of lines: a try (`change`, `verdict`, `width`, `seconds`, `blocks`), and a round of
 turns (`way`: beside what; `p99`: a load's own 99th percentile alone, alone again, beside it).
@@ -15,7 +15,7 @@ from .turns import PARTS
 
 
 class Record:
-    """The lines, kept in a file where there is one: a later run goes on where this ended."""
+    """The lines, kept in a file if one is given, so that a later run continues."""
 
     def __init__(self, path, common=None):
         self.path, self.common, self.lines = path, common or {}, []
@@ -52,7 +52,7 @@ LEAST = 6
 
 
 def against(rounds, kind, base="alone"):
-    """A 99th percentile to another in the same round: median and 95% interval."""
+    """Ratio of two 99th percentiles of the same round: median and 95% interval."""
     ratios = [p99[kind] / p99[base] for p99 in rounds if base in p99]
     if not ratios:
         return "–"
@@ -77,7 +77,7 @@ def row(name, record):
 
 
 def table(record):
-    """Markdown: a line a load, and what machines it is from."""
+    """Markdown: one line per load, and the machines."""
     head = ("| load | +10% found | nothing falsely proven | interval | time of a try (longest)"
             " | not measured | rounds | own p99: again | beside `try` | beside `--impact 5%` |")
     rows = [row(load.name, record) for load in LOADS]

@@ -18,7 +18,7 @@ def opened(host, port):
 
 
 def answered(connection):
-    """Whether a whole answer came; servers close after some."""
+    """Whether a complete answer arrived; servers close after some."""
     got, size = b"", None
     while size is None or len(got) < size:
         more = connection.recv(1 << 16)

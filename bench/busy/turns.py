@@ -1,12 +1,12 @@
-"""What a `try` does to how long a load's own requests take.
+"""Measures the effect of a `try` on the duration of a load's own requests.
 
-Machines differ from minute to minute by more than what is looked for. So one `try` stands for
-a whole round, and is held and let go. One client of the load sends requests meanwhile. Each
-request is of the time in which it was answered.
+Machines vary from minute to minute by more than this effect. So one `try` runs during a whole
+round, and is stopped and continued (SIGSTOP, SIGCONT). One client of the load sends requests
+meanwhile. Each request counts for the time at which it was answered.
 
-A `try` is held in short turns. One with `--impact` sends in pulses and rests between them: it
-is held in rests only, so that pulses are as long and as many as those of a `try` that nobody
-holds. It is let go before it changes the setting for the next pulse.
+A `try` is stopped in short turns. With `--impact` it sends in pulses with rests in between: it is
+stopped in rests only, so that number and length of pulses are those of an undisturbed `try`. It is
+continued before it changes the setting for the next pulse.
 """
 import bisect
 import calendar
@@ -19,22 +19,22 @@ import statistics
 import tempfile
 import time
 
-# Seconds of a turn, and how much of its beginning still shows the turn before. In a rest a `try`
-# does something twice a second: what a turn has put off falls due in the next.
+# Seconds of a turn, and of its start, which still shows the previous turn. In a rest, a `try`
+# works twice a second: work that a turn has delayed is done in the next one.
 TURN, REST_TURN, SETTLE = 0.2, 0.5, 0.02
-# The `try` is held; held as well, which tells what two equal kinds differ by; let go.
+# The `try` is stopped; stopped again, for the difference of two equal kinds; continued.
 KINDS = ("alone", "again", "beside")
-# Where a setting is changed, a pulse begins and a rest begins, in the log of a `try`; and the
-# rest's seconds.
+# Log lines of a `try` for a changed setting, the start of a pulse and the start of a rest with
+# its seconds.
 LINE = re.compile(r"(\S+)\.(\d+)Z DEBUG overlane::progress: .*?(setting|sampling|resting)(?: ([\d.]+) s)?")
-# A `try` changes settings so long before the end of its rest, and is let go before that.
+# A `try` changes settings this time before the end of its rest, and is continued before that.
 MARGIN = 1.1
 # Seconds of a rest that is long enough for a turn of each kind.
 LEAST = MARGIN + 2 * len(KINDS) * REST_TURN
-# The log is read so long after the end of a rest, and so often from then on: rarely, as that
-# takes a CPU from the load, too.
+# Delay from the end of a rest until the log is read, and the interval from then on: a long one,
+# because reading takes CPU time from the load, too.
 PULSE, LOOK = 0.5, 0.25
-# Parts of a pulse and of what comes before it, seconds since the line of the log.
+# Parts of a pulse and of the time before it, seconds since the line of the log.
 PARTS = (("setting", -0.1, 0), ("setting", 0, 0.075), ("setting", 0.075, 0.15),
          ("sampling", -0.1, 0), ("sampling", 0, 0.075), ("sampling", 0.075, 0.15),
          ("sampling", 0.15, 0.3), ("sampling", 0.3, 0.4))
@@ -55,7 +55,7 @@ def p99(requests):
 
 
 class Round:
-    """A `try` beside a load, of which one client sends requests meanwhile."""
+    """A `try` beside a load, while one client of the load sends requests."""
 
     def __init__(self, beside, server):
         self.beside, self.server = beside, server
@@ -71,7 +71,7 @@ class Round:
 
 @contextlib.contextmanager
 def a_round(bed, load, options, seconds):
-    """A [`Round`] of so many seconds."""
+    """A [`Round`] of the given seconds."""
     directory = tempfile.mkdtemp(dir=load.directory)
     try:
         with bed.beside(*options) as beside:
@@ -95,7 +95,7 @@ def sleep_until(at):
 
 
 def turn(this, kind, seconds):
-    """A turn of a `try`; when that was, without what shows the turn before."""
+    """A turn of a `try`; returns its time, without the part that shows the previous turn."""
     this.go(kind == "beside")
     begun = time.time()
     sleep_until(begun + seconds)
@@ -149,7 +149,7 @@ def turns_in_rest(this, until):
 
 
 def parts_of_pulses(log, requests, usual):
-    """Of each of [`PARTS`]: requests, and those that took longer than usual."""
+    """Requests in each of [`PARTS`], and the number that took longer than usual."""
     parts = [[0, 0] for _ in PARTS]
     for part, (line, low, high) in zip(parts, PARTS):
         begins = [at for at, what, _ in log.events if what == line]
@@ -179,7 +179,7 @@ def by_kind(log, rests, requests):
             continue
         elif event >= 0:
             began, what, _ = log.events[event]
-            # What a pulse has delayed may be answered after it.
+            # Requests that a pulse has delayed may be answered after it.
             of["rest" if what == "resting" and at > began + SETTLE else "pulse"].append(micros)
     return of
 

@@ -1,6 +1,6 @@
 """A QEMU guest with a stock Debian kernel, in software emulation, that runs one Python program
 on two CPUs and has no network. Its programs, their libraries, the kernel's modules and Python
-itself are its initial RAM disk. What the program tells comes by a serial port.
+itself are its initial RAM disk. The program reports over a serial port.
 """
 import os
 import pathlib
@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 
-# As crates/lab/tests/guest/init: the second serial port tells, the third has errors.
+# Like crates/lab/tests/guest/init: the second serial port has the output, the third the errors.
 INIT = """#!/bin/busybox sh
 export PATH=/usr/sbin:/usr/bin:/usr/local/bin HOME=/root PYTHONDONTWRITEBYTECODE=1
 alias b=/bin/busybox
@@ -27,12 +27,12 @@ modprobe tun
 {python} /inside.py {arguments} </dev/null >/dev/ttyS1 2>/dev/ttyS2
 b poweroff -f
 """
-# What tests, tools and documentation need of Python, the guest does not.
+# Parts of Python for tests, tools and documentation, which the guest does not need.
 NOT_OF_PYTHON = {"test", "idlelib", "lib2to3", "tkinter", "ensurepip", "turtledemo", "pydoc_data",
                  "site-packages", "dist-packages", "__pycache__"}
 MODULES = ("kernel/net/", "kernel/lib/", "kernel/drivers/net/vxlan/", "kernel/drivers/net/veth",
            "kernel/drivers/net/tun", "kernel/drivers/net/dummy", "kernel/crypto/crc32c")
-# Of the memory, MB: what tools write is kept there while they run.
+# Memory, MB: it also holds the output of running tools.
 MEMORY = 4096
 
 
@@ -65,7 +65,7 @@ class Archive:
     def add(self, path, contents):
         """A file, executable."""
         name = str(path).lstrip("/")
-        # Those are links to the directories below usr.
+        # These are links to the directories below usr.
         if name.split("/")[0] in ("bin", "sbin", "lib", "lib64"):
             name = f"usr/{name}"
         if name not in self.paths:
@@ -105,7 +105,7 @@ class Archive:
         return python
 
     def modules(self, directory):
-        """Those wanted of lib/modules/VERSION, what they need, and depmod's indices."""
+        """The requested modules of lib/modules/VERSION, their dependencies, and depmod's indices."""
         inside = f"lib/modules/{directory.name}"
         for path in directory.glob("modules.*"):
             self.copy(path, f"{inside}/{path.name}")
@@ -179,7 +179,7 @@ def run(root, programs, inside, arguments, limit, told):
 
 
 def follow(qemu, path, limit, told):
-    """Hands on whole lines until the guest ends, or the limit (s) is over."""
+    """Yields whole lines until the guest ends, or until the limit (s)."""
     end, offset = time.monotonic() + limit, 0
     while True:
         is_over = qemu.poll() is not None or time.monotonic() > end

@@ -1,6 +1,6 @@
 """The half of bench/watch-peers that runs in the guest: builds `vxlan`, and drives
-netperf through it beside each tool, in blocks with the arms in random order. Tells a line of
-JSON a sample.
+netperf through it beside each tool, in blocks with the arms in random order. Prints a line of
+JSON per sample.
 """
 import json
 import os
@@ -17,18 +17,18 @@ WORKLOADS = {
     "udp_stream 64 B": ["-t", "UDP_STREAM", "--", "-m", "64", "-R", "1"],
     "tcp_rr": ["-t", "TCP_RR"],
 }
-# Nobody has this address.
+# An unused address.
 OTHER = "192.0.2.1"
-# Where each tool writes, and what it says.
+# Output file and standard output of each tool.
 WRITTEN, SAID = "/tmp/written", "/tmp/said"
 # How long a tool may take to begin, and to end (s): in emulation a thousand probes are slow.
 LIMIT = 120
-# A tool has settled when it has written nothing for so long; it is not waited for longer.
+# A tool has settled after STILL seconds without output, and at the latest after SETTLE seconds.
 STILL, SETTLE = 0.6, 15
 
 
 def arms(target):
-    """Of each tool: what it looks at, its command, what it says when it has begun."""
+    """For each tool: its filter, its command, and its message once it has started."""
     overlane = lambda *words: ["overlane", *words]
     pwru = lambda *words: ["pwru", "--output-file", f"{WRITTEN}/events", *words]
     retis = lambda *words: ["retis", "collect", "--out", f"{WRITTEN}/events", *words]
@@ -87,7 +87,7 @@ class Tool:
         self.start = time.monotonic() - start - (0 if marker else 0.5)
 
     def settle(self):
-        """Waits until it has worked off what it has been told."""
+        """Waits until it has processed its input."""
         still, before, end = time.monotonic(), size(), time.monotonic() + SETTLE
         # `watch` writes at all times, and puts nothing off.
         while time.monotonic() < min(still + STILL, end) and not self.is_watch():
@@ -99,7 +99,7 @@ class Tool:
         return self.name == "overlane" and os.path.getsize(SAID) == 0
 
     def end(self):
-        """What it told, and what it says that it lost; none where it does not say."""
+        """Numbers of its reports and of its reported losses; none if it does not report them."""
         self.child.send_signal(signal.SIGINT)
         try:
             self.child.wait(LIMIT)
@@ -118,7 +118,7 @@ def of_overlane(said):
 
 
 def of_pwru(said):
-    """It says which probes the kernel did not run, not what its queue had no room for."""
+    """It reports the probes that the kernel did not run, but not the overflows of its queue."""
     told = 0
     for entry in os.scandir(WRITTEN):
         with open(entry.path, "rb") as file:

@@ -1,4 +1,4 @@
-//! libFuzzer's way into [`overlane_fuzz::coalesce`].
+//! libFuzzer's entry point for [`overlane_fuzz::coalesce`].
 
 #![no_main]
 

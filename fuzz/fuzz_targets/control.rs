@@ -1,4 +1,4 @@
-//! libFuzzer's way to the control connection of `measure serve`.
+//! libFuzzer's entry point for the control connection of `measure serve`.
 
 #![no_main]
 

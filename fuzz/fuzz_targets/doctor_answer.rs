@@ -1,4 +1,4 @@
-//! libFuzzer's way to what `overlane doctor` reads.
+//! libFuzzer's entry point for kernel and daemon answers that `overlane doctor` reads.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! libFuzzer's way to what `overlane doctor` reads.
+//! libFuzzer's entry point for files below `/proc` that `overlane doctor` reads.
 
 #![no_main]
 

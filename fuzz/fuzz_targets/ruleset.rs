@@ -1,4 +1,4 @@
-//! libFuzzer's way to what reads rules of nftables and evaluates them.
+//! libFuzzer's entry point for reading and evaluating nftables rules.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! libFuzzer's way into [`overlane_fuzz::segment`].
+//! libFuzzer's entry point for [`overlane_fuzz::segment`].
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! libFuzzer's way into [`overlane_fuzz::tunnel`].
+//! libFuzzer's entry point for [`overlane_fuzz::tunnel`].
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! libFuzzer's way into [`datapath::vhost_user::fuzz::ring`].
+//! libFuzzer's entry point for [`datapath::vhost_user::fuzz::ring`].
 
 #![no_main]
 

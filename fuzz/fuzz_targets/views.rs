@@ -1,4 +1,4 @@
-//! libFuzzer's way into [`overlane_fuzz::views`].
+//! libFuzzer's entry point for [`overlane_fuzz::views`].
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! libFuzzer's way into [`datapath::vtep::fuzz::config`].
+//! libFuzzer's entry point for [`datapath::vtep::fuzz::config`].
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! libFuzzer's way into [`datapath::vtep::fuzz::neighbours`].
+//! libFuzzer's entry point for [`datapath::vtep::fuzz::neighbours`].
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! libFuzzer's way into [`datapath::vtep::fuzz::receive`].
+//! libFuzzer's entry point for [`datapath::vtep::fuzz::receive`].
 
 #![no_main]
 

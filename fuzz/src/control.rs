@@ -1,8 +1,8 @@
-//! What fuzzing calls for the control connection of `measure serve`: any bytes,
-//! as a hello, as a head of a frame, as a request and as a reply.
+//! Fuzz target for the control connection of `measure serve`: arbitrary bytes as a hello, as a head
+//! of a frame, as a request and as a reply.
 //!
-//! A file of its own, as the measure crate's test `remote_fuzz` has it, too, with
-//! a stable compiler and a bounded number of cases.
+//! It has a file of its own, because the measure crate's test `remote_fuzz` also includes it, for a
+//! bounded number of cases with a stable compiler.
 
 use std::cell::RefCell;
 
@@ -26,8 +26,8 @@ fn pair() -> (Cipher, Cipher) {
     (initiator.finish(&second).unwrap(), server)
 }
 
-/// Any bytes: nothing panics, what is parsed says the same when emitted, and a
-/// load that passes is within the limits.
+/// For arbitrary bytes: no panic, a parsed message is emitted unchanged, and an accepted load is
+/// within the limits.
 pub fn control(data: &[u8]) {
     if let Some(hello) = data.first_chunk::<HELLO_BYTES>()
         && let Ok(parsed) = Hello::parse(hello, Service::Measure)
@@ -35,7 +35,7 @@ pub fn control(data: &[u8]) {
         assert_eq!(parsed.emit(), *hello);
     }
     if let Some((head, rest)) = data.split_first_chunk::<HEAD_BYTES>() {
-        // Nobody guesses a tag, and a refused frame does not disturb the next one.
+        // A wrong tag is refused, and a refused frame does not disturb the next one.
         PAIR.with_borrow_mut(|(client, server)| {
             assert!(server.length(head).is_err());
             let payload = &rest[..rest.len().min(REQUEST_LIMIT)];

@@ -1,8 +1,8 @@
-//! What fuzzing calls for `overlane doctor`: any bytes, as a saved host (`--from`),
-//! as a file below `/proc`, as an answer of the kernel or of a daemon.
+//! Fuzz targets for `overlane doctor`: arbitrary bytes as a saved host (`--from`), as a file below
+//! `/proc`, as an answer of the kernel or of a daemon.
 //!
-//! A file of its own, as the doctor crate's test `fuzz_bounded` has it, too, with a
-//! stable compiler and a bounded number of cases.
+//! They have a file of their own, because the doctor crate's test `fuzz_bounded` also includes it,
+//! for a bounded number of cases with a stable compiler.
 
 use doctor::{CHECKS, Host, diagnose, dump, scrub};
 use netstate::conntrack;
@@ -17,8 +17,8 @@ use netstate::softnet::SoftnetStat;
 use netstate::udp_socket;
 use sys::xtables::Table;
 
-/// A saved host, packed or as its text: what is read is diagnosed, and so is what is
-/// left of it without its addresses.
+/// Reads a saved host, packed or as text. Diagnoses it, and diagnoses it again without its
+/// addresses.
 pub fn saved(data: &[u8]) {
     if let Ok(host) = dump::read(data) {
         judged(&host);
@@ -26,15 +26,14 @@ pub fn saved(data: &[u8]) {
     if let Ok(host) = dump::parse(data) {
         judged(&host);
         let scrubbed = scrub::scrub(&host).unwrap();
-        // Whoever gets it must be able to read it.
+        // The scrubbed host can be read again.
         let mut packed = Vec::new();
         dump::write(&scrubbed, &mut packed).unwrap();
         assert!(dump::read(packed.as_slice()).is_ok());
     }
 }
 
-/// Findings are the checks' own, their costs are shares, and those that cost most
-/// are the first.
+/// Findings belong to their check, costs are shares, and the largest costs come first.
 fn judged(host: &Host) {
     let diagnosis = diagnose(host);
     for finding in &diagnosis.findings {
@@ -44,8 +43,8 @@ fn judged(host: &Host) {
     assert!(diagnosis.findings.is_sorted_by(|a, b| a.cost.share >= b.cost.share));
 }
 
-/// A file below `/proc`, as each of those that are read, and two texts that a daemon
-/// answers with. What is read twice has not moved.
+/// Parses a file below `/proc` by each of its readers, and as two answers of a daemon. Two readings
+/// of the same text show no change.
 pub fn text(data: &[u8]) {
     const FILE: &str = "fuzz";
     let Ok(text) = std::str::from_utf8(data) else { return };
@@ -75,8 +74,8 @@ pub fn text(data: &[u8]) {
     let _ = openvswitch::reply(data);
 }
 
-/// An answer of nftables or of Open vSwitch, and a table of the older iptables, whose
-/// chains' places come first.
+/// An answer of nftables or of Open vSwitch, and a table of iptables-legacy, which starts with the
+/// places of its chains.
 pub fn answer(data: &[u8]) {
     let _ = nft_clamp(data);
     let _ = openvswitch::kernel_datapath(data);

@@ -1,5 +1,4 @@
-//! What fuzzing calls: each function takes any bytes, must not panic, and
-//! asserts what has to hold for them.
+//! Fuzz targets: each function takes arbitrary bytes, must not panic, and asserts invariants.
 //!
 //! libFuzzer calls them from `fuzz_targets/`, and the packet crate's test
 //! `fuzz_bounded` calls them for a bounded number of cases with a stable compiler.
@@ -21,7 +20,7 @@ use packet::vnet_hdr::{self, Layout, VnetHdr};
 use packet::vxlan::{self, Vni, Vxlan};
 use packet::{checksum, decap, ecn, flow};
 
-/// Every view and every walk over the same bytes.
+/// Every view and every iteration over the same bytes.
 pub fn views(data: &[u8]) {
     if let Ok(view) = Ethernet::parse(data) {
         let _ = (view.source().is_unicast(), view.destination().is_multicast(), view.ether_type());
@@ -102,8 +101,8 @@ pub fn views(data: &[u8]) {
     }
 }
 
-/// A vnet header and a frame, cut. What is cut must have the promised lengths
-/// and be coalescable without a panic.
+/// Segments a vnet header and a frame. The segments must have the promised lengths, and coalescing
+/// them must not panic.
 pub fn segment(data: &[u8]) {
     let Ok((vnet, frame)) = vnet_hdr::split(data, Layout::Tunnel) else { return };
     if let Ok(pieces) = Segmenter::pieces(frame, &vnet, 9000) {
@@ -138,8 +137,8 @@ pub fn segment(data: &[u8]) {
     }
 }
 
-/// Frames with lengths before them, merged: nothing lost, nothing changed but by
-/// merging, nothing held beyond the bound.
+/// Merges frames with length prefixes: no frame is lost, only merging changes frames, and held
+/// memory is bounded.
 pub fn coalesce(mut data: &[u8]) {
     let Some((options, rest)) = data.split_first() else { return };
     data = rest;
@@ -171,7 +170,7 @@ pub fn coalesce(mut data: &[u8]) {
     assert_eq!(sent, out);
 }
 
-/// Cuts a delivery into what went in.
+/// Segments a delivery into its input.
 fn check_delivery(delivery: &Delivery<'_>, out: &mut Vec<Vec<u8>>) {
     if delivery.segments == 1 {
         out.push(delivery.frame.to_vec());
@@ -187,8 +186,8 @@ fn check_delivery(delivery: &Delivery<'_>, out: &mut Vec<Vec<u8>>) {
     out.extend(written.segments(&buffer).map(<[u8]>::to_vec));
 }
 
-/// A vnet header and a frame, through a tunnel and out again; and the same bytes
-/// as if they came out of one.
+/// Encapsulates and decapsulates a vnet header and a frame; and decapsulates the same bytes
+/// directly.
 pub fn tunnel(data: &[u8]) {
     let Ok((vnet, frame)) = vnet_hdr::split(data, Layout::Tunnel) else { return };
     for port in [vxlan::PORT, u16::from(data[0]) << 8 | u16::from(data[1])] {
@@ -219,7 +218,7 @@ pub fn tunnel(data: &[u8]) {
             let Ok(outer) = encap.headers(frame, &vnet, flow::hash(frame, 1), 1) else { continue };
             let whole = [outer.bytes(), frame].concat();
             let Ok(out) = decap::frame(&whole, &outer.vnet, vxlan::PORT) else {
-                // Nothing but offsets that cannot be expressed any more.
+                // Only offsets beyond the field's range may be lost.
                 assert!(vnet.csum_start > 60_000);
                 continue;
             };

@@ -1,10 +1,10 @@
-//! What fuzzing calls of the crate that reads rules: any bytes, no panic, and an end.
+//! Fuzz target for the rule reader: arbitrary bytes cause no panic, and evaluation terminates.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use ruleset::{Connection, Flow, Hook, Interface, Message, Ruleset, State, Step, Transport, Tuple};
 
-/// Messages one behind the other: a byte of type, two of length, then the payload.
+/// Consecutive messages: a byte of type, two of length, then the payload.
 pub fn rules(data: &[u8]) {
     let mut messages = Vec::new();
     let mut rest = data;

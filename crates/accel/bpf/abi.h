@@ -55,7 +55,7 @@ enum labelling_flag {
 	LABELLING_IPSEC = 32,
 };
 
-/* What SELinux looks at before it checks a packet. */
+/* Configuration by which SELinux decides whether to check packets. */
 struct labelling {
 	u32 flags;
 	u32 secmark;	/* rules and objects that label packets */

@@ -98,7 +98,7 @@ static __always_inline int is_refused(struct connection *connection, u32 reply,
 	 */
 	if (flags & TCP_SYN)
 		return state == CONNECTION_RESET && (reply & 1 || !connection->last);
-	/* Conntrack resets a connection only by the exact number, or by that of the last segment. */
+	/* Conntrack resets a connection only by the exact number, or by the last segment's. */
 	exact = segment->seq == maxack || connection->flags & CONNECTION_FIN ||
 		(connection->last == (reply & 1) && segment->seq == connection->last_end);
 	if (flags & TCP_RST && before(segment->seq, maxack))

@@ -160,7 +160,8 @@ struct {
 
 /*
  * Whether the functions at netfilter's hooks are those that the plan was made for. The kernel
- * notifies nobody of a BPF program that comes to a hook. Checks once per tick, at most 10 ms.
+ * sends no notification when a BPF program is attached to a hook. Checks once per tick, at most
+ * 10 ms.
  */
 static __always_inline int hooks_are(struct __sk_buff *skb, const struct state *live, u64 now)
 {

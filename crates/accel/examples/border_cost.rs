@@ -1,7 +1,7 @@
-//! What crossing from a sandbox to its host and back costs: CPU time of the thread that
-//! sends a 64-byte datagram, with everything that the kernel does at once on its CPU, to
-//! the other tenant's socket. By the slow path, with the fast path in the sending host
-//! only (egress), in the receiving one only (ingress), and in both; interleaved rounds.
+//! Measures the cost of crossing from a sandbox to its host and back: CPU time of the thread that
+//! sends a 64-byte datagram, including all work that the kernel does synchronously on its CPU up to
+//! the receiver's socket. Compares the slow path, the fast path in the sending host only (egress),
+//! in the receiving host only (ingress) and in both, in interleaved rounds.
 //!
 //! `cargo run -p overlane-accel --example border_cost [ROUNDS]`, as root.
 
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     let mut nanos = [const { Vec::new() }; 4];
     for round in 0..rounds {
         for at in 0..STATES.len() {
-            // Each comes first as often.
+            // Each state comes first equally often.
             let at = (at + round) % STATES.len();
             let (name, a, b) = STATES[at];
             accels[0].pause(!a);

@@ -1,7 +1,6 @@
-//! What the mirror costs, by the number of forwarding entries: the time until it has
-//! followed so many new ones, the time until it has followed one that moves among them,
-//! how many of these moves all other addresses stayed in force for, CPU time at rest,
-//! memory.
+//! Measures the cost of mirroring by the number of forwarding entries: the time until N new entries
+//! are mirrored, the time until one that moves among them is mirrored, the number of moves during
+//! which all other addresses stayed in force, CPU time at rest, and memory.
 //!
 //! `cargo run --release -p overlane-accel --example daemon_cost [ENTRIES]`, as root.
 
@@ -48,7 +47,7 @@ fn main() -> ExitCode {
         let pair = Pair::new(Offload::Full, true);
         let accel = Accel::start(pair.a.netns(), Wanted::All).unwrap();
         settled(&accel);
-        // Each is one of the VXLAN device's and one of the bridge's.
+        // Each address has one entry at the VXLAN device and one at the bridge.
         let begin = Instant::now();
         let known = |at| {
             let at_bridge = format!("fdb add {} dev {DEVICE} master static\n", address(at));
@@ -102,7 +101,7 @@ fn wait(accel: &Accel, is: impl Fn(&accel::Status) -> bool) {
     }
 }
 
-/// The generation when nothing has changed for a while.
+/// The generation once nothing has changed for a while.
 fn settled(accel: &Accel) -> u64 {
     loop {
         let before = accel.status();

@@ -1,9 +1,10 @@
-//! What a Kubernetes node's rules, neighbours, pods and flows cost, by their numbers: the time
-//! until rules are read, the time that everything is slow after a change, the share of packets
-//! that go fast while endpoints change ten times a second, CPU time at rest and then, memory.
+//! Measures the cost of a Kubernetes node's rules, neighbours, pods and flows by their numbers: the
+//! time until rules are read, the time on the slow path after a change, the share of packets on the
+//! fast path while endpoints change ten times a second, CPU time at rest and during these changes,
+//! and memory.
 //!
 //! `cargo run --release -p overlane-accel --example node_cost [SERVICES NODES PODS FLOWS]`, as root:
-//! this node alone, or five of them.
+//! this node alone; by default, five sizes of nodes.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -33,13 +34,13 @@ use exchange::{Exchange, RULES};
 use pair::{Pair, TENANT_B, since};
 
 const REST: Duration = Duration::from_secs(10);
-/// Between two changes of endpoints.
+/// Interval between two changes of endpoints.
 const CHANGE: Duration = Duration::from_millis(100);
 const PORT: u16 = 5402;
 /// Each of many flows sends a datagram in this time.
 const ROUND: Duration = Duration::from_secs(5);
 
-/// How much there is in a node.
+/// Number of objects in a node.
 #[derive(Clone, Copy)]
 struct Node {
     services: usize,
@@ -149,12 +150,12 @@ fn measure(node: Node) {
 }
 
 struct Figures {
-    /// After a change.
+    /// Time on the slow path after a change.
     slow: Duration,
     /// CPU time, of one CPU.
     rest: f64,
     busy: f64,
-    /// Share of the packets while endpoints change.
+    /// Share of packets on the fast path while endpoints change.
     fast: f64,
 }
 
@@ -196,15 +197,15 @@ fn figures(
     Figures { slow, rest, busy, fast: of("encap_hit") / all.max(1.0) }
 }
 
-/// Datagrams of many flows, one way: from each near socket to each far one.
+/// Datagrams of many flows in one direction: from each near socket to each far one.
 struct Flows {
     many: usize,
     near: Vec<UdpSocket>,
-    /// They take what is sent, and answer nothing.
+    /// Sinks: they receive packets and answer nothing.
     far: Vec<UdpSocket>,
 }
 
-/// Far sockets: more flows than a process may have descriptors.
+/// Far sockets: there are more flows than a process may have descriptors.
 const FAR: u16 = 10;
 
 impl Flows {
@@ -218,18 +219,19 @@ impl Flows {
         Flows { many, near, far }
     }
 
-    /// Sends until each goes fast, or as many as there is room for.
+    /// Sends until every flow takes the fast path, or as many as the table can hold.
     fn admitted(&self, accel: &Accel) {
         let begin = Instant::now();
         let admitted = || accel.status().flows.map_or(0, |flows| flows.admitted);
         while admitted() < self.many as u64 {
             assert!(begin.elapsed() < pair::LIMIT * 6, "{:#?}", accel.status());
-            // With a pause of a second each would be another flow, and asked about never.
+            // After a pause of a second, the count of a flow restarts, and it would never be
+            // admitted.
             self.send(Duration::from_millis(400), || true);
         }
     }
 
-    /// A datagram of each, over this time, for as long as `goes_on` says so.
+    /// Sends one datagram of each flow, spread over this time, while `goes_on` returns true.
     fn send(&self, time: Duration, goes_on: impl Fn() -> bool) {
         const AT_ONCE: usize = 100;
         let pause = time / (self.many / AT_ONCE + 1) as u32;
@@ -239,7 +241,7 @@ impl Flows {
             .collect();
         for some in flows.chunks(AT_ONCE) {
             for (near, far) in some {
-                // A full queue loses one.
+                // A full queue may lose a datagram.
                 let _ = near.send_to(b"there", far.local_addr().unwrap());
             }
             if !goes_on() {
@@ -249,7 +251,7 @@ impl Flows {
         }
     }
 
-    /// Sends on until `ended`; its own CPU time, in ns, is told in `cpu`.
+    /// Sends until `ended`; stores its own CPU time, in ns, in `cpu`.
     fn go_on(&self, ended: &AtomicBool, cpu: &AtomicU64) {
         let told = || {
             let spent = Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap());
@@ -262,7 +264,7 @@ impl Flows {
     }
 }
 
-/// Pods that are silent: ports of the bridge.
+/// Silent pods: ports of the bridge.
 fn add_pods(host: &Host, pods: usize) {
     let mut lines = String::new();
     for at in 0..pods {
@@ -276,11 +278,11 @@ fn add_pods(host: &Host, pods: usize) {
     feed(host, Command::new("ip").args(["-batch", "-"]), &lines);
 }
 
-/// How long packets go slow after an endpoint's change.
+/// Measures how long packets take the slow path after an endpoint's change.
 fn change(host: &Host, accel: &Accel, turn: usize, exchange: &mut Exchange) -> Duration {
     let mut all: Vec<Duration> = (0..10)
         .map(|round| {
-            // In force again, and its flow admitted.
+            // Until the plan is in force again and the flow is admitted.
             let settled = Instant::now();
             while settled.elapsed() < Duration::from_millis(1200) {
                 exchange.go(100);
@@ -339,12 +341,12 @@ fn endpoint(turn: usize) -> String {
     )
 }
 
-/// Chains that are named are made anew, the others stay.
+/// Named chains are written anew, the others stay.
 fn restore(host: &Host, text: &str) {
     feed(host, Command::new("iptables-nft-restore").arg("--noflush"), text);
 }
 
-/// Other nodes as flannel has them: a route, a neighbour and a forwarding entry each.
+/// Adds other nodes as flannel does: a route, a neighbour and a forwarding entry each.
 fn add_nodes(host: &Host, nodes: usize) {
     let (mut entries, mut ways) = (String::new(), String::new());
     for at in 0..nodes {
@@ -370,8 +372,8 @@ fn feed(host: &Host, command: &mut Command, text: &str) {
     assert!(child.wait().unwrap().success());
 }
 
-/// CPU time of this process's other threads meanwhile, of one CPU, but for that of the sender of
-/// many flows.
+/// CPU time of this process's other threads during `what`, as a share of one CPU, without the
+/// sender of many flows.
 fn cpu_during(time: Duration, flows: &AtomicU64, what: impl FnOnce()) -> f64 {
     let of = |clock| Duration::from(clock_gettime(clock).unwrap());
     let cpu = || {

@@ -1,11 +1,10 @@
-//! How long after a change of the kernel's state the last packet leaves as
-//! before: the time from the beginning of the call that changes to the last such
-//! frame on the wire, for each kind of change. The call itself may be long (a
-//! device that goes down waits for whoever may still use it, a rule for `nft`):
-//! its median is beside, and the largest time after its end.
+//! Measures how long the fast path uses outdated state: the time from the start of the call that
+//! changes the kernel's state to the last frame on the wire that left as before, for each kind of
+//! change. The call itself may be long (a device that goes down waits for its users, a rule for
+//! `nft`), so its median and the largest time after its end are printed, too.
 //!
-//! `cargo run -p overlane-accel --example stale_window [ROUNDS]`, as root. Ends
-//! with 1 where a median from the beginning is above 10 ms, the bound.
+//! `cargo run -p overlane-accel --example stale_window [ROUNDS]`, as root. Ends with 1 if a median
+//! from the start is above 10 ms, the bound.
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -143,7 +143,7 @@ impl std::fmt::Debug for Initiator {
 
 impl Said {
     /// Begins the client's side. Returns its state and the first message. Without a token the
-    /// pre-shared key is empty: the session is encrypted, but nobody is authenticated.
+    /// pre-shared key is empty: the session is encrypted, but neither end is authenticated.
     pub fn initiate(&self, token: Option<&Token>) -> (Initiator, [u8; NOISE_BYTES]) {
         let mut state = self.state(token, true);
         let mut message = [0; NOISE_BYTES];

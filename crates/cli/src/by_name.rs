@@ -3,8 +3,8 @@
 
 use results::{Cell, Results, Status};
 
-/// Names on the command line. Those of a plan and of groups are not included: a plan is made for
-/// many machines.
+/// Names on the command line, without those from plans and groups: a plan is made for many
+/// machines.
 #[derive(Debug, Default)]
 pub struct ByName {
     /// Modes.
@@ -14,7 +14,6 @@ pub struct ByName {
 }
 
 impl ByName {
-    /// Returns the names of `--modes`.
     pub fn of(modes: &str, has_plan: bool) -> ByName {
         if has_plan {
             return ByName::default();

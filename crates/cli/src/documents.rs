@@ -172,7 +172,7 @@ fn counters_of_vtep_are_explained() {
     }
 }
 
-/// The recorded tour is an asciicast of less than five minutes, and its commands are ours still.
+/// The recorded tour is an asciicast of less than five minutes, and its commands are still valid.
 #[test]
 fn the_recorded_tour_shows_commands_that_exist() {
     let cast = std::fs::read_to_string(fence::top().join("docs/tour.cast")).unwrap();

@@ -1,7 +1,9 @@
-//! The rule, route or neighbour behind a drop that `trace` saw, by the state of its namespace now.
+//! The rule, route or neighbour behind a drop that `trace` saw, from the current state of its
+//! namespace.
 //!
 //! The kernel names no rule. The rules are evaluated for the packet's addresses at the hooks where
-//! the packet may have been; the first that drops it is named. What stays undecided is not named.
+//! the packet may have been, and the first rule that drops it is named. An undecided rule is not
+//! named.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -322,7 +322,7 @@ impl Kept {
         }
         let file = std::fs::OpenOptions::new().write(true).create_new(true).open(&path);
         let file = file.map_err(|error| match error.kind() {
-            // Nobody else has these samples.
+            // Never overwrite: these samples exist nowhere else.
             std::io::ErrorKind::AlreadyExists => usage(
                 "--out",
                 format!(

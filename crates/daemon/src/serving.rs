@@ -2,8 +2,8 @@
 //!
 //! Clients are untrusted: on control sockets, the kernel reports their user ID before a byte is
 //! read. Requests are short, each exchange has one deadline, and when a door has too many clients,
-//! the oldest is disconnected. The thread never waits for a single client, so a slow one delays
-//! nobody. Signals and packets have separate threads.
+//! the oldest is disconnected. The thread never waits for a single client, so a slow one does not
+//! delay the others. Signals and packets have separate threads.
 
 use std::io::{ErrorKind, Write};
 use std::net::TcpListener;

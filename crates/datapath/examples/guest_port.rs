@@ -1,10 +1,11 @@
-//! What a guest's port costs by vhost-user and by TAP: a guest's driver in a thread sends
-//! through `tapbridge` to another's. Frames a second at the receiver and CPU time of the whole
-//! machine for each, as ratios to TAP in the same round.
+//! Compares the cost of a guest's port over vhost-user and over TAP: a guest driver in a thread
+//! sends through `tapbridge` to another guest. Prints frames per second at the receiver and CPU
+//! time of the whole machine for each, as ratios to TAP in the same round.
 //!
-//! By vhost-user the driver fills virtio rings, as Linux does. By TAP it stands for QEMU without
-//! vhost: a `write` and a `read` a frame, with a bridge between its TAP device and that of
-//! `tapbridge`. What a guest's kernel does besides is in neither: the ratios are of the ports.
+//! For vhost-user, the driver fills virtio rings as Linux does. For TAP, it replaces QEMU without
+//! vhost: one `write` and one `read` per frame, with a bridge between its TAP device and the TAP
+//! device of `tapbridge`. Neither includes other work of a guest's kernel: the ratios compare the
+//! ports.
 //!
 //! `cargo run --release -p overlane-datapath --example guest_port [ROUNDS]`, as root.
 
@@ -29,19 +30,19 @@ mod guest;
 
 use guest::{BUFFER, Driver, Guest, frame, gso_packet};
 
-/// Entries of each ring, as many as QEMU's have by default.
+/// Entries of each ring, QEMU's default.
 const SIZE: u16 = 256;
 
 const SAMPLE: Duration = Duration::from_secs(1);
-/// Before counting begins.
+/// Time before counting starts.
 const WARM_UP: Duration = Duration::from_millis(200);
-/// A driver that waits looks at the end of the sample so often.
+/// Interval at which a waiting driver checks for the end of the sample.
 const WAIT_MS: u16 = 20;
 /// virtio's header without the fields of tunnels.
 const HEADER: usize = 12;
-/// Where the frame that is sent lies in the guest's memory.
+/// Address of the sent frame in the guest's memory.
 const SENT_AT: u64 = 4 << 20;
-/// Its ends, in each namespace.
+/// The endpoint's devices, one in each namespace.
 const OWN: &str = "own0";
 const BRIDGED: &str = "tap0";
 
@@ -95,7 +96,7 @@ impl Bed {
     /// Frames and machine's CPU seconds of a sample.
     fn sample(&mut self, header: [u8; HEADER], frame: &[u8]) -> Sample {
         let [left, right] = &mut self.ends;
-        // Bridges learn where the receiver is.
+        // Makes bridges learn the receiver's port.
         let mut back = frame.to_vec();
         back[..12].rotate_left(6);
         back.truncate(200);
@@ -116,7 +117,7 @@ impl Bed {
     }
 }
 
-/// Of a bed in a round.
+/// Sample of a bed in a round.
 #[derive(Clone, Copy)]
 struct Sample {
     /// Frames a second.
@@ -143,7 +144,7 @@ fn wait(fd: BorrowedFd<'_>, flags: PollFlags) {
 }
 
 impl End {
-    /// Sends until `stop`, or so many frames.
+    /// Sends until `stop`, or the given number of frames.
     fn send_until(
         &mut self,
         header: [u8; HEADER],
@@ -172,7 +173,7 @@ impl End {
                 }
                 while goes_on(sent) {
                     if in_flight(ring) == SIZE && reap(ring, memory) == 0 {
-                        // As virtio_net does: told when three quarters are done.
+                        // Like virtio_net: ask for an interrupt when three quarters are done.
                         wish(ring, memory, SIZE / 4 * 3);
                         if reap(ring, memory) == 0 {
                             wait(ring.call.as_fd(), PollFlags::POLLIN);
@@ -184,7 +185,7 @@ impl End {
                     ring.offer(memory, head);
                     sent += 1;
                 }
-                // All is taken before the next begins.
+                // All frames are consumed before the next sample starts.
                 while in_flight(ring) > 0 {
                     reap(ring, memory);
                     std::thread::yield_now();
@@ -193,7 +194,7 @@ impl End {
         }
     }
 
-    /// Counts frames of that length until `stop`.
+    /// Counts frames of this length until `stop`.
     fn receive_until(&mut self, length: usize, received: &AtomicU64, stop: &AtomicBool) {
         let mut buffer = vec![0; HEADER + 65_536 + 32];
         while !stop.load(Ordering::Relaxed) {
@@ -207,7 +208,7 @@ impl End {
                 End::Rings(guest) => {
                     let Guest { memory, rings, .. } = &mut **guest;
                     let ring = &mut rings[0];
-                    // The first buffer's header has the number of them.
+                    // The first buffer's header has the number of buffers.
                     let buffers = (HEADER + length).div_ceil(BUFFER as usize) as u64;
                     let mut seen = 0;
                     while let Some((head, _)) = ring.used(memory) {
@@ -225,24 +226,24 @@ impl End {
     }
 }
 
-/// Takes note of all that was used, without a wish to be told; how many.
+/// Collects all used buffers without asking for an interrupt; returns their number.
 fn reap(ring: &mut Driver, memory: &GuestMemoryMmap) -> u16 {
     let index: u16 = memory.load(GuestAddress(ring.used_at() + 2), Ordering::Acquire).unwrap();
     index.wrapping_sub(std::mem::replace(&mut ring.used, index))
 }
 
-/// Wishes to be told when so many more were used (`used_event`, virtio 1.2, 2.7.10).
+/// Asks for an interrupt after `more` used buffers (`used_event`, virtio 1.2, 2.7.10).
 fn wish(ring: &Driver, memory: &GuestMemoryMmap, more: u16) {
     let at = GuestAddress(ring.available_at() + 4 + 2 * u64::from(SIZE));
     memory.store(ring.used.wrapping_add(more - 1), at, Ordering::SeqCst).unwrap();
 }
 
-/// Chains that the device has not handed back.
+/// Chains that the device has not returned.
 fn in_flight(ring: &Driver) -> u16 {
     ring.available.wrapping_sub(ring.used)
 }
 
-/// With the smallest and the largest.
+/// Returns the median, the minimum and the maximum.
 fn median(values: &[f64]) -> (f64, f64, f64) {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -273,7 +274,7 @@ fn main() -> ExitCode {
         let mut samples = [const { Vec::<Sample>::new() }; 3];
         for round in 0..rounds {
             for at in 0..beds.len() {
-                // Each comes first as often.
+                // Each bed comes first equally often.
                 let at = (at + round) % beds.len();
                 samples[at].push(beds[at].sample(header, &frame));
             }

@@ -63,7 +63,6 @@ pub enum Error {
     Panicked,
 }
 
-/// Result with [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// A configuration is invalid.

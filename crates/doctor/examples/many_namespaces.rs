@@ -1,9 +1,8 @@
-//! How long `overlane doctor` takes on a host of many namespaces, each joined to one
+//! Measures how long `overlane doctor` takes on a host with many namespaces, each joined to one
 //! bridge by a veth pair: `many_namespaces [NAMESPACES] [OVERLANE]`, as root.
 //!
-//! The whole program is timed, reading without `--watch`, and what it prints is
-//! measured: no line beyond 80 columns. The namespaces are this process's and end
-//! with it.
+//! It times the whole program without `--watch`, and checks that no line of its output exceeds 80
+//! columns. The namespaces belong to this process and end with it.
 
 use std::process::Command;
 use std::time::Instant;

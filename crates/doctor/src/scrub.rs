@@ -209,7 +209,7 @@ impl Scrubber {
             Some((key, value))
         });
         *sysctls = kept.collect();
-        // Numbers by CPU identify nobody.
+        // Numbers by CPU identify no host.
         read(softnet, |_| {});
         read(cpu, |_| {});
         read(arp, |_| {});
@@ -462,7 +462,7 @@ impl Scrubber {
         *link_namespace = link_namespace.map(|inode| self.inode(inode));
         *driver = driver.as_deref().map(name::identifier);
         if let Some(features) = features {
-            // Nobody but the kernel names features. Other texts come from a changed file.
+            // Only the kernel names features. Other texts come from a changed file.
             read(features, |all| all.retain(|name, _| name::is_identifier(name)));
         }
         for mask in rps.iter_mut().flatten() {

@@ -177,7 +177,6 @@ impl<'a> View<'a> {
         places.filter_map(|place| self.spot(place)).filter(|spot| !spot.interface.loopback)
     }
 
-    /// The device at a place.
     pub fn spot(&self, place: DeviceKey) -> Option<DeviceRef<'a>> {
         let namespace = self.host.namespaces.get(place.namespace)?;
         let interface = namespace.interfaces.get()?.get(*self.links.get(&place)?)?;
@@ -212,7 +211,6 @@ impl<'a> View<'a> {
         (bridge.kind() == "bridge").then_some(bridge)
     }
 
-    /// Ports of a bridge.
     pub fn ports(&self, bridge: DeviceRef<'a>) -> impl Iterator<Item = DeviceRef<'a>> + '_ {
         let ports = self.ports.get(&bridge.place).into_iter().flatten();
         ports.filter_map(|place| self.spot(*place))

@@ -3,10 +3,9 @@
 use std::borrow::Cow;
 use std::fmt::{self, Display, Write};
 
-/// Foreign text as a part of one line: characters that drive a terminal, end the line,
-/// turn the direction of writing, or cannot be seen are shown as escapes (`\x1b`, `\n`,
-/// `\u{202e}`). Everything else stays as it is, backslashes too: the result is for
-/// reading, and not meant to be taken back.
+/// Foreign text as a part of one line. Characters that drive a terminal, end the line, turn the
+/// direction of writing, or cannot be seen are shown as escapes (`\x1b`, `\n`, `\u{202e}`). All
+/// other text stays unchanged, including backslashes, so the result cannot be decoded again.
 ///
 /// ```
 /// assert_eq!(foreign::Plain("nic0\x1b[31m").to_string(), "nic0\\x1b[31m");

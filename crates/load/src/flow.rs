@@ -149,7 +149,6 @@ impl Flow<'_> {
     }
 }
 
-/// Returns the errno of an error of `std`.
 pub(super) fn errno_of(error: &std::io::Error) -> Errno {
     // Errors that `std` creates itself have no errno.
     Errno::from_raw(error.raw_os_error().unwrap_or(Errno::EIO as i32))

@@ -361,9 +361,9 @@ impl Run<'_> {
         self.sleep_until(Instant::now() + duration)
     }
 
-    /// Sleeps during the measured interval. Returns the rate of each step of a long one, in the unit
-    /// of [`Measured::rate`]; empty if the counting end is on another machine, since a request
-    /// would share the path with the load.
+    /// Sleeps during the measured interval. Returns the rate of each step of a long interval, in
+    /// the unit of [`Measured::rate`]; empty if the counting end is on another machine, since a
+    /// request would share the path with the load.
     fn interval(&mut self) -> Result<Vec<f64>, EngineError> {
         let until = Instant::now() + self.load.duration;
         let is_here = self.round_trip.is_zero() || self.load.workload.is_counted_by_client();
@@ -517,7 +517,7 @@ impl Run<'_> {
                 && load.workload.pattern() != Pattern::Connections
                 && load.workload.direction() == Direction::Forward)
                 .then(|| end.retransmitted.saturating_sub(begin.retransmitted)),
-            // Of a receiver they say nothing about the path.
+            // A receiver's TCP state shows nothing about the path.
             tcp: end.tcp.clone().filter(|_| {
                 load.workload.direction() == Direction::Forward
                     && load.workload.pattern() != Pattern::Connections

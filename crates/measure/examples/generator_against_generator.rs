@@ -1,16 +1,15 @@
-//! The built-in load engine against other generators, interleaved, on a veth
-//! pair between two fresh namespaces: client pinned to one CPU, server to
-//! another. A generator that costs more than the path measures itself.
+//! Compares the built-in load engine with other generators, interleaved, on a veth pair between two
+//! fresh namespaces: client pinned to one CPU, server to another. A generator that costs more than
+//! the path measures itself.
 //!
 //! `cargo run --release -p overlane-measure --example
 //! generator_against_generator -- [ROUNDS [SECONDS [CONTEST]]]`, as root; CONTEST
 //! is `udp`, `tcp_rr` or `tcp_stream`, all three if left out.
 //!
-//! 64-byte UDP is counted for every program alike: `InDatagrams` of the
-//! server's namespace (datagrams read by a receiver), over a window within the
-//! run; CPU is that of the whole machine (`/proc/stat`) over the same window.
-//! With GSO the kernel counts a GSO packet once, so there the engine's own
-//! count is taken. TCP figures are each program's own.
+//! 64-byte UDP is counted in the same way for every program: `InDatagrams` of the server's
+//! namespace (datagrams read by a receiver), over a window within the run. CPU time is that of the
+//! whole machine (`/proc/stat`) over the same window. With GSO, the kernel counts a GSO packet
+//! once, so the engine's own count is used there. TCP figures are each program's own.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -29,12 +28,12 @@ use testbed::{Host, NIC, Offload, Wire};
 const CLIENT_CPU: usize = 0;
 const SERVER_CPU: usize = 1;
 const PORT: u16 = 9000;
-/// Part of each run before its window: connecting and warming up.
+/// Part of each run before its window: connection and warm-up.
 const LEAD: Duration = Duration::from_millis(400);
 /// `USER_HZ`, the unit of `/proc/stat` (`proc_stat(5)`; 100 on every Linux).
 const TICKS_PER_S: f64 = 100.0;
 
-/// What a program is measured by.
+/// A contest between the programs.
 #[derive(Clone, Copy, PartialEq)]
 enum Contest {
     Udp64,
@@ -42,7 +41,7 @@ enum Contest {
     TcpStream,
 }
 
-/// Contest, its name as an argument, title, unit, and what the unit stands for.
+/// Contest, its name as an argument, title, unit, and the number that the unit stands for.
 const CONTESTS: [(Contest, &str, &str, &str, f64); 3] = [
     (Contest::Udp64, "udp", "64-byte UDP, received", "k datagrams/s", 1e3),
     (
@@ -55,7 +54,7 @@ const CONTESTS: [(Contest, &str, &str, &str, f64); 3] = [
     (Contest::TcpStream, "tcp_stream", "tcp_stream (CPU per 65507 bytes)", "Gb/s", 1e9),
 ];
 
-/// One program in one contest.
+/// A program in a contest.
 struct Entry {
     name: &'static str,
     contest: Contest,
@@ -66,8 +65,8 @@ struct Entry {
 enum Generator {
     BuiltIn {
         gso: bool,
-        /// The client's device cuts GSO packets, so that every datagram
-        /// crosses the wire as a packet of its own.
+        /// The client's device segments GSO packets, so that every datagram crosses the wire as its
+        /// own packet.
         cut: bool,
     },
     Driven(Tool),
@@ -197,7 +196,7 @@ fn measure(
     };
     match entry.generator {
         Generator::BuiltIn { gso, cut } => {
-            // Whether the client's device takes UDP GSO packets uncut, as veth does.
+            // Whether the client's device accepts UDP GSO packets, as veth does.
             let uncut = |on| client.set_features(NIC, &[("tx-udp-segmentation", on)]);
             uncut(!cut).map_err(|e| e.to_string())?;
             let outcome = built_in(&ends, &Load { gso, ..load }, server.netns());
@@ -208,7 +207,7 @@ fn measure(
     }
 }
 
-/// CPU seconds of the machine, counters of the server's namespace, and when.
+/// CPU seconds of the machine, counters of the server's namespace, and the time.
 #[derive(Clone, Copy)]
 struct Reading {
     at: Instant,
@@ -221,7 +220,7 @@ fn read(server: &NetNs) -> Reading {
     Reading { at: Instant::now(), busy_s: busy_seconds(), datagrams }
 }
 
-/// Everything of `/proc/stat`'s first line but idle and waiting for I/O.
+/// All fields of the first line of `/proc/stat` except idle and iowait.
 fn busy_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/stat").expect("/proc/stat");
     let ticks = stat.lines().next().unwrap_or_default().split_whitespace().skip(1).take(8);
@@ -259,7 +258,7 @@ fn built_in(ends: &Ends<'_>, load: &Load, server: &NetNs) -> Result<Outcome, Str
         run(load, ends, &mut readings, &AtomicBool::new(false)).map_err(|e| e.to_string())?;
     let busy_s = readings.taken[1].busy_s - readings.taken[0].busy_s;
     if load.workload == Workload::UdpStream && !load.gso {
-        // The engine must not count what the kernel did not deliver.
+        // The engine must not count datagrams that the kernel did not deliver.
         let kernel = readings.taken[1].datagrams - readings.taken[0].datagrams;
         let own = measured.datagrams.map_or(0.0, |d| d.received as f64);
         if (kernel - own).abs() > 1.0 {
@@ -298,7 +297,7 @@ fn driven(
     window: Duration,
     server: &Arc<NetNs>,
 ) -> Result<Outcome, String> {
-    // sockperf's smallest.
+    // The smallest message of sockperf.
     let rr = tool == Tool::Sockperf && load.workload == Workload::TcpRr;
     let message_bytes = if rr { 14 } else { load.message_bytes };
     let load = Load { message_bytes, duration: LEAD * 2 + window, ..load };
@@ -319,10 +318,9 @@ fn driven(
     Ok(Outcome { rate, cpu_per_unit: (end.busy_s - begin.busy_s) / seconds / units })
 }
 
-/// Waits until the program's traffic flows: some (sockperf) take seconds to
-/// calibrate themselves first.
+/// Waits until the program's traffic flows: some (sockperf) calibrate themselves for seconds first.
 fn await_traffic(server: &NetNs) -> Result<(), String> {
-    /// More packets than any handshake, within one look.
+    /// More packets than any handshake, within one check.
     const TRAFFIC: u64 = 40;
     let received = || {
         let path = "/proc/thread-self/net/dev";

@@ -1,9 +1,8 @@
-//! What timing costs: recording a latency, a histogram for the results, and a
-//! schedule, the latter as rates of `tcp_rr` and `udp_rr` over a veth pair of our
-//! own, in random order within each round. A schedule far above what the path
-//! takes keeps as many requests under way as a closed loop is allowed, so the
-//! two differ in nothing but the schedule (and, with one under way, in waiting
-//! by `ppoll` instead of in `recv`). "closed loop again" is the noise floor.
+//! Measures the cost of timing: recording a latency, a histogram for the results, and a schedule.
+//! The schedule's cost is given as rates of `tcp_rr` and `udp_rr` over a private veth pair, in
+//! random order within each round. A schedule far above the path's capacity keeps as many requests
+//! in flight as a closed loop may have, so the two differ only in the schedule (and, with one in
+//! flight, in waiting by `ppoll` instead of in `recv`). "closed loop again" is the noise floor.
 //!
 //! `cargo run --release -p overlane-measure --example latency_cost [ROUNDS [SECONDS]]`,
 //! as root.
@@ -23,7 +22,7 @@ const PORT: u16 = 5302;
 const CONFIDENCE: f64 = 0.95;
 /// Operations of a micro-benchmark.
 const TIMES: u32 = 2_000_000;
-/// More than any path takes, requests/s.
+/// More than any path can carry, requests/s.
 const TOO_MANY: f64 = 1e7;
 
 const LOOPS: [&str; 3] = ["closed loop", "closed loop again", "schedule"];
@@ -41,8 +40,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let rounds: u32 = arguments.next().map_or(Ok(12), |word| word.parse())?;
     let seconds: f64 = arguments.next().map_or(Ok(0.5), |word| word.parse())?;
 
-    // As the engine's: 1 ns to 60 s, three digits. Latencies of 10 us to 20 ms,
-    // most of them short.
+    // Like the engine's: 1 ns to 60 s, three digits. Latencies of 10 us to 20 ms, most of them
+    // short.
     let mut histogram = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3)?;
     let latency = |i: u32| {
         let mixed = u64::from(i.wrapping_mul(2_654_435_761) >> 12);
@@ -80,7 +79,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let closed = Load {
             message_bytes: 64,
             outstanding,
-            // None: what a schedule owes from then would come first.
+            // No warm-up: its overdue requests would be sent first.
             warmup: Duration::ZERO,
             duration: Duration::from_secs_f64(seconds),
             client_cpus: cpus.first().copied().into_iter().collect(),
@@ -100,7 +99,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                     Err(e) => eprintln!("round {round}, {}: {e}", LOOPS[which]),
                 }
             }
-            // On an overloaded machine a sample may see no work at all, or fail.
+            // On an overloaded machine, a sample may carry nothing, or fail.
             if rates.contains(&0.0) {
                 starved += 1;
                 continue;

@@ -1,15 +1,14 @@
-//! What a known stall of the server looks like to an open loop and to closed
-//! ones: 20 ms of every second, between two hosts of our own joined by a wire.
+//! Shows a known stall of the server as measured by an open loop and by closed loops: 20 ms of
+//! every second, between two private hosts joined by a wire.
 //!
-//! On a schedule, 2% of the requests are due in a stall and wait for the rest of
-//! it, 0 to 20 ms, evenly: half of them, 1% of all, longer than 10 ms, and one in
-//! twenty, 0.1% of all, longer than 19 ms. So p99 is 10 ms and p99.9 is 19 ms. A
-//! closed loop, which asks again when it has its answer, meets the stall with
-//! one request a second.
+//! On a schedule, 2% of the requests are due in a stall and wait for the rest of it, 0 to 20 ms,
+//! evenly distributed: half of them, 1% of all, longer than 10 ms, and one in twenty, 0.1% of all,
+//! longer than 19 ms. So p99 is 10 ms and p99.9 is 19 ms. In a closed loop, which sends a request
+//! after each answer, one request per second meets the stall.
 //!
-//! The stall is made in two ways: in the built-in server (`server_stall`), and by
-//! a real-time task that takes the server's CPU, whatever serves there; so
-//! sockperf's ping-pong and netperf's TCP_RR meet the same.
+//! The stall is made in two ways: in the built-in server (`server_stall`), and by a real-time task
+//! that takes the CPU of any server, so that sockperf's ping-pong and netperf's TCP_RR meet the
+//! same stall.
 //!
 //! `cargo run --release -p overlane-measure --example open_loop [SECONDS [RATE]]`,
 //! as root.
@@ -27,7 +26,7 @@ use testbed::{Offload, Wire};
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 const PORT: u16 = 5301;
-/// Ports of their own: not every server binds one with connections in `TIME_WAIT`.
+/// Separate ports: some servers cannot bind a port with connections in `TIME_WAIT`.
 const SOCKPERF: u16 = 5302;
 const NETPERF: u16 = 5303;
 const STALL: Stall = Stall { every: Duration::from_secs(1), length: Duration::from_millis(20) };
@@ -39,13 +38,13 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may already have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Takes its CPU for the length of a stall in each period.
+/// Uses its CPU for the length of a stall in each period.
 fn hog(cpu: usize) -> Outcome<()> {
     sys::affinity::pin(cpu)?;
     loop {
@@ -57,7 +56,7 @@ fn hog(cpu: usize) -> Outcome<()> {
     }
 }
 
-/// Starts the task above any other of the CPU.
+/// Starts the task with a higher priority than all others on the CPU.
 fn start_hog(cpu: usize) -> Outcome<Running> {
     let own = std::env::current_exe()?;
     let mut command = Command::new("chrt");
@@ -66,7 +65,7 @@ fn start_hog(cpu: usize) -> Outcome<Running> {
     Ok(Running(child))
 }
 
-/// Latencies in ms; `None` where the program does not tell.
+/// Latencies in ms; `None` if the program does not report them.
 struct Seen {
     requests: u64,
     p50: f64,
@@ -134,7 +133,7 @@ impl Bench<'_> {
         Ok(Running(spawned))
     }
 
-    /// What a program prints, its server started first.
+    /// Output of a program after its server has started.
     fn driven(&self, port: u16, server: &str, client: &str) -> Outcome<String> {
         let _server = self.spawn(self.server, self.server_cpu, server)?;
         let deadline = Instant::now() + Duration::from_secs(5);

@@ -1,12 +1,11 @@
-//! What pacing costs a datagram, and how even it is: 64-byte `udp_stream` over
-//! a veth pair of our own.
+//! Measures the cost of pacing a datagram, and its evenness: 64-byte `udp_stream` over a private
+//! veth pair.
 //!
-//! Cost: CPU time of the whole machine per datagram, paced against unpaced, in
-//! random order within each round; the median ratio within a round with its
-//! interval. "above" is paced at three times what the path takes, so that the
-//! sender never waits and the whole difference is the clock, the record of
-//! lateness and the smaller batches; "below" is paced at 90% of it, where
-//! waiting for the next datagram is spun and comes on top.
+//! Cost: CPU time of the whole machine per datagram, paced against unpaced, in random order within
+//! each round; the median ratio within a round with its interval. "above" is paced at three times
+//! the path's capacity, so that the sender never waits and the whole difference is the clock, the
+//! record of lateness and the smaller batches. "below" is paced at 90% of it, where busy-waiting
+//! for the next datagram adds to that.
 //!
 //! Evenness: at several rates, how late datagrams were handed to the kernel.
 //!

@@ -1,7 +1,7 @@
-//! What the samplers cost the traffic they watch: `tcp_rr` and 64-byte
-//! `udp_stream` over a veth pair of our own, with all samplers and with none,
-//! in random order within each round. Prints the median ratio to "none" within
-//! a round, with its interval; "none again" is the noise floor.
+//! Measures the cost of the samplers for the observed traffic: `tcp_rr` and 64-byte `udp_stream`
+//! over a private veth pair, with all samplers and with none, in random order within each round.
+//! Prints the median ratio to "none" within a round, with its interval; "none again" is the noise
+//! floor.
 //!
 //! `cargo run --release -p overlane-measure --example sampler_overhead [ROUNDS [SECONDS]]`,
 //! as root.
@@ -23,7 +23,6 @@ const PORT: u16 = 5201;
 const CONFIDENCE: f64 = 0.95;
 const READINGS: usize = 51;
 
-/// What watches a sample.
 const SAMPLINGS: [&str; 4] = ["none", "none again", "tick clock", "exact clock"];
 
 /// All samplers of a sample, as the runner uses them.
@@ -49,7 +48,7 @@ impl Samplers {
         self.namespaces.iter().map(Namespace::snapshot).collect()
     }
 
-    /// Both readings must have worked, or there was nothing to pay for.
+    /// Both readings must have succeeded, otherwise there was no cost.
     fn check(self) -> SamplerResult<()> {
         if let (Some(before), Some(after)) = (self.before, self.after) {
             let _ = self.machine.difference(&before?.1, &after?.0);
@@ -96,8 +95,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let ends = Ends { client, server, target: address, listen: address };
     let stop = AtomicBool::new(false);
 
-    // Dropped at the block's end: loaded programs cost every round, whoever
-    // reads them.
+    // Dropped at the block's end: loaded programs add to every round's cost, even if unread.
     {
         let (opening, machine) = timed(|| Machine::open(true));
         let machine = machine?;
@@ -137,7 +135,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                     Err(e) => eprintln!("round {round}, {}: {e}", SAMPLINGS[sampling]),
                 }
             }
-            // On an overloaded machine a sample may see no work at all, or fail.
+            // On an overloaded machine, a sample may carry nothing, or fail.
             if rates.contains(&0.0) {
                 starved += 1;
                 continue;

@@ -1,9 +1,9 @@
 //! Maximum rate of a path, the base of loads in percent.
 //!
-//! First finds the rate of a closed loop with so many requests in flight that more do not help.
-//! A schedule cannot reach that rate: a closed loop sends in bursts, which share system calls,
-//! wake-ups and packets, while a schedule sends evenly. From there on down, finds the highest
-//! maximum of which a schedule of [`PROBE`] is kept.
+//! First finds the rate of a closed loop with enough requests in flight that more do not help. A
+//! schedule cannot reach that rate: a closed loop sends in bursts, which share system calls,
+//! wake-ups and packets, while a schedule sends evenly. From that rate downwards, it searches for
+//! the highest maximum at which a schedule of [`PROBE`] of it can be kept.
 //!
 //! Measured once before the blocks and fixed for all of them, so that a cell's samples are
 //! comparable. Every mode, and the baseline, has its own maximum.
@@ -119,8 +119,8 @@ pub(crate) fn offers(
     Some(offers)
 }
 
-/// Maxima found so far. Cells that differ only in their load or in traffic beside it share one, also the A/A cell and the
-/// baseline.
+/// Maxima found so far. Cells that differ only in their load or in traffic beside it share one, and
+/// so do the A/A cell and the baseline.
 struct Maxima<'a> {
     plan: &'a Plan,
     known: Vec<(PlannedCell, Result<f64, String>)>,

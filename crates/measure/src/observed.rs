@@ -24,7 +24,6 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Returns the counters of a device.
     pub fn device(&self, host: &str, device: &str) -> Option<&Counters> {
         self.devices.get(host)?.get(device)
     }

@@ -69,7 +69,7 @@ pub struct Defect {
     pub applies: fn(&Circumstances<'_>) -> bool,
     /// Packets that show it.
     pub shows: Shows,
-    /// What users observe, as a clause.
+    /// Effect that users observe, as a clause.
     pub symptom: &'static str,
     /// Reports, the first one with most details.
     pub sources: &'static [&'static str],

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
  * Empty programs at the places of `trace.bpf.c`, attached to its trace points and to the
- * functions that contain them. They measure what a place costs before a program does anything
- * there. `examples/empty_programs.rs` attaches them.
+ * functions that contain them. They measure the cost of a place without a program's own
+ * work. `examples/empty_programs.rs` attaches them.
  */
 #include "bpf.h"
 

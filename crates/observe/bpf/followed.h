@@ -12,8 +12,8 @@
 #include "fragments.h"
 
 struct followed {
-	u64 same;	/* what stays the same of it: not every end of a packet is seen, and its
-			 * address is soon that of another */
+	u64 same;	/* identity of the packet: not every end of a packet is seen, and its
+			 * address is soon reused */
 	u32 window;	/* of `struct filter`, when it was chosen */
 	u32 mark;	/* its index in `marks` */
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * Drops that are counted but not reported one by one. With `--drops-only`, user space limits
- * the number of reported drops to what the ring has room for, so that no event is lost there.
+ * the number of reported drops to the room in the ring, so that no event is lost there.
  * All further drops are counted by the kernel's reason and location.
  */
 #ifndef OVERLANE_OBSERVE_NOT_TOLD_H

@@ -1,9 +1,9 @@
-//! What the places of `trace` cost before a program does anything there, as root:
+//! Measures the cost of `trace`'s attachment points with empty programs, as root:
 //!
-//! - `empty_programs calls` prints what a call takes, and how long it takes to attach and to
-//!   detach, by trace point and by function. A kernel, or what guards it, may refuse functions.
-//! - `empty_programs hold trace-points|functions` attaches all of one kind, says so, and holds
-//!   them until it is killed. `bench/watch --empty` puts a load beside it.
+//! - `empty_programs calls` prints the cost of a call, and the time to attach and to detach, by
+//!   trace point and by function. A kernel, or its lockdown, may refuse functions.
+//! - `empty_programs hold trace-points|functions` attaches all of one kind, prints a message, and
+//!   holds them until it is killed. `bench/watch --empty` runs a load at the same time.
 
 use std::ffi::OsStr;
 use std::time::{Duration, Instant};
@@ -14,7 +14,8 @@ use observe::call_cost;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/empty.bpf.o"));
 
-/// What programs are attached to, their names' beginnings, and the one at the end of a peek.
+/// The kinds of attachment points, the prefix of their programs' names, and the program at the end
+/// of a peek.
 const KINDS: [(&str, &str, &str); 2] = [
     ("trace-points", "tp_btf_at_", "tp_btf_at_skb_copy_datagram_iovec"),
     ("functions", "fentry_at_", "fentry_at_skb_copy_datagram_iter"),
@@ -22,7 +23,7 @@ const KINDS: [(&str, &str, &str); 2] = [
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// Loads the programs of one kind that this kernel has places for.
+/// Loads the programs of one kind whose attachment points exist in this kernel.
 fn load(prefix: &str) -> Outcome<(Object, Vec<String>)> {
     let (mut object, btf) = bpf_load::open(OBJECT)?;
     let mut left_out = Vec::new();
@@ -56,7 +57,8 @@ fn calls() -> Outcome<()> {
     for (kind, prefix, at_peek) in KINDS {
         let (mut object, left_out) = match load(prefix) {
             Ok(loaded) => loaded,
-            // As where programs at functions are not allowed: the other kind can be measured.
+            // For example if programs at functions are not allowed: the other kind can still be
+            // measured.
             Err(reason) => {
                 println!("{kind}: not measured: {reason}");
                 continue;

@@ -1,4 +1,4 @@
-//! Measures what a trace point costs besides the attached program: the kernel's call of it.
+//! Measures the cost of a trace point without the attached program: the kernel's call of it.
 //!
 //! The measurement only affects this process: peeking at a datagram of its own passes the trace
 //! point `skb_copy_datagram_iovec`. Rounds with and without an empty program there alternate, and
@@ -24,7 +24,6 @@ const PEEKS: u32 = 1000;
 ///
 /// # Errors
 /// If it cannot be attached, or a socket fails.
-/// Where it cannot be attached, or a socket fails.
 pub fn call_cost(
     mut attach: impl FnMut() -> Result<Link, libbpf_rs::Error>,
 ) -> io::Result<Duration> {

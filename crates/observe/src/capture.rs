@@ -1,7 +1,6 @@
 //! Writes journeys to a capture file for Wireshark and other tools (`overlane trace --pcapng`).
 //!
-//! # Errors
-//! ach place is an interface of the file, and each step of a journey is a packet, in order of time.
+//! Each place is an interface of the file, and each step of a journey is a packet, in time order.
 //! Comments describe its position in the journey. A journey is complete only when it has ended, so
 //! steps wait until no earlier step of another journey can follow.
 

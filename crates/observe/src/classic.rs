@@ -69,7 +69,6 @@ const EQUAL: u8 = 0x10;
 const GREATER: u8 = 0x20;
 const EXIT: u8 = 0x90;
 
-/// Errors of translation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TranslateError {
     /// An instruction that libpcap does not generate.

@@ -176,7 +176,7 @@ fn bits(network: Option<(IpAddr, u8)>) -> (u128, u128) {
 /// known before more are.
 const ROOM: u32 = 256;
 
-/// Which packets are wanted.
+/// Selects packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
     /// Flows to match, by the packet's own or the tunnel's headers; empty: all.

@@ -1,7 +1,6 @@
 //! Counts packets that left and entered this machine, by flow: loads and reads `bpf/flows.bpf.c`.
 //!
-//! # Errors
-//! very packet is counted, none is sampled. A GSO packet counts as the packets that it stands for,
+//! Every packet is counted, none is sampled. A GSO packet counts as the packets that it stands for,
 //! each with its headers, so that both ends of a wire count the same. Packets are counted when a
 //! driver takes them (`net_dev_start_xmit`) and when a driver passes them to the stack
 //! (`netif_receive_skb`), at the [edge](crate::edges).

@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn text_that_is_too_long_is_cut_at_a_character() {
-        // Of two bytes each: the last one would be cut in two.
+        // Two bytes per character: truncation would split the last one.
         let text = format!("x{}", "µ".repeat(40_000));
         let block = interface(LinkType::Raw, &text, "");
         let length = usize::from(u16::from_le_bytes([block[18], block[19]]));

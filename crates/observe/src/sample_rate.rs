@@ -28,7 +28,6 @@ pub struct SampleRate {
     quiet: Duration,
 }
 
-/// A change of the sample rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SampleRateChange {
     /// From now on, one packet in this many is followed.
@@ -72,7 +71,7 @@ impl SampleRate {
             self.one_in.saturating_mul(factor).min(RAREST)
         } else {
             self.quiet += took;
-            // Twice as many are still less than half of what was too many.
+            // Twice as many events are still less than half of the load that was too high.
             let is_little = self.quiet >= QUIET && rate < self.too_many / 4.0;
             if is_little { (self.one_in / 2).max(1) } else { self.one_in }
         };
@@ -90,8 +89,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Looks at a load of so many events a second, of which `room` can be read, for some seconds;
-    /// answers the changes.
+    /// Simulates a load of `load` events per second, of which `room` can be read, for some seconds;
+    /// returns the changes.
     fn under(
         pace: &mut SampleRate,
         load: u64,

@@ -1,9 +1,9 @@
 //! Drops that were counted but not reported one by one: `bpf/suppressed.h`.
 //!
-//! With `--drops-only`, a rate limit applies: so many drops per second, and a bounded number in the
-//! ring at once. The kernel counts all further drops and emits no event for them. No reported drop
-//! is lost, because the ring has room for all that the limit allows, even if it is not read for a
-//! long time.
+//! With `--drops-only`, the number of drops per second and the number of drops in the ring are
+//! limited. The kernel counts all further drops and emits no event for them. No reported drop is
+//! lost, because the ring has room for all that the limits allow, even if it is not read for a long
+//! time.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

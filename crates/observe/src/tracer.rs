@@ -54,7 +54,6 @@ const CALL: Duration = Duration::from_nanos(40);
 /// A longer measurement is an outlier: the machine did something else.
 const LONGEST_CALL: Duration = Duration::from_micros(1);
 
-/// Errors of tracing.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The kernel lacks a feature, or the process lacks privileges.
@@ -419,8 +418,8 @@ impl Tracer {
     /// # Errors
     /// If the ring cannot be read.
     pub fn poll(&self, limit: Duration) -> Result<Vec<Event>, TraceError> {
-        // In these modes the programs wake nobody, because a wake-up costs the process whose packet
-        // is observed. So sleep instead.
+        // In these modes the programs wake no reader, because a wake-up costs the process whose
+        // packet is observed. So sleep instead.
         let is_quiet = self.window.is_some() || self.allowance.is_some();
         if is_quiet {
             std::thread::sleep(limit);

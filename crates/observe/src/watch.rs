@@ -40,7 +40,6 @@ const TICK: Duration = Duration::from_millis(20);
 /// Interval at which namespaces and devices are discovered.
 const REDISCOVER: Duration = Duration::from_secs(5);
 
-/// Errors of watching.
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
     /// Packets cannot be followed.

@@ -1,4 +1,4 @@
-//! What a byte and a packet cost: `cargo bench -p overlane-packet`.
+//! Measures the cost of a byte and of a packet: `cargo bench -p overlane-packet`.
 //!
 //! Prints the median of 15 rounds of about 20 ms each, the slowest and fastest
 //! round in brackets, on one core; and how often memory was allocated per packet.
@@ -37,7 +37,7 @@ struct Cost {
 
 fn measure(mut call: impl FnMut()) -> Cost {
     let mut calls = 1u64;
-    // Warm-up, and how many calls make a round.
+    // Warms up, and finds the number of calls in a round.
     loop {
         let start = Instant::now();
         (0..calls).for_each(|_| call());
@@ -82,7 +82,7 @@ fn main() {
     tunnels();
 }
 
-/// Checksum and memcpy in turn, so that both meet the same neighbours.
+/// Checksum and memcpy in turn, so that both run beside the same load.
 fn checksums() {
     let mut random = Random(1);
     for length in [64, 1448, 65_000, 64 << 20] {
@@ -193,7 +193,7 @@ fn coalescing() {
 }
 
 fn tunnels() {
-    // 64 bytes on the wire, and the same with a partial checksum as a TAP gives it.
+    // 64 bytes on the wire, and the same with a partial checksum as from a TAP.
     let spec = Spec { udp: true, payload: 64 - 14 - 20 - 8, ..Spec::PLAIN };
     let (partial, frame) = spec.build();
     let partial = VnetHdr { gso_type: 0, gso_size: 0, ..partial };

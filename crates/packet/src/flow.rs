@@ -51,7 +51,7 @@ impl FlowKey {
 ///   same hash;
 /// - for everything else, including malformed frames: hardware addresses and EtherType.
 ///
-/// `seed` should be random, so that nobody outside can cause collisions.
+/// `seed` should be random, so that no outsider can cause collisions.
 pub fn hash(frame: &[u8], seed: u64) -> u32 {
     // With ports, flows between the same hosts use different paths.
     if let Ok(headers) = Headers::parse(frame) {

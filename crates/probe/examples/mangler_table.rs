@@ -1,5 +1,5 @@
-//! Prints the table of faults that a network card of our own makes, and how often a probe finds
-//! verdict, direction and setting. Needs root: `mangler_table [TRIES]`.
+//! Prints a table of faults of a simulated network card, and how often a probe finds verdict,
+//! direction and setting. Needs root: `mangler_table [TRIES]`.
 
 #[path = "../tests/root/bed.rs"]
 #[allow(dead_code)]

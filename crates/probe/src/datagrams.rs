@@ -139,7 +139,7 @@ impl<'a> Datagrams<'a> {
             };
             sent.outcomes.push(outcome);
         }
-        // Nobody has seen them at the device.
+        // No socket has seen them at the device.
         sent.handed = vec![Tally::default(); batch.classes.len()];
         Ok(sent)
     }
@@ -346,7 +346,7 @@ fn read(sockets: &[(u16, UdpSocket)], waiting: &Mutex<Waiting>, stop: &AtomicBoo
                         waiting.missed = waiting.missed.saturating_add(1);
                         continue;
                     }
-                    // What a datagram takes beside its payload counts, too.
+                    // The overhead of a datagram beside its payload counts, too.
                     waiting.bytes += message.bytes.len() + 64;
                     let datagram = (message.from, *port, message.bytes.to_vec());
                     waiting.datagrams.push(datagram);

@@ -18,7 +18,7 @@ use crate::class::{Checksum, Class, Extra, Family, Transport, TunnelKind};
 pub const INNER_DESTINATION: MacAddr = MacAddr([0x01, 0x80, 0xc2, 0x00, 0x00, 0x0d]);
 /// Inner source of encapsulated frames, locally administered.
 pub const INNER_SOURCE: MacAddr = MacAddr([0x02, 0x6f, 0x76, 0x6c, 0x70, 0x62]);
-/// Inner addresses: those for documentation (RFC 5737, RFC 3849), which nobody routes.
+/// Inner addresses: those for documentation (RFC 5737, RFC 3849), which are never routed.
 pub const INNER_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
 /// The same for IPv6.
 pub const INNER_V6: [Ipv6Addr; 2] = [

@@ -1,8 +1,8 @@
-//! Does an offload corrupt, drop or black-hole packets on a path between two machines?
+//! Tests whether an offload corrupts, drops or black-holes packets on a path between two machines.
 //!
 //! One end sends packets of every [`Class`] that an offload touches. The other end compares them
 //! byte for byte on a packet socket, before its network stack drops damaged ones. The modules, in
-//! the order of a packet's way:
+//! the order of a packet's path:
 //!
 //! - [`class`] and [`catalogue`]: the classes of a run.
 //! - `content`, `frame`, `tunnel`: their bytes, vnet headers, and temporary tunnel devices.

@@ -103,7 +103,7 @@ pub fn run_with(
     };
     report.notes.extend(datagrams::notes(&report.here, &report.there));
     let ways: &[Direction] = match report.translated {
-        // Nobody could send to a port that was not translated before.
+        // Without an earlier packet from there, the other end cannot send to a translated port.
         true => {
             report.notes.push(
                 "an address is translated on the way: packets from the peer are not tested; run \

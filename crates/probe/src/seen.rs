@@ -383,7 +383,8 @@ impl<'a> Reader<'a> {
     }
 
     fn checksum(&mut self, checksum: u16, is_valid: bool, outermost: bool) {
-        // Merged and uncut packets: GRO has verified each segment, or nobody has computed one.
+        // Merged and unsegmented packets: GRO has verified each segment, or no checksum was
+        // computed.
         let trusted = self.meta.header.needs_csum();
         let absent = self.class.transport == Transport::Udp && checksum == 0;
         match self.class.checksum {

@@ -134,8 +134,8 @@ fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// An address of the link that derives from a hardware address. Packets with it go to the hardware
-/// address of the peer, so nobody needs to know it.
+/// A link-local address derived from a hardware address. Packets with it go to the hardware address
+/// of the peer, so it need not be resolvable.
 fn made_up(mac: MacAddr, v4: bool) -> IpAddr {
     let m = mac.0;
     if v4 {
@@ -357,7 +357,7 @@ impl<'a> Wire<'a> {
                 };
                 match sent {
                     Ok(()) => {}
-                    // The queue of the device is full: the loss would be ours.
+                    // The queue of the device is full: this end would cause the loss.
                     Err(Errno::ENOBUFS) => {
                         std::thread::sleep(Duration::from_millis(5));
                         if self.put(&frame).is_err() {
@@ -444,7 +444,7 @@ impl<'a> Wire<'a> {
         for _ in 0..MOST_FRAMES {
             let received = socket.receive(&mut header, &mut self.buffer).map_err(text)?;
             let Some(received) = received else { return Ok(read) };
-            // A longer frame is none of ours.
+            // A truncated frame is not from a probe.
             if received.truncated || received.outgoing != outgoing {
                 continue;
             }

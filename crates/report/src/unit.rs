@@ -119,7 +119,6 @@ pub(crate) fn bytes(size: f64) -> String {
     }
 }
 
-/// A share as percent.
 pub(crate) fn percent(share: f64) -> String {
     let percent = 100.0 * share;
     match percent {

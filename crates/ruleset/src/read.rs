@@ -61,7 +61,7 @@ pub fn read_filters(nftables: &mut Nftables) -> Result<Ruleset, Error> {
 #[derive(Clone, Copy, PartialEq)]
 enum Extent {
     All,
-    /// Those of tables with a base chain of another type than `nat`.
+    /// Chains and rules of tables that have a base chain of another type than `nat`.
     Filters,
 }
 

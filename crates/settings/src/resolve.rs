@@ -58,7 +58,6 @@ impl From<netstate::Error> for ProposalError {
     }
 }
 
-/// Result with [`ProposalError`].
 pub type Result<T> = std::result::Result<T, ProposalError>;
 
 /// A setting and its requested value.

@@ -14,7 +14,6 @@ pub struct Error {
     pub errno: Errno,
 }
 
-/// Result with [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {

@@ -56,7 +56,6 @@ pub enum GuardError {
     Sys(#[from] Error),
 }
 
-/// Result with [`GuardError`].
 pub type Result<T> = std::result::Result<T, GuardError>;
 
 /// A changed setting; dropping it restores the earlier value.

@@ -1,7 +1,6 @@
 //! All raw system calls of overlane; the only crate with `unsafe` code.
 //!
-//! # Errors
-//! ach module wraps one kernel interface in a type that safe code cannot misuse. Nothing here
+//! Each module wraps one kernel interface in a type that safe code cannot misuse. Nothing here
 //! depends on overlays, modes or measurements.
 
 #![deny(unsafe_op_in_unsafe_fn)]

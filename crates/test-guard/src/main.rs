@@ -42,7 +42,7 @@ use std::time::Duration;
 const LEFT: u8 = 101;
 /// The kernel removes namespaces and BPF programs some time after their last user is gone.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Between two looks at the machine.
+/// Interval between two checks of the machine.
 const TICK: Duration = Duration::from_millis(20);
 /// Names the test in its environment, which all its descendants inherit.
 const MARK: &str = "OVERLANE_TEST";

@@ -1,8 +1,8 @@
-//! Whether other guards of this machine ran at the same time.
+//! Detects whether other guards of this machine ran at the same time.
 //!
 //! Each guard holds a share of a lock on the file `running`, and appends its test's name to the
 //! file. The first guard that finds itself alone empties the file. A guard was alone for its whole
-//! time if nobody held the lock at its beginning and the file has no name but its own at its end.
+//! time if no other guard held the lock at its start and the file has only its own name at its end.
 //! The lock is the machine's, not the run's: two clones may be tested at once. The kernel releases
 //! it when a guard is killed.
 

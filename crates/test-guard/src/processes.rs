@@ -1,4 +1,4 @@
-//! Processes: the descendants of this one, those that bear a test's mark, and holders of BPF
+//! Processes: the descendants of this one, processes with a test's mark, and holders of BPF
 //! objects.
 
 use std::collections::{BTreeMap, BTreeSet};

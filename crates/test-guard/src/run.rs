@@ -1,4 +1,4 @@
-//! One test: its start, its signals, its end, and what is left.
+//! One test: its start, its signals, its end, and its leftovers.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, OpenOptions, Permissions};
@@ -163,12 +163,12 @@ fn contents(place: &Path) -> Vec<String> {
 pub fn remove(place: &Path) {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     if !mounts.contains(&*place.to_string_lossy()) {
-        // What cannot be removed has been listed.
+        // Files that cannot be removed have been listed.
         let _ = fs::remove_dir_all(place);
     }
 }
 
-/// Says what is left, and records it for the end of the run; whether it is a failure.
+/// Reports leftovers, and records them for the end of the run; returns whether they are a failure.
 fn report(test: &str, left: Left) -> Result<bool> {
     let Left { mut own, suspects, alone } = left;
     let lines: String = suspects.iter().map(|object| format!("{object}\t{test}\n")).collect();

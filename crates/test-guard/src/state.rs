@@ -18,8 +18,8 @@ pub type State = BTreeSet<String>;
 
 /// Where iproute2 and Docker keep names of network namespaces.
 const NAMES: [&str; 2] = ["/run/netns", "/run/docker/netns"];
-/// Beginnings of names in `/run` and in the directory of temporary files: those of overlane and of
-/// the daemons that its tests start. Other programs of the machine write there at any time.
+/// Name prefixes in `/run` and in the directory of temporary files that overlane and its tests'
+/// daemons use. Other programs of the machine write there at any time.
 const OURS: [&str; 9] = [
     "overlane",
     "openvswitch",
@@ -57,7 +57,7 @@ pub fn tables() -> State {
     String::from_utf8_lossy(&text).lines().map(|line| format!("nftables {line}")).collect()
 }
 
-/// How many network namespaces the kernel has, where that can be read. The count includes
+/// Number of network namespaces in the kernel, where that can be read. The count includes
 /// namespaces that are being removed, and some kernels merge it with other objects.
 pub fn namespaces() -> Option<u64> {
     let text = fs::read_to_string("/proc/slabinfo").ok()?;

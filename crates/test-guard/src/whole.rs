@@ -13,7 +13,7 @@ use crate::{PATIENCE, TICK, processes};
 
 /// The state of the machine at the beginning.
 const BEGIN: &str = "begin";
-/// How many network namespaces there were.
+/// File with the number of network namespaces.
 const NAMESPACES: &str = "namespaces";
 
 fn everything() -> State {
@@ -26,7 +26,7 @@ fn everything() -> State {
 pub fn begin(directory: &Path) -> Result<()> {
     fs::create_dir_all(directory)?;
     for name in [SUSPECTS, DIRECTORIES] {
-        // Of an earlier run, if there was one.
+        // Remove the file of an earlier run.
         let _ = fs::remove_file(directory.join(name));
     }
     let lines: Vec<String> = everything().into_iter().collect();

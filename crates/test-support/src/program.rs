@@ -19,7 +19,7 @@ pub const LIMIT: Duration = Duration::from_secs(120);
 /// starts: how leftovers are found on a machine that others use too.
 pub const MARK: &str = "OVERLANE_TEST_MARK";
 
-/// How a program ended, and what it said.
+/// Exit status and output of a program.
 #[derive(Debug)]
 pub struct Ended {
     /// `None` when a signal ended it.
@@ -85,7 +85,7 @@ impl Running {
         self.child.id() as i32
     }
 
-    /// What its environment is marked with.
+    /// The mark in its environment.
     pub fn mark(&self) -> &str {
         &self.mark
     }
@@ -118,7 +118,7 @@ impl Running {
         });
     }
 
-    /// Waits until it has taken so many samples of a run; it logs its beginnings.
+    /// Waits until it has taken `count` samples of a run, as its log shows.
     #[track_caller]
     pub fn await_samples(&mut self, count: usize) {
         eventually(&format!("{count} samples"), || {
@@ -128,12 +128,12 @@ impl Running {
         });
     }
 
-    /// What it has written to standard output so far.
+    /// Its standard output up to now.
     pub fn stdout_so_far(&self) -> String {
         self.out.so_far()
     }
 
-    /// What it has written to standard error so far.
+    /// Its standard error up to now.
     pub fn stderr_so_far(&self) -> String {
         self.err.so_far()
     }
@@ -193,7 +193,7 @@ impl Drop for Running {
     }
 }
 
-/// What a program writes, read as it comes.
+/// A program's output, read as it arrives.
 #[derive(Debug)]
 struct Stream {
     text: Arc<Mutex<Vec<u8>>>,

@@ -118,7 +118,6 @@ pub enum Error {
     },
 }
 
-/// Result with [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Flag that ends every wait of this process.

@@ -1,4 +1,4 @@
-//! The fast path beside SELinux, in a QEMU guest with a stock kernel of Debian's. Functional only.
+//! The fast path beside SELinux, in a QEMU guest with a stock Debian kernel. Functional only.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use crate::fastpath::pair::{Pair, sh};
 use crate::fastpath::refusals::refused;
 use crate::qemu::{self, Guest};
 
-/// The test that the guest runs, out of this same program: it does the part inside.
+/// The test that the guest runs, in this program: it performs the part inside.
 const INSIDE: &str = "guest::packets_go_fast_beside_selinux_until_it_labels_packets";
 const SOURCE: &str = include_str!("selinux.conf");
-/// Policies, by their file in the guest, with their capabilities.
+/// Policies: file in the guest, and capabilities.
 const POLICIES: [(&str, &[&str]); 3] = [
     (ACCEPTING, &["network_peer_controls"]),
     (CHECKING, &["network_peer_controls", "always_check_network"]),
@@ -24,7 +24,7 @@ const ACCEPTING: &str = "/policy-accepting";
 const CHECKING: &str = "/policy-checking";
 const OLD: &str = "/policy-old";
 const LABEL: &str = "all_u:all_r:all_t";
-/// Four programs for a kernel in software emulation to verify, and seven changes.
+/// Time to verify four programs in software emulation, and for seven changes.
 const LIMIT: Duration = Duration::from_secs(900);
 
 /// Compiles a policy with these capabilities.
@@ -45,28 +45,28 @@ fn run(line: &str) {
     assert!(output.status.success(), "{line}: {output:?}");
 }
 
-/// The kernel takes a policy by one write(2).
+/// The kernel accepts a policy by a single write(2).
 fn load_policy(file: &str) {
     std::fs::write("/sys/fs/selinux/load", std::fs::read(file).unwrap()).unwrap();
 }
 
-/// Packets of both directions that went the fast way in a host.
+/// Packets of both directions on the fast path in a host.
 fn fast(accel: &Accel) -> u64 {
     let status = accel.status();
     let hits = ["encap_hit", "encap_shortcut", "decap_hit"];
     hits.iter().map(|name| status.packets(name)).sum()
 }
 
-/// Prints a line for each thing that was as it should be.
+/// Prints a line for each expected result.
 fn live_beside_selinux() {
     let active = sys::lsm::active().unwrap();
     assert!(active.iter().any(|name| name == "selinux"), "{active:?}");
-    // The shell of busybox takes its own `ip` and `ping` before the programs of this machine.
+    // Busybox's shell prefers its own `ip` and `ping` to this machine's programs.
     std::fs::remove_file("/usr/bin/sh").unwrap();
     std::os::unix::fs::symlink("dash", "/usr/bin/sh").unwrap();
     run("busybox mount -t selinuxfs selinuxfs /sys/fs/selinux");
     let pair = Pair::new(Offload::Full, false);
-    // The namespace is neither of the tunnel nor of its tenants.
+    // A namespace of neither the tunnel nor its tenants.
     let elsewhere = Host::new("elsewhere").unwrap();
 
     let early = Accel::start(pair.a.netns(), Wanted::All).unwrap();

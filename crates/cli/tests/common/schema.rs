@@ -1,4 +1,4 @@
-//! Validates what the program prints and writes against `schema/`.
+//! Validates the program's output and files against `schema/`.
 
 use std::path::PathBuf;
 
@@ -11,14 +11,14 @@ pub fn read(name: &str) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// Panics with every place where `value` is not what `schema/NAME.schema.json` says.
+/// Panics with every place where `value` violates `schema/NAME.schema.json`.
 #[track_caller]
 pub fn validate(name: &str, value: &Value) {
     let errors = errors(name, value);
     assert!(errors.is_empty(), "{name}: {}", errors.join("\n"));
 }
 
-/// Every place where `value` is not what the schema says.
+/// Every place where `value` violates the schema.
 pub fn errors(name: &str, value: &Value) -> Vec<String> {
     let testbed = read("lab-testbed.schema.json");
     let schema = read(&format!("{name}.schema.json"));

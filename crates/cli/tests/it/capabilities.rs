@@ -1,4 +1,4 @@
-//! The table of capabilities names a test of the first tier for each, or a reason.
+//! The table of capabilities names a first-tier test for each capability, or a reason.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -32,7 +32,7 @@ fn each_has_a_test_in_the_first_tier_or_a_reason() {
     let mut missing = capabilities();
     let mut wrong = Vec::new();
     let nightly = tiers::nightly(Path::new(TOP));
-    // After the head of the table and the line below it.
+    // Rows after the table's head and the line below it.
     for line in page.lines().filter(|line| line.starts_with('|')).skip(2) {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
         let [kind, name, test, _seconds] = cells[..] else { panic!("four cells: {line}") };

@@ -1,6 +1,5 @@
-//! Text that comes from elsewhere, through each verb that prints it: what reaches standard
-//! output and standard error changes no line around it. And files that were made to be
-//! large: what the program takes for them.
+//! Foreign text through each verb that prints it must not change lines around it on standard output
+//! and standard error. Oversized files must not make the program use much memory.
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -15,7 +14,7 @@ use test_support::{need, require};
 
 use crate::example;
 
-/// Colour, cursor, title, C1, DEL, directions, nothing seen, ends of lines.
+/// Colour, cursor, title, C1, DEL, directional marks, invisible characters, line ends.
 const EVIL: &str =
     "=x\x1b[35m\x1b[2J\x1b]0;t\x07\u{9b}31m\u{7f}\u{8}\u{202e}\u{2066}\u{200b}\u{feff}\u{2028}|`y";
 
@@ -36,7 +35,7 @@ fn said(command: &mut Command) -> Said {
 }
 
 impl Said {
-    /// That nothing was said that changes what is around it, and that something was.
+    /// Asserts that the output has text, and that none of it changes the text around it.
     #[track_caller]
     fn harmless(self, code: i32) -> Said {
         for text in [&self.out, &self.err] {
@@ -49,19 +48,19 @@ impl Said {
         self
     }
 
-    /// As above, and the words are there, shown.
+    /// As above, and asserts that the escaped words are shown.
     #[track_caller]
     fn shown(self, code: i32) -> Said {
         let said = self.harmless(code);
         let all = format!("{}{}", said.out, said.err);
-        // As it is, in JSON, in Markdown.
+        // Plain, in JSON, in Markdown.
         let shown = ["\\x1b[35m", "\\u001b[35m", "\\\\x1b\\[35m"];
         assert!(shown.iter().any(|shown| all.contains(shown)), "{all}");
         said
     }
 }
 
-/// A results file whose free texts are all evil.
+/// A results file whose free texts are all hostile.
 fn results(directory: &Path, name: &str) -> PathBuf {
     let mut results = example::results();
     let evil = || EVIL.to_owned();
@@ -87,7 +86,7 @@ fn results(directory: &Path, name: &str) -> PathBuf {
         device.features.insert(evil(), true);
     }
     for cell in &mut results.cells {
-        // The largest that a file may have.
+        // The largest allowed value.
         cell.message_bytes = cell.message_bytes.min(65_507);
         if cell.mode == was {
             cell.mode = evil();
@@ -139,7 +138,7 @@ fn reports_of_a_hostile_file() {
         let text = std::fs::read_to_string(page).unwrap();
         assert!(!text.chars().any(|c| foreign::is_harmful(c) && c != '\n'), "{text:?}");
     }
-    // JSON is the same value.
+    // JSON has the same value.
     let said = overlane(&[report, file, OsStr::new("--json")]);
     let read: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
     assert_eq!(serde_json::from_str::<Value>(&said.out).unwrap(), read);
@@ -158,13 +157,13 @@ fn what_is_wrong_with_a_hostile_file() {
     overlane(&[OsStr::new("report"), name]).shown(2);
     for text in [json!({"schema": EVIL}).to_string(), EVIL.to_owned(), format!("{{\"{EVIL}\"")] {
         std::fs::write(&path, text).unwrap();
-        // Not every error quotes what it met.
+        // Some errors do not quote the input.
         overlane(&[OsStr::new("report"), name]).harmless(2);
         overlane(&[OsStr::new("report"), OsStr::new("compare"), name, name]).harmless(2);
         overlane(&[OsStr::new("doctor"), OsStr::new("--from"), name]).harmless(2);
         overlane(&[OsStr::new("vtep"), OsStr::new("--config"), name]).harmless(2);
     }
-    // A name that is no UTF-8.
+    // A name that is not UTF-8.
     let name = OsStr::from_bytes(b"/nowhere/\xff\x1b[35m");
     overlane(&[OsStr::new("report"), name]).harmless(2);
 }
@@ -215,7 +214,7 @@ impl Drop for Netns {
 #[test]
 fn doctor_in_a_namespace_with_odd_names() {
     require!(need::root(), need::tool("ip"));
-    // The kernel refuses blanks, slashes and colons in names of devices, and 0xa0.
+    // The kernel refuses blanks, slashes, colons and 0xa0 in device names.
     let netns = Netns(format!("ov{}\x1b[35m\u{202e}", std::process::id()));
     let ip = |arguments: &[&str]| {
         let done = said(Command::new("ip").args(arguments));
@@ -232,7 +231,7 @@ fn doctor_in_a_namespace_with_odd_names() {
     overlane(&[&at[..], &["--json"]].concat()).shown(10);
     overlane(&[&["doctor", "fix", "OV015", "--netns"][..], &[&netns.0]].concat()).harmless(2);
     overlane(&["doctor", "--netns", &format!("{}x", netns.0)]).shown(2);
-    // Log lines quote what was met.
+    // Log lines quote the input.
     let mut command = Command::new(env!("CARGO_BIN_EXE_overlane"));
     said(command.args(at).env("OVERLANE_LOG", "trace")).harmless(10);
 }
@@ -258,12 +257,12 @@ fn measuring_against_a_server_that_answers_with_escapes() {
     server.join().unwrap();
 }
 
-/// The most memory that a child of this process has taken.
+/// Peak memory of this process's children.
 fn peak_mib() -> i64 {
     getrusage(UsageWho::RUSAGE_CHILDREN).unwrap().max_rss() / 1024
 }
 
-/// 12 KB made the program take 834 MB, and a tar name of 10 KB 447 MB.
+/// Earlier, 12 KB made the program use 834 MB, and a tar name of 10 KB 447 MB.
 #[test]
 fn small_files_take_little_memory() {
     let directory = tempfile::tempdir().unwrap();

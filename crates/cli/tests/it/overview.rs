@@ -12,7 +12,7 @@ fn a_first_command_lists_abilities_and_what_to_run_next() {
     for wanted in ["lab ", "doctor ", "watch, trace ", "accel ", "overlane lab run --quick"] {
         assert!(shown.contains(wanted), "{wanted}: {shown}");
     }
-    // Other words are still parsed: a wrong one is an error of usage.
+    // Other words are still parsed: an unknown one is a usage error.
     let ended = Command::new(env!("CARGO_BIN_EXE_overlane")).arg("").output().unwrap();
     assert_eq!(ended.status.code(), Some(2), "{ended:?}");
 }

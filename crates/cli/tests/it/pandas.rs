@@ -1,4 +1,4 @@
-//! The script of the page about pandas: its medians are those of the results file.
+//! The script of the page about pandas computes the medians of the results file.
 
 use std::process::Command;
 

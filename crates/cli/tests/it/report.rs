@@ -1,4 +1,4 @@
-//! `overlane report`: what it writes, where, and what it refuses.
+//! `overlane report`: its output, its files, and its refusals.
 
 use std::fs;
 use std::io::Write;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::launch::{Ended, entries, overlane, run};
 use crate::{example, schema};
 
-/// An example of results, with message sizes that a run can have.
+/// Example results with valid message sizes.
 fn readable() -> Value {
     let mut results = example::results();
     results.cells.iter_mut().for_each(|cell| cell.message_bytes = cell.message_bytes.min(65_507));
@@ -50,7 +50,7 @@ fn page_and_charts_are_written() {
     let names = entries(&charts);
     assert!(names.iter().any(|name| name.contains("-ratio-")), "{names:?}");
     assert!(names.iter().all(|name| name.ends_with(".svg")), "{names:?}");
-    // A second time, over what is there; and the tables when asked for too.
+    // Again, over an existing file; prints the tables, too, on request.
     let ended = run(["report", &file, "--html", page_name, "--markdown"]).expect(0);
     assert!(ended.stdout.starts_with("### "), "{ended:#?}");
     for (short, long) in [("--markdown", "markdown"), ("--csv", "csv"), ("--json", "json")] {
@@ -64,7 +64,7 @@ fn page_and_charts_are_written() {
 fn places_that_cannot_be_written_are_found_first() {
     let directory = tempfile::tempdir().unwrap();
     let inside = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
-    // The results are not there either: the place is looked at before them.
+    // Also without the results: the output place is checked first.
     refused(
         &["report", "none.json", "--html", directory.path().to_str().unwrap()],
         &["--html", "it is a directory"],
@@ -93,7 +93,7 @@ fn a_comparison_is_a_gate() {
     // A second run in which every mode but the baseline lost a third.
     let after = directory.path().join("b.json");
     for cell in results["cells"].as_array_mut().unwrap() {
-        // Few blocks prove nothing: make them many.
+        // Few blocks prove nothing, so there are many.
         let samples = cell["samples"].as_array_mut().unwrap();
         let copies = samples.clone();
         for round in 1..12_u32 {
@@ -163,7 +163,7 @@ fn recording() -> String {
     concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/watch.jsonl").to_owned()
 }
 
-/// Compares with a file that was read by people. `UPDATE_EXPECTED=1` writes it anew.
+/// Compares with a reviewed file. `UPDATE_EXPECTED=1` rewrites it.
 fn as_expected(name: &str, got: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
     if std::env::var_os("UPDATE_EXPECTED").is_some() {
@@ -189,7 +189,7 @@ fn a_recording_is_reported_as_text_and_as_a_page() {
     let ended = run(["report", &recording(), "--html", page.to_str().unwrap()]).expect(0);
     assert_eq!(ended.stdout, "", "nothing else was asked for");
     let page = fs::read_to_string(&page).unwrap();
-    // A line an element, so that a difference is told by its line.
+    // One element per line, so that a difference names its line.
     as_expected("watch.html", &(page.replace("><", ">\n<") + "\n"));
     for head in ["In short", "Dropped packets over time", "Cost of the recording", "Packet paths"] {
         assert!(page.contains(&format!("<h2>{head}</h2>")), "{head}");
@@ -211,7 +211,7 @@ fn a_recording_from_a_pipe_is_reported() {
     let mut reporting = command.spawn().unwrap();
     let mut pipe = reporting.stdin.take().unwrap();
     let recorded = fs::read(recording()).unwrap();
-    // Not all at once.
+    // In several writes.
     for part in [&recorded[..1], &recorded[1..]] {
         pipe.write_all(part).unwrap();
     }
@@ -293,7 +293,7 @@ fn a_damaged_recording_is_refused_by_its_line_and_no_page_is_written() {
     }
 }
 
-/// What anybody may write into a recording is shown, and only shown.
+/// Arbitrary text in a recording is shown as text.
 #[test]
 fn nothing_in_a_recording_becomes_markup_or_drives_a_terminal() {
     const EVIL: &str = "\"'><script>alert(1)</script>&<!--]]>\x1b[31m\u{202e}\n\u{0}";
@@ -345,7 +345,7 @@ fn nothing_in_a_recording_becomes_markup_or_drives_a_terminal() {
     let page = fs::read_to_string(page).unwrap();
     assert!(!page.contains("<script") && !page.contains("<!--") && !page.contains('\x1b'));
     assert!(page.contains("&lt;script&gt;") && !page.contains("NaN"));
-    // As it is played back, too.
+    // Also during playback.
     run(["watch", file, "--once"]).expect(0);
 }
 

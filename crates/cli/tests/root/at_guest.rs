@@ -1,5 +1,5 @@
-//! Modes `…@guest`: what they measure inside a stock Debian kernel, what becomes of a run whose
-//! guest fails, and that nothing of it stays behind.
+//! Modes `…@guest`: their results inside a stock Debian kernel, a run whose guest fails, and the
+//! clean-up.
 
 use crate::guests::kernel as guest_kernel;
 use crate::guests::silent;
@@ -19,7 +19,7 @@ use serde_json::Value;
 use silent::is_silent;
 use test_support::{need, require};
 
-/// A run in software emulation, beside whatever else runs here.
+/// Time limit of a run in software emulation on a busy machine.
 const LIMIT: Duration = Duration::from_secs(500);
 
 /// A run of these modes with one profile and the fewest samples.
@@ -34,7 +34,7 @@ fn command(kernel: &Path, modes: &str, more: &[&str]) -> Command {
     command
 }
 
-/// What a run of these modes came to, in which each was measured.
+/// Results of a run of these modes, each of which was measured.
 fn measured(kernel: &Path, modes: &str, workload: &str) -> Value {
     // 2 blocks of the modes, and their A/A.
     all_measured(run(kernel, modes, &["--workloads", workload, "--blocks", "2"]), modes)
@@ -60,7 +60,7 @@ fn record<'a>(results: &'a Value, mode: &str) -> &'a Value {
     records.iter().find(|record| record["mode"] == mode).unwrap()
 }
 
-/// The samples of a mode; there are some.
+/// The samples of a mode, of which there must be some.
 fn samples<'a>(results: &'a Value, mode: &str) -> Vec<&'a Value> {
     let cells = results["cells"].as_array().unwrap().iter().filter(|cell| cell["mode"] == mode);
     let samples: Vec<_> = cells.flat_map(|cell| cell["samples"].as_array().unwrap()).collect();
@@ -68,8 +68,8 @@ fn samples<'a>(results: &'a Value, mode: &str) -> Vec<&'a Value> {
     samples
 }
 
-/// In each sample in which anything was sent the path was proved, and this device carried
-/// packets in both hosts; there is one.
+/// In each sample that sent anything, the path was proved, and this device carried packets in both
+/// hosts; there is at least one such sample.
 fn goes_by(results: &Value, mode: &str, device: &str) {
     let samples = samples(results, mode).into_iter();
     let sent: Vec<_> = samples.filter(|sample| !is_silent(sample)).collect();
@@ -97,7 +97,7 @@ fn what_this_kernel_lacks_is_measured_in_one_guest_with_every_hop_proved() {
     let warned = results["warnings"][0].as_str().unwrap();
     assert!(warned.contains("ratios only between modes …@guest"), "{warned}");
     assert!(warned.starts_with("measured inside one guest: "), "{warned}");
-    // The machine of the figures is the guest.
+    // The results name the guest as the machine.
     let version = kernel.file_name().unwrap().to_string_lossy();
     let version = version.strip_prefix("vmlinuz-").unwrap();
     assert_eq!(results["machine"]["kernel"], version);
@@ -108,7 +108,7 @@ fn what_this_kernel_lacks_is_measured_in_one_guest_with_every_hop_proved() {
         ("vxlan@guest", "vxlan0"),
         ("geneve@guest", "geneve0"),
         ("ovs-vlan@guest", "nic0"),
-        // The device by which the kernel's datapath tunnels: that in user space has none.
+        // The device with which the kernel's datapath tunnels; the user-space datapath has none.
         ("ovs-vxlan@guest", "vxlan_sys_4789"),
     ] {
         let notes = record(&results, mode)["notes"].to_string();
@@ -118,7 +118,7 @@ fn what_this_kernel_lacks_is_measured_in_one_guest_with_every_hop_proved() {
     }
 }
 
-/// IP in IP by BIRD, a VRF's routes by FRR, and netem.
+/// IP in IP by BIRD, routes of a VRF by FRR, and netem.
 #[test]
 fn daemons_of_this_machine_write_routes_in_a_guest() {
     let kernel = require!(kernel());
@@ -128,22 +128,22 @@ fn daemons_of_this_machine_write_routes_in_a_guest() {
     goes_by(&results, "evpn-l3@guest", "br0");
     goes_by(&results, "evpn-l3@guest", "vxlan0");
     goes_by(&results, "netem@guest", "nic0");
-    // A transaction takes a millisecond there and one back at least.
+    // A transaction takes at least a millisecond each way.
     for sample in samples(&results, "netem@guest") {
         let median = sample["latency_us"]["p50"].as_f64().unwrap();
         assert!(median >= 2000.0, "{sample:#}");
     }
 }
 
-/// One device for all VNIs, by an FRR that is first in `PATH`: in each sample a VLAN's frames went
-/// by it. Debian 12's own FRR is refused with its version.
+/// One device for all VNIs, with an FRR that is first in `PATH`: in each sample, a VLAN's frames
+/// crossed it. Debian 12's own FRR is refused with its version.
 #[test]
 fn a_vxlan_device_for_many_vnis_is_filled_by_a_newer_frr() {
     const MODE: &str = "evpn-svd@guest";
     let kernel = require!(kernel());
     let path = require!(need::newer_frr());
     let more = ["--workloads", "tcp_rr", "--blocks", "2"];
-    // The other has its VRF's VNI from mgmtd.
+    // The other mode gets its VRF's VNI from mgmtd.
     let modes = format!("{MODE},evpn-l3@guest");
     let mut newer = command(&kernel, &modes, &more);
     newer.env("PATH", path);
@@ -191,7 +191,7 @@ fn wrong_usage_is_refused_before_a_guest_is_booted() {
     assert!(ended.stderr.contains("it runs inside a guest"), "{}", ended.stderr);
 }
 
-/// A kernel without its package's modules beside it lacks them by name.
+/// Without its package's modules, a kernel lacks them, and the error names them.
 #[test]
 fn a_module_that_the_kernel_lacks_is_one_unsupported_mode_by_name() {
     let kernel = require!(kernel());
@@ -240,7 +240,7 @@ fn a_guest_that_does_not_come_up_ends_the_run_with_its_reason() {
     nothing_left(&mark);
 }
 
-/// The process id of QEMU, when the guest measures.
+/// The process ID of QEMU, once the guest measures.
 fn measuring(running: &mut Running) -> i32 {
     let mark = running.mark().to_owned();
     eventually("a guest that measures", || {
@@ -273,7 +273,7 @@ fn a_killed_guest_ends_the_run_with_its_reason_and_a_killed_run_its_guest() {
     nothing_left(&mark);
 }
 
-/// Most of its time nothing runs: it needs no turn.
+/// It waits most of the time, so it needs no turn.
 #[test]
 fn a_guest_that_stands_still_is_said_and_the_run_begun_again_in_another() {
     let kernel = require!(kernel());
@@ -287,7 +287,7 @@ fn a_guest_that_stands_still_is_said_and_the_run_begun_again_in_another() {
     assert_eq!((&results["complete"], &results["plan"]["blocks_done"]), (&true.into(), &8.into()));
     let warnings = results["warnings"].as_array().unwrap();
     let told = |warning: &Value| warning.as_str().unwrap().ends_with(wanted);
-    // The next one may stand still by itself: each is told once.
+    // The next guest may stall by itself: each is reported once.
     let count = warnings.iter().filter(|warning| told(warning)).count();
     assert_eq!(count, ended.stderr.matches(wanted).count(), "{warnings:#?}");
     nothing_left(&mark);

@@ -1,5 +1,5 @@
-//! Control sockets beside other users: silent, slow and greedy clients, names and
-//! directories that somebody else has taken, files that killed processes left.
+//! Control sockets and other users: silent, slow and greedy clients, names and directories that
+//! another user has taken, and files of killed processes.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -18,13 +18,13 @@ use test_support::{need, require};
 
 const OVERLANE: &str = env!("CARGO_BIN_EXE_overlane");
 const VARIABLE: &str = "OVERLANE_RUNTIME_DIR";
-/// How long anything may take on a machine under load.
+/// Time limit on a machine under load.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long a signal to end may take: the issue's bound.
+/// Limit of the time from a signal to the end.
 const ENDING: Duration = Duration::from_secs(1);
 const NOBODY: u32 = 65_534;
 
-/// A directory for sockets of the test's own.
+/// A socket directory of the test.
 struct SocketDirectory {
     parent: tempfile::TempDir,
 }
@@ -32,7 +32,7 @@ struct SocketDirectory {
 impl SocketDirectory {
     fn new() -> SocketDirectory {
         let parent = tempfile::tempdir().unwrap();
-        // Strangers get as far as the directory itself.
+        // Other users can enter the parent directory only.
         std::fs::set_permissions(parent.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         SocketDirectory { parent }
     }
@@ -148,7 +148,7 @@ fn path(netns: &NetNs) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), netns.as_fd().as_raw_fd())
 }
 
-/// Runs a Python program as nobody; it gets the path of the socket.
+/// Runs a Python program as user nobody, with the path of the socket as its argument.
 fn as_nobody(program: &str, socket: &Path) -> Output {
     let mut command = Command::new("python3");
     command.args(["-c", program]).arg(socket).uid(NOBODY).gid(NOBODY);
@@ -169,7 +169,7 @@ except PermissionError: print('refused')";
     accel.expect_answers(&place);
 }
 
-/// Somebody has opened the directory: who connects is still asked before a byte is read.
+/// If someone has opened the directory, the client's user is still checked before a byte is read.
 #[test]
 fn a_stranger_with_an_endless_line_is_hung_up_on_unread() {
     require!(need::root(), need::tool("python3"));
@@ -217,7 +217,7 @@ fn silent_slow_and_greedy_clients_hold_up_nobody() {
                         *client = again;
                     }
                 }
-                // A request that does not end.
+                // A request without end.
                 if let Ok(mut greedy) = UnixStream::connect(&socket) {
                     greedy.set_write_timeout(Some(Duration::from_millis(50))).unwrap();
                     while greedy.write_all(&[b'x'; 65_536]).is_ok() {}
@@ -228,7 +228,7 @@ fn silent_slow_and_greedy_clients_hold_up_nobody() {
         for _ in 0..5 {
             accel.expect_answers(&place);
         }
-        // With all of them there.
+        // With all clients connected.
         accel.expect_ends();
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
@@ -254,7 +254,7 @@ fn a_full_queue_does_not_hang_who_asks() {
     let output = accel.status(&place);
     assert!(!output.status.success());
     assert!(error(&output).contains("does not answer"), "{}", error(&output));
-    // Nor who would start another.
+    // A second process is not blocked either.
     let mut other = Accel::begin(&place, &accel.netns);
     assert_eq!(other.child.wait().unwrap().code(), Some(1));
     accel.signal(nix::sys::signal::Signal::SIGCONT);
@@ -262,7 +262,7 @@ fn a_full_queue_does_not_hang_who_asks() {
     accel.expect_answers(&place);
 }
 
-/// Any user can have any abstract name; none of ours is one.
+/// Any user can take any abstract name, so the program uses none.
 #[test]
 fn names_that_others_have_taken_keep_nobody_from_starting() {
     require!(need::root(), need::tool("ip"));
@@ -270,7 +270,7 @@ fn names_that_others_have_taken_keep_nobody_from_starting() {
     let netns = Arc::new(NetNs::new().unwrap());
     let squat = |name: &[u8]| {
         match UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()) {
-            // By this test of another clone.
+            // Taken by this test in another clone.
             Err(error) if error.kind() == ErrorKind::AddrInUse => None,
             bound => Some(bound.unwrap()),
         }
@@ -307,11 +307,11 @@ fn what_a_killed_process_has_left_is_replaced() {
     }
     accel.child.kill().unwrap();
     accel.child.wait().unwrap();
-    // Of another namespace: the litter goes, too.
+    // In another namespace: the stale socket is removed, too.
     let mut other = Accel::start(&place);
     assert_eq!(place.sockets().len(), 1);
     other.expect_ends();
-    // That of one that has ended, when somebody looks.
+    // A stale socket of a process that has ended is removed by the next look-up.
     let output = other.status(&place);
     assert!(output.status.success(), "{}", error(&output));
     assert!(place.sockets().is_empty());
@@ -360,11 +360,11 @@ fn a_directory_that_somebody_else_has_made_is_a_clear_error() {
         plain(place, 0o700);
         chown(place.path(), Some(NOBODY), None).unwrap();
     };
-    // Root may ask a service that has a user of its own, but listens nowhere else's.
+    // Root may query a service with a user of its own, but not one with any other user.
     refused(&of_another, &[RUN], "it belongs to user 65534, expected 0");
 }
 
-/// Who asks inside a namespace finds what serves it, wherever that was started.
+/// A status request inside a namespace finds the process that serves it, wherever that was started.
 #[test]
 fn status_inside_a_namespace_finds_its_own() {
     require!(need::root());

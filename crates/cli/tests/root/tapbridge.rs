@@ -1,4 +1,4 @@
-//! `overlane tapbridge` as a program: readiness, signals, rights, and its end.
+//! `overlane tapbridge` as a program: readiness, signals, privileges, and its end.
 
 use std::io::Read;
 use std::net::Ipv6Addr;
@@ -36,7 +36,7 @@ impl Bridge {
         ping(&self.left, "10.9.0.2");
     }
 
-    /// The counters that it prints next: three pings have been answered.
+    /// Asserts that the next printed counters contain three answered pings.
     fn expect_counters(&mut self) {
         for _direction in 0..2 {
             let line = self.program.line();
@@ -75,7 +75,7 @@ fn it_says_when_it_is_ready_shows_counters_and_ends_when_told() {
 #[test]
 fn ipv6_addresses_are_in_force_once_it_is_ready() {
     require!(need::tun());
-    // The kernel sees to these first: one queue for all.
+    // The kernel serves these first, because all share a queue.
     let [busy, other, left, right] =
         ["busy", "other", "left", "right"].map(|name| Host::with_ipv6(name).unwrap());
     busy.connect("eth0", &other, "eth0", 1500).unwrap();
@@ -92,7 +92,7 @@ fn ipv6_addresses_are_in_force_once_it_is_ready() {
                 busy.netlink().set_up("eth0").unwrap();
             }
         });
-        // Also where something below panics.
+        // Also if an assertion below fails.
         let _end = Stop(&ended);
         for _ in 0..5 {
             let mut command = Command::new(OVERLANE);
@@ -121,8 +121,8 @@ fn every_thread_has_given_up_its_rights() {
     bridge.ping();
 }
 
-/// Rings are made before the rights are given up; afterwards they only are entered. What the
-/// filter forbids would end the process.
+/// Rings are set up before privileges are dropped; afterwards they are only entered. A forbidden
+/// system call would end the process.
 #[test]
 fn rings_forward_without_rights() {
     require!(need::tun(), rings());
@@ -139,11 +139,11 @@ fn rings_forward_without_rights() {
     bridge.expect_gone();
 }
 
-/// `io_uring`, and not switched off for root.
+/// Checks for `io_uring` that is not disabled for root.
 fn rings() -> Result<(), String> {
     match std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled") {
         Ok(off) => need::that(off.trim() != "2", "kernel.io_uring_disabled below 2"),
-        // Before Linux 6.6 there is no such switch.
+        // Before Linux 6.6 this sysctl does not exist.
         Err(_) => need::that(std::path::Path::new("/proc/kallsyms").exists(), "io_uring"),
     }
 }

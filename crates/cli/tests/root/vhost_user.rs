@@ -1,5 +1,5 @@
-//! `overlane tapbridge` with a guest of QEMU by vhost-user: traffic, a restart of the guest,
-//! what is said of it. The guest boots a stock Debian kernel, in software emulation.
+//! `overlane tapbridge` with a QEMU guest over vhost-user: traffic, a restart of the guest, and its
+//! status. The guest boots a stock Debian kernel, in software emulation.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -42,7 +42,7 @@ fn found() -> Result<Guest, String> {
     Guest::find()
 }
 
-/// In that host: takes bytes until their end, then gives them back to the next client.
+/// Serves in that host: receives bytes until the end, then sends them back to the next client.
 fn serve(host: &Host) -> JoinHandle<usize> {
     let listen = |port| TcpListener::bind(("10.9.0.1", port)).unwrap();
     let [take, give] = host.netns().run(|| [5001, 5002].map(listen)).unwrap();
@@ -60,17 +60,17 @@ fn serve(host: &Host) -> JoinHandle<usize> {
 
 fn run(socket: &Path) -> qemu::Output {
     let guest = found().unwrap().with_shared_memory().within(Duration::from_secs(300));
-    // Without KVM, QEMU 7.2 does not survive MSI-X here: kvm_virtio_pci_irqfd_use.
+    // QEMU 7.2 without KVM crashes with MSI-X here: kvm_virtio_pci_irqfd_use.
     let devices = format!(
         "-chardev socket,id=port,path={} -netdev vhost-user,id=net,chardev=port \
          -device virtio-net-pci,netdev=net,mac=52:54:00:00:00:02,romfile=,vectors=0",
         socket.display()
     );
-    // What it starts is the shell of the guest.
+    // It starts the guest's shell.
     guest.with_devices(&devices).run(Path::new("/usr/bin/env"), &["sh", "-c", SCRIPT])
 }
 
-/// Lines up to one that says this.
+/// Reads lines up to one that contains `said`.
 fn expect(program: &mut Foreground, said: &str) -> String {
     loop {
         let line = program.line();
@@ -93,7 +93,7 @@ fn a_guest_exchanges_traffic_with_a_tap_and_may_start_again() {
     let (mut program, ready) = Foreground::start(&host, command, None);
     assert!(ready.contains("guest.sock and tap0 are joined, engine epoll"), "{ready}");
     assert_eq!(socket.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    // The bridge, the client.
+    // Besides the main thread, the bridge's and the client's.
     program.expect_no_rights(3);
     for _boot in 0..2 {
         let served = serve(&host);
@@ -104,7 +104,7 @@ fn a_guest_exchanges_traffic_with_a_tap_and_may_start_again() {
         });
         assert_eq!(output.status, Some(0), "{output:#?}");
         assert_eq!(served.join().unwrap(), 4 << 20);
-        // Bit 15, from the left: buffers that are merged. Bits 7 and 11: TSO both ways.
+        // Bit 15, from the left: mergeable buffers. Bits 7 and 11: TSO in both directions.
         let features = output.stdout.trim().lines().last().unwrap();
         for bit in [0, 1, 7, 8, 11, 12, 15, 29, 32] {
             assert_eq!(features.as_bytes()[bit], b'1', "{bit}: {features}");
@@ -119,7 +119,7 @@ fn a_guest_exchanges_traffic_with_a_tap_and_may_start_again() {
         let line = program.line();
         assert!(line.contains("; forwarded ") && !line.contains("received 0 "), "{line}");
         assert!(!line.contains("malformed") && !line.contains("refused"), "{line}");
-        // Both ends take GSO packets.
+        // Both ends accept GSO packets.
         assert!(!line.contains("cut"), "{line}");
     }
     assert_eq!(program.end(), Some(0));

@@ -1,6 +1,5 @@
-//! Modes whose tenants are virtual machines: what they measure, what becomes of guests that
-//! fail, and that nothing of QEMU stays behind. The guests boot a stock Debian kernel, in
-//! software emulation where KVM does not work.
+//! Modes whose tenants are virtual machines: their results, guests that fail, and the clean-up of
+//! QEMU. The guests boot a stock Debian kernel, in software emulation where KVM does not work.
 
 use crate::guests::kernel as guest_kernel;
 use crate::guests::silent;
@@ -18,7 +17,7 @@ use serde_json::Value;
 use silent::is_silent;
 use test_support::{need, require};
 
-/// A run with guests, in software emulation, beside whatever else runs here.
+/// Time limit of a run with guests in software emulation on a busy machine.
 const LIMIT: Duration = Duration::from_secs(400);
 
 /// A run of these modes with one profile and the fewest samples.
@@ -36,8 +35,8 @@ fn cells<'a>(results: &'a Value, mode: &str) -> Vec<&'a Value> {
     cells.iter().filter(of).collect()
 }
 
-/// Every cell of these modes has a figure. The path of every sample is proved from one guest's
-/// NIC to the other's, but of those in which nothing was sent.
+/// Asserts that every cell of these modes has a figure, and that the path of every sample is proved
+/// from one guest's NIC to the other's, except samples in which nothing was sent.
 fn proved(ended: &Ended, modes: &[&str], devices: &[&str]) {
     let results = ended.json();
     for mode in modes {
@@ -107,7 +106,7 @@ fn guests_reach_each_other_over_the_kernel_s_tunnel() {
     proved(&ended, &["vm-vxlan"], &["a/tap0", "a/vxlan0", "a/nic0", "b/vxlan0", "b/tap0"]);
 }
 
-/// Frames cross no device of the hosts between the guests, but the wire where there is one.
+/// Frames cross no device of the hosts between the guests, except the wire if there is one.
 #[test]
 fn guests_reach_each_other_by_vhost_user() {
     let kernel = require!(kernel());
@@ -153,7 +152,7 @@ fn guests_are_started_as_varied_and_what_is_in_force_is_read_back() {
     let settings = ["vm:queues=2", "vm:mrg_rxbuf=off+tap:txqueuelen=50+tap:sndbuf=8192"];
     let mut more = vec!["--baseline", "vm-host", "--blocks", "2", "--vary", "vm:vhost=on"];
     more.extend(settings.iter().flat_map(|setting| ["--vary", setting]));
-    // Of a host, taken back between samples: both kinds go together.
+    // A setting of a host, taken back between samples: both kinds work together.
     more.extend(["--vary", "txqueuelen@tap0=20"]);
     let running = run(kernel.to_str().unwrap(), "vm-host", "tcp_rr", &more);
     let mark = running.mark().to_owned();
@@ -276,7 +275,7 @@ fn a_killed_guest_is_one_failed_mode_and_others_go_on() {
     let more = ["--blocks", "12"];
     let mut running = run(kernel.to_str().unwrap(), "host,vm-bridge", "tcp_rr", &more);
     let mark = running.mark().to_owned();
-    // Guests are there from before the first sample; the kill comes at whatever moment.
+    // Guests exist before the first sample; the kill comes at a random moment.
     let guests = eventually("two guests", || {
         assert!(running.runs(), "{}", running.stderr_so_far());
         let found = qemus(&mark);

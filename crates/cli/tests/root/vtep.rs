@@ -1,4 +1,4 @@
-//! `overlane vtep` as a program: readiness, signals, reload, rights, bad input.
+//! `overlane vtep` as a program: readiness, signals, reload, privileges, bad input.
 
 use std::io::{Read, Write};
 use std::process::{Command, Output};
@@ -91,7 +91,7 @@ fn it_says_when_it_is_ready_shows_counters_and_ends_when_told() {
     assert!(vtep.tenant.netlink().link("tap0").is_err(), "the device stayed");
 }
 
-/// With the rights it has left.
+/// With its remaining privileges.
 #[test]
 fn it_joins_its_group_on_a_link_made_anew() {
     require!(need::tun());
@@ -139,7 +139,7 @@ fn killed_it_leaves_nothing() {
     vtep.program.signal(Signal::SIGKILL);
     assert_eq!(vtep.program.end(), None);
     assert!(vtep.a.netlink().link("vtep0").is_err(), "the second TAP stayed");
-    // A program that stayed at the NIC would take these packets away from the kernel.
+    // A leftover program at the NIC would take these packets from the kernel.
     let device = Vxlan {
         name: "vxlan0",
         vni: Some(Vni::new(10).unwrap()),
@@ -186,7 +186,7 @@ fn it_tells_what_it_has_counted_to_who_asks() {
     assert_eq!(shown.status.code(), Some(0), "{shown:?}");
     assert!(text.starts_with("10.0.0.1:4789: hand-over tunnel-gso (vtep0 to nic0)\n"), "{text}");
     assert!(text.contains("\nVNI 10 wire to tap0: received "), "{text}");
-    // It looks for packet filters each second, by what rights it has left.
+    // It checks for packet filters each second, with its remaining privileges.
     testbed::poll("a second look", foreground::LIMIT, || {
         let looked = started.elapsed() > std::time::Duration::from_millis(1500);
         Ok(if looked { Ok(()) } else { Err("not yet".to_owned()) })
@@ -225,7 +225,7 @@ fn it_tells_what_it_has_counted_to_who_asks() {
 #[test]
 fn a_way_that_cannot_be_is_refused_or_named() {
     require!(need::tun());
-    // Nobody routes to a remote end of this host by a NIC.
+    // No route leads to a remote end of this host over a NIC.
     let arguments = |how: &str| {
         let mut command = Command::new(OVERLANE);
         command.args(["vtep", "--vni", "10", "--tap", "tap0", "--local", "127.0.0.1"]);
@@ -248,7 +248,7 @@ fn every_thread_has_given_up_its_rights() {
     let vtep = Vtep::by_arguments(None);
     vtep.program.expect_no_rights(5);
     vtep.ping();
-    // Looking at what has changed needs none, either.
+    // Reading changes needs no privileges either.
     for _ in 0..3 {
         vtep.a.run(Command::new("ip").args(["link", "add", "new", "type", "bridge"])).unwrap();
         vtep.a.run(Command::new("ip").args(["link", "del", "new"])).unwrap();
@@ -257,7 +257,7 @@ fn every_thread_has_given_up_its_rights() {
     }
 }
 
-/// A confined endpoint still sees a packet filter that comes, and stops to pass it by.
+/// A confined endpoint detects a new packet filter, and then stops bypassing it.
 #[test]
 fn a_packet_filter_that_comes_ends_the_hand_over() {
     require!(need::root(), need::tun(), need::tool("nft"), need::tool("iptables-legacy"));

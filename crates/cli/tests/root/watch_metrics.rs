@@ -1,4 +1,4 @@
-//! `overlane watch --metrics` beside a network under load, and Debian's Prometheus as its reader.
+//! `overlane watch --metrics` on a network under load, scraped by Debian's Prometheus.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -21,7 +21,7 @@ use crate::promtool;
 const PLACE: &str = "127.0.0.1:9474";
 const PROMETHEUS: &str = "127.0.0.1:9090";
 
-/// Two tenants behind a tunnel, a stream between them, and datagrams that nobody takes.
+/// Two tenants behind a tunnel, a stream between them, and datagrams to a closed port.
 struct Loaded {
     network: Network,
     stop: Arc<AtomicBool>,
@@ -31,7 +31,7 @@ struct Loaded {
 impl Loaded {
     fn new() -> Result<Loaded, String> {
         need::root()?;
-        // The wire takes no GSO packets: they are cut before it.
+        // The wire accepts no GSO packets: they are segmented before it.
         let params = Params::new(1500, Offload::None);
         let network = lab::find("vxlan").unwrap().build(&params).unwrap();
         let (stop, address) = (Arc::new(AtomicBool::new(false)), network.address);
@@ -50,7 +50,7 @@ impl Loaded {
         let sending = std::thread::spawn(move || {
             while !stops.load(Ordering::Relaxed) {
                 client.write_all(&[7; 1 << 16]).unwrap();
-                // Port 9 is nobody's; that the sender is told so is no error of it.
+                // Port 9 is closed; the sender's "connection refused" is expected.
                 let _ = datagrams.send_to(b"discard", (address.target.ip(), 9));
                 // Not a flood: the machine may be busy.
                 std::thread::sleep(Duration::from_millis(20));
@@ -59,7 +59,7 @@ impl Loaded {
         Ok(Loaded { network, stop, threads: vec![sending, receiving] })
     }
 
-    /// The host in which all is asked; whose loopback device is used.
+    /// The host that serves the requests, on its loopback device.
     fn host(&self) -> &Arc<Host> {
         self.network.host("a").unwrap()
     }
@@ -83,7 +83,7 @@ impl Drop for Loaded {
     }
 }
 
-/// What is answered to a GET in a host: status line, body.
+/// Answer to a GET in a host: status line, body.
 fn get(host: &Host, place: &str, path: &str) -> std::io::Result<(String, String)> {
     let mut stream = host.netns().run(|| TcpStream::connect(place)).unwrap()?;
     stream.set_read_timeout(Some(LIMIT))?;
@@ -146,10 +146,10 @@ fn metrics_and_probes_are_served_while_packets_are_watched() {
         assert_eq!(answer, ("HTTP/1.1 200 OK".into(), "ok\n".into()), "{probe}");
     }
     assert_eq!(get(host, PLACE, "/").unwrap().0, "HTTP/1.1 404 Not Found");
-    // Addresses are what remote ends choose.
+    // Remote ends choose addresses.
     let address = loaded.network.address.target.ip().to_string();
     assert!(!page.contains(&address), "{page}");
-    // Counters never go back.
+    // Counters never decrease.
     let (_, later) = get(host, PLACE, "/metrics").unwrap();
     for line in page.lines().filter(|line| line.contains("_total")) {
         let Some((series, before)) = line.rsplit_once(' ') else { continue };
@@ -270,7 +270,7 @@ impl Drop for Prometheus<'_> {
     }
 }
 
-/// Queries of the dashboard's panels, its variables put in.
+/// Queries of the dashboard's panels, with its variables filled in.
 fn dashboard() -> Vec<String> {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let text = std::fs::read_to_string(top.join("examples/grafana/overlane-watch.json")).unwrap();
@@ -308,7 +308,7 @@ fn prometheus_scrapes_them_and_answers_the_dashboard() {
     assert!(queries.len() > 15, "{queries:?}");
     for query in &queries {
         assert!(!query.contains('$'), "{query}: an unknown variable");
-        // Drops of devices, lost events and the like need not have happened.
+        // Drops of devices, lost events and similar ones need not have happened.
         let series = prometheus.query(query).unwrap();
         let may_be_none = query.ends_with("> 0") || query.contains("> 0)");
         assert!(may_be_none || !series.is_empty(), "{query} has no answer");

@@ -352,7 +352,6 @@ fn add(epoll: &Epoll, fd: BorrowedFd<'_>, source: u64) -> nix::Result<()> {
     epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, source))
 }
 
-/// Returns the direction of a ring, by its number.
 pub(super) fn way(number: usize) -> RingDirection {
     if number % 2 == 1 { RingDirection::FromGuest } else { RingDirection::ToGuest }
 }

@@ -1,7 +1,6 @@
 //! One split virtqueue from the device's side (virtio 1.2, section 2.7).
 //!
-//! # Errors
-//! verything in it belongs to the guest, which may change it at any moment. So each word is read
+//! The whole ring belongs to the guest, which may change it at any moment. So each word is read
 //! once, validated, and used as read. If the guest breaks the specification, the ring is disabled
 //! ([`RingError`]) until the guest sets it up again. Each call is bounded: the descriptors of a
 //! chain, the buffers of a frame, and the entries between two calls.

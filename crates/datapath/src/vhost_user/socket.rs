@@ -73,7 +73,7 @@ pub(super) fn listen_at(path: &Path) -> Result<UnixListener, SocketError> {
     let socket: OwnedFd = socket(AddressFamily::Unix, SockType::Stream, flags, None)
         .map_err(|e| failed("socket", &e))?;
     bind(std::os::fd::AsRawFd::as_raw_fd(&socket), &address).map_err(|e| failed("bind", &e))?;
-    // Nobody can connect before `listen`.
+    // No client can connect before `listen`.
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o600))
         .map_err(|e| failed("chmod", &e))?;
     let backlog = Backlog::new(WAITING).map_err(|e: Errno| failed("listen", &e))?;

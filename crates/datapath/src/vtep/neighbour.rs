@@ -4,15 +4,14 @@
 //!
 //! No I/O. Each VLAN has its own neighbours: a request with a tag (IEEE 802.1Q) is answered with
 //! the same tag, from claims in that VLAN. A bridge that filters VLANs does the same
-//! (`net/bridge/br_arp_nd_proxy.c`); one that does not answers without the tag, so nobody receives
-//! it. If in doubt, a frame contains neither claim nor request and is forwarded as usual:
+//! (`net/bridge/br_arp_nd_proxy.c`); one that does not answers without the tag, so no host receives
+//! the answer. If in doubt, a frame contains neither claim nor request and is forwarded as usual:
 //!
 //! - Frames with several tags, or with a service tag (IEEE 802.1ad).
 //! - Requests to one host, which check whether it is still there (RFC 4861, section 7.3).
 //! - Duplicate address detection (RFC 5227 probes, RFC 4862 solicitations without a source): only
 //!   the owner knows whether it still has the address.
 //! - Frames whose link-layer address differs from the address in the message: a proxy, or forged.
-//! - Whose link-layer and resolved addresses differ: a proxy, or a lie.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -14,7 +14,6 @@
 //!   that of merged datagrams. The inner IP header's length distinguishes the two: it covers all of
 //!   a GSO packet, but only one of the merged datagrams.
 //! - A checksum equal to the sum of the pseudo-header is unfinished.
-//! - A checksum that equals the pseudo-header's sum is an unfinished one.
 
 use std::net::IpAddr;
 

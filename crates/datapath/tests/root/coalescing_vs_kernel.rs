@@ -1,14 +1,13 @@
-//! `packet::coalesce` against the kernel's own GRO, byte by byte.
+//! Compares `packet::coalesce` with the kernel's own GRO, byte by byte.
 //!
-//! Packets are written to a TAP that receives through NAPI, whose GRO is told to
-//! keep what it holds for a while (`gro_flush_timeout`); tc redirects what it
-//! delivers to a second TAP, which takes GSO packets uncut. What is read there
-//! is compared, flow by flow, with what `packet::coalesce` makes of the same
-//! packets.
+//! Packets are written to a TAP that receives through NAPI, whose GRO holds packets for a while
+//! (`gro_flush_timeout`). tc redirects the delivered packets to a second TAP, which accepts GSO
+//! packets unsegmented. The output is compared, flow by flow, with that of `packet::coalesce` for
+//! the same packets.
 //!
-//! Left out is where the two differ on purpose (see `packet::coalesce`): changes
-//! of the link header or flow label, equal IPv4 IDs, and packets unfit for GRO
-//! altogether, which overtake in the kernel what is held of their flow.
+//! The comparison excludes intended differences (see `packet::coalesce`): changes of the link
+//! header or flow label, equal IPv4 IDs, and packets unfit for GRO, which in the kernel overtake
+//! held packets of their flow.
 
 use crate::build;
 
@@ -26,10 +25,10 @@ use sys::netns::NetNs;
 use sys::tap::{Offload, Tap, TapOptions};
 use test_support::{need, require};
 
-/// How many random packet trains; `COALESCING_CASES` overrides it.
+/// Number of random packet trains; `COALESCING_CASES` overrides it.
 const CASES: usize = 150;
 
-/// What came out: frame, GSO type and size, place of the partial checksum.
+/// Output: frame, GSO type and size, place of the partial checksum.
 type Out = (Vec<u8>, u8, u16, u16, u16);
 
 struct Bench {
@@ -38,7 +37,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// In the calling thread's namespace.
+    /// Builds it in the calling thread's namespace.
     fn new() -> Bench {
         for which in ["all", "default"] {
             let path = format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6");
@@ -54,7 +53,7 @@ impl Bench {
         run("ip link set output txqueuelen 20000 up");
         run("ip link set input up");
         run("ethtool -K input rx-udp-gro-forwarding on");
-        // sysfs shows the namespace of who mounted it.
+        // sysfs shows the namespace of the process that mounted it.
         run(
             "unshare -m sh -c mount\u{a0}-t\u{a0}sysfs\u{a0}none\u{a0}/sys&&echo\u{a0}20000000>/sys/class/net/input/gro_flush_timeout",
         );
@@ -64,9 +63,9 @@ impl Bench {
         Bench { input, output }
     }
 
-    /// What the kernel makes of these packets, `segments` in all.
+    /// The kernel's output for these packets, `segments` in all.
     fn kernel(&self, frames: &[Vec<u8>]) -> Vec<Out> {
-        // Made before, so that all writes fall into one tick.
+        // Built in advance, so that all writes fall into one tick.
         let messages: Vec<Vec<u8>> = frames.iter().map(|f| [&[0; 12][..], f].concat()).collect();
         for message in &messages {
             self.input.write(message).expect("write");
@@ -97,7 +96,7 @@ impl Bench {
 }
 
 fn seen(vnet: &VnetHdr, frame: &[u8]) -> Out {
-    // A verified checksum (DATA_VALID) is the kernel's extra knowledge.
+    // A verified checksum (DATA_VALID) is extra information of the kernel.
     let partial = vnet.needs_csum();
     let place = if partial { (vnet.csum_start, vnet.csum_offset) } else { (0, 0) };
     (frame.to_vec(), vnet.gso_type, vnet.gso_size, place.0, place.1)
@@ -127,7 +126,7 @@ fn by_flow(all: Vec<Out>) -> BTreeMap<Vec<u8>, Vec<Out>> {
     flows
 }
 
-/// `\u{a0}` stands for a space inside of an argument.
+/// `\u{a0}` stands for a space in an argument.
 fn run(command: &str) {
     let words: Vec<String> =
         command.split_ascii_whitespace().map(|word| word.replace('\u{a0}', " ")).collect();
@@ -137,8 +136,7 @@ fn run(command: &str) {
     assert!(output.status.success(), "{command}: {message}");
 }
 
-/// A train of packets of some flows, some of them changed so that GRO has to
-/// think about them.
+/// A train of packets of some flows, with changes that GRO's rules depend on.
 fn train(random: &mut Random) -> Vec<Vec<u8>> {
     let mut flows: Vec<Vec<Vec<u8>>> = (0..1 + random.below(3))
         .map(|flow| {
@@ -172,7 +170,7 @@ fn train(random: &mut Random) -> Vec<Vec<u8>> {
     train
 }
 
-/// One change of the kind that GRO's rules are about, checksums repaired.
+/// One change that GRO's rules depend on, with corrected checksums.
 fn change(frame: &mut Vec<u8>, random: &mut Random) {
     let headers = Headers::parse(frame).expect("well formed");
     let (network, transport) = (headers.network_offset, headers.transport_offset);
@@ -250,8 +248,8 @@ fn trains(bench: &Bench) {
     for case in 0..cases {
         let frames = train(&mut Random(case as u64));
         let ours = by_flow(ours(&frames));
-        // The kernel lets go of what it has held for a tick (4 ms), wherever in
-        // the train that comes: a difference counts when it stays.
+        // The kernel flushes held packets at each tick (4 ms), which can fall anywhere in the
+        // train: only a persistent difference counts.
         let mut kernel = by_flow(bench.kernel(&frames));
         for _ in 0..10 {
             if kernel == ours {

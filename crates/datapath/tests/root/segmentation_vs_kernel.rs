@@ -1,10 +1,8 @@
-//! `packet::segment` against the kernel's own GSO, byte by byte.
+//! Compares `packet::segment` with the kernel's own GSO, byte by byte.
 //!
-//! A GSO packet is written to a TAP with vnet header, redirected by tc to a
-//! second TAP without offloads, in front of which the kernel has to cut it; what
-//! is read there is compared with what `packet::segment` makes of the same
-//! GSO packet. Nothing but Ethernet headers is left out of the comparison, and
-//! these neither.
+//! A GSO packet is written to a TAP with a vnet header. tc redirects it to a second TAP without
+//! offloads, so the kernel has to segment it. The output is compared with that of `packet::segment`
+//! for the same GSO packet, including Ethernet headers.
 
 use crate::build;
 
@@ -19,7 +17,7 @@ use sys::netns::NetNs;
 use sys::tap::{Offload, Tap, TapOptions};
 use test_support::{need, require};
 
-/// How many random GSO packets; `SEGMENTATION_CASES` overrides it.
+/// Number of random GSO packets; `SEGMENTATION_CASES` overrides it.
 const CASES: usize = 4000;
 
 /// Two TAPs, `input` redirected to `output`, in a namespace of their own.
@@ -30,9 +28,9 @@ struct Bench {
 }
 
 impl Bench {
-    /// In the calling thread's namespace.
+    /// Builds it in the calling thread's namespace.
     fn new() -> Bench {
-        // Nothing but our frames: no router solicitations, no group reports.
+        // Only this test's frames: no router solicitations, no group reports.
         for which in ["all", "default"] {
             let path = format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6");
             let _ = std::fs::write(path, "1");
@@ -54,8 +52,8 @@ impl Bench {
         Bench { input, output, tunnels: offload.contains(Offload::UDP_TUNNEL_GSO_CSUM) }
     }
 
-    /// What the kernel makes of a GSO packet: its segments, `wanted` of them
-    /// and whatever else comes at once; `Err` if it refuses to take it.
+    /// The kernel's segments of a GSO packet: `wanted` of them and any others that follow at once;
+    /// `Err` if the kernel refuses the packet.
     fn kernel(&self, vnet: &VnetHdr, frame: &[u8], wanted: usize) -> std::io::Result<Vec<Vec<u8>>> {
         let mut message = vec![0; 24];
         vnet.emit(Layout::Tunnel, &mut message).expect("vnet header");
@@ -67,8 +65,8 @@ impl Bench {
             match self.output.read(&mut buffer) {
                 Ok(len) => segments.push(buffer[..len].to_vec()),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    // All of them come out of one call in the kernel; more time is
-                    // given only while some are missing.
+                    // One call in the kernel produces all of them; wait longer only while some are
+                    // missing.
                     let timeout = if segments.len() < wanted { 1000u16 } else { 0 };
                     let mut fds = [PollFd::new(self.output.as_fd(), PollFlags::POLLIN)];
                     if poll(&mut fds, PollTimeout::from(timeout)).expect("poll") == 0 {
@@ -119,7 +117,7 @@ fn run(program: &str, arguments: &str) {
     assert!(output.status.success(), "{program} {arguments}: {message}");
 }
 
-/// Runs `test` in a fresh namespace, or says why not.
+/// Runs `test` in a fresh namespace, or prints the reason why not.
 fn with_bench(test: impl FnOnce(&Bench) + Send) {
     require!(need::tun());
     let namespace = NetNs::new().expect("network namespace");
@@ -201,9 +199,8 @@ fn with_a_vlan_tag() {
 fn what_is_too_small_to_be_cut_is_only_completed() {
     with_bench(|bench| {
         for (v6, udp) in [(false, false), (true, false), (false, true), (true, true)] {
-            // With options, TCP within their length of gso_size is dropped by the
-            // kernel (it counts them as payload first and does not later), and
-            // passed on by us.
+            // If a TCP packet with options is longer than gso_size by less than their length, the
+            // kernel drops it (it first counts them as payload, later not), and `packet` passes it.
             for payload in [1, 1447, 1448] {
                 let tcp_options = 0;
                 let spec = Spec { v6, udp, payload, flags: 0x99, tcp_options, ..Spec::PLAIN };

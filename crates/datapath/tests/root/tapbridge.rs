@@ -1,4 +1,4 @@
-//! The two-TAP bridge between private namespaces: what crosses it, and how it ends.
+//! The bridge of two TAPs between private namespaces: forwarded packets, and its end.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -15,7 +15,7 @@ use traffic::{LIMIT, pattern, ping, tcp, udp};
 
 use crate::traffic;
 
-/// Those that run here.
+/// Engines that this machine can run.
 fn engines() -> Vec<Engine> {
     let mut engines = Engine::ALL.to_vec();
     if let Err(error) = sys::frame_ring::FrameRing::new(&[], &[], 16, 4096) {
@@ -25,7 +25,7 @@ fn engines() -> Vec<Engine> {
     engines
 }
 
-/// Those of them that join two namespaces.
+/// Engines among these that join two namespaces.
 fn joining() -> impl Iterator<Item = Engine> {
     engines().into_iter().filter(|engine| *engine != Engine::Bpf)
 }
@@ -78,7 +78,7 @@ impl Bench {
         Bench { running, left, right }
     }
 
-    /// Ends the bridge; every frame read must have met a fate.
+    /// Ends the bridge, and asserts that every frame has a fate.
     fn end(self) -> [Counters; 2] {
         let (counters, outcome) = self.running.stop();
         outcome.unwrap();
@@ -268,7 +268,7 @@ fn devices_go_with_the_bridge() {
     }
 }
 
-/// A child that another test is just starting may hold the device for a moment yet.
+/// A starting child of another test may hold the device for a moment.
 fn gone(host: &Host) {
     testbed::poll(&format!("the end of tap0 in {}", host.name()), LIMIT, || {
         let is_gone = host.netlink().link("tap0").is_err();
@@ -277,7 +277,7 @@ fn gone(host: &Host) {
     .unwrap();
 }
 
-/// One machine with both devices, as in 2009.
+/// One machine with both devices.
 struct Netmapped {
     running: Running,
     host: Host,
@@ -338,8 +338,8 @@ fn netmap_brings_icmp_errors_back_to_their_cause() {
         let Netmapped { running, host } = Netmapped::new(engine, Offload::ALL);
         let socket = host.netns().run(|| UdpSocket::bind("192.168.64.64:0")).unwrap().unwrap();
         socket.set_read_timeout(Some(LIMIT)).unwrap();
-        // Nobody listens: "port unreachable" names a socket by the quoted packet,
-        // which is found only if that is the packet it has sent.
+        // The port is closed. The kernel delivers "port unreachable" to a socket only if the quoted
+        // packet is the one that the socket has sent.
         socket.connect("192.168.64.32:9").unwrap();
         socket.send(b"is anybody there?").unwrap();
         let error = socket.recv(&mut [0; 10]).unwrap_err();
@@ -364,7 +364,7 @@ fn the_kernel_redirects_within_a_namespace_only() {
             other => panic!("{other:?}"),
         }
     };
-    // A name each: a child that another test is just starting may still hold the last.
+    // Different names, because a starting child of another test may still hold the last one.
     let (all, none) = (Offload::ALL, Offload::NONE);
     let reason = refused(open(&one, "tap0", all), open(&other, "tap1", all));
     assert!(reason.contains("different network namespaces"), "{reason}");
@@ -395,7 +395,7 @@ fn the_kernel_redirects_every_frame_of_a_plain_bridge() {
         let snmp = host.netns().run(|| std::fs::read_to_string("/proc/thread-self/net/snmp"));
         let snmp = snmp.unwrap().unwrap();
         let values = snmp.lines().filter(|line| line.starts_with("Ip: ")).nth(1).unwrap();
-        // InReceives: the routing drops them then, as they come from its own address.
+        // InReceives: routing then drops them, because their source is its own address.
         values.split(' ').nth(3).unwrap().parse::<u64>().unwrap()
     };
     let before = received();

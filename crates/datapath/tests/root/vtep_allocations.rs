@@ -1,4 +1,4 @@
-//! The threads that forward allocate nothing once packets have come both ways.
+//! The forwarding threads allocate nothing after the first packets in both directions.
 
 use datapath::vtep::Engine;
 use endpoint::{CUT, PLAN, Plan, Vtep, everything_crosses, hosts, kernel};
@@ -11,7 +11,7 @@ use crate::vtep::endpoint;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Ids of the threads that forward.
+/// IDs of the forwarding threads.
 fn forwarding() -> Vec<usize> {
     let mut found = Vec::new();
     for task in std::fs::read_dir("/proc/self/task").unwrap() {

@@ -1,9 +1,8 @@
-//! Encapsulated GSO packets exchanged whole with the kernel's VXLAN device.
+//! Exchanges encapsulated GSO packets unsegmented with the kernel's VXLAN device.
 //!
-//! The device's underlay is a TAP with the 24-byte vnet header: what the kernel
-//! sends arrives there uncut and is taken out of the tunnel by `packet::decap`;
-//! what `packet::encap` puts into a tunnel is written there uncut, and a socket
-//! behind the device receives its datagrams.
+//! The device's underlay is a TAP with the 24-byte vnet header. Packets that the kernel sends
+//! arrive there unsegmented, and `packet::decap` decapsulates them. Packets from `packet::encap`
+//! are written there unsegmented, and a socket behind the device receives their datagrams.
 
 use crate::build;
 
@@ -85,7 +84,7 @@ fn read_gso_packet(tap: &Tap) -> (VnetHdr, Vec<u8>) {
             Ok(len) => {
                 let (vnet, frame) =
                     vnet_hdr::split(&buffer[..len], Layout::Tunnel).expect("header");
-                // Neighbour discovery and reports of groups come by as well.
+                // Neighbour discovery and multicast reports also arrive.
                 if vnet.gso_type != 0 {
                     return (vnet, frame.to_vec());
                 }
@@ -117,7 +116,7 @@ fn from_the_kernel(case: Case, tap: &Tap) {
     let headers = Headers::parse(out.frame).expect("UDP");
     assert_eq!(&out.frame[headers.payload_offset..], payload);
 
-    // The same packets whether cut with the tunnel on or after it is off.
+    // Segmentation before and after decapsulation gives the same packets.
     let cut = |frame: &[u8], vnet: &VnetHdr| -> Vec<Vec<u8>> {
         let segmenter = Segmenter::new(frame, vnet).expect("well formed");
         let mut buffer = vec![0; segmenter.total_len(0)];
@@ -129,7 +128,7 @@ fn from_the_kernel(case: Case, tap: &Tap) {
     let outer = cut(&frame, &vnet);
     assert_eq!(outer.len(), 6);
     for (outer, inner) in outer.iter().zip(&inner) {
-        // Checked as a stranger's: the outer checksum too, if there is one.
+        // Verified as from an untrusted sender: the outer checksum too, if there is one.
         let out = decap::frame(outer, &VnetHdr::default(), vxlan::PORT).expect("whole");
         assert_eq!(out.frame, inner);
     }

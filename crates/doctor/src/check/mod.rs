@@ -233,7 +233,6 @@ pub struct CheckOutcome {
 pub const MACHINE: &str = "machine";
 
 impl Check {
-    /// A finding on a device.
     fn on(&self, spot: DeviceRef<'_>) -> Finding {
         self.in_namespace(spot.namespace, spot.name())
     }
@@ -275,7 +274,6 @@ impl Check {
         (all > 0).then_some(finding)
     }
 
-    /// A finding on the machine.
     fn on_machine(&self, object: &str) -> Finding {
         Finding {
             code: self.code.to_owned(),

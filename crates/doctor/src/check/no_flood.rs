@@ -37,7 +37,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             continue;
         }
         let dropped = tunnel.moved().map_or(0, |moved| moved.tx_dropped);
-        // Nobody needs another host now.
+        // No frame needs another host now.
         if dropped == 0 {
             continue;
         }

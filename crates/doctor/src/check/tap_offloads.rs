@@ -22,7 +22,7 @@ const IFF_VNET_HDR: u32 = 0x4000;
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for tap in taps(view) {
         let flags = tap.device.and_then(|device| device.tun_flags).unwrap_or(0);
-        // Without a program there is nobody to ask for them; without header OV044 reports it.
+        // Without a program, no process can accept offloads; OV044 reports a missing header.
         if flags & IFF_VNET_HDR == 0 || !tap.interface.carrier {
             continue;
         }

@@ -1,5 +1,5 @@
-//! Saved hosts: what is written is read again, and what is damaged is refused or
-//! diagnosed, never a panic.
+//! Saved hosts: a written host is read back unchanged. A damaged one is refused or diagnosed, and
+//! never causes a panic.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -49,7 +49,7 @@ fn a_scrubbed_host_is_diagnosed_alike() {
     assert_eq!(codes(&scrubbed), codes(&HOST));
 }
 
-/// JSON pointers to everything in a value.
+/// JSON pointers to all values.
 fn pointers(value: &Value, at: &str, all: &mut Vec<String>) {
     match value {
         Value::Array(values) => {
@@ -81,7 +81,7 @@ proptest! {
         }
     }
 
-    /// Numbers that no kernel gives, in any place.
+    /// Impossible numbers in any place.
     #[test]
     fn an_impossible_host_never_panics(
         places in prop::collection::vec((any::<prop::sample::Index>(), 0..6_usize), 1..40),

@@ -1,6 +1,6 @@
-//! The fuzz targets `doctor_saved`, `doctor_text` and `doctor_answer` (`fuzz/`) for a
-//! bounded number of cases: what they were given to begin with, with a few things
-//! wrong. `FUZZ_CASES` changes the number, `FUZZ_SEED` the sequence.
+//! Runs the fuzz targets `doctor_saved`, `doctor_text` and `doctor_answer` (`fuzz/`) for a bounded
+//! number of cases: their seeds with a few random changes. `FUZZ_CASES` sets the number,
+//! `FUZZ_SEED` the sequence.
 
 mod answers;
 #[path = "../../../../fuzz/src/doctor.rs"]
@@ -14,7 +14,7 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// What is kept of a target: seeds, and what libFuzzer found worth it.
+/// Corpus of a target: seeds, and inputs that libFuzzer kept.
 fn corpus(name: &str) -> Vec<Vec<u8>> {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/");
     let entries = std::fs::read_dir(format!("{directory}{name}")).unwrap();
@@ -23,8 +23,7 @@ fn corpus(name: &str) -> Vec<Vec<u8>> {
     paths.into_iter().map(|path| std::fs::read(path).unwrap()).collect()
 }
 
-/// Calls `target` with everything that is kept, then with damaged versions of it. A
-/// panic says which case to look at.
+/// Calls `target` with the corpus, then with damaged versions of it. A panic names the case.
 fn run(name: &str, target: fn(&[u8]), cases: u64) {
     let kept = corpus(name);
     assert!(!kept.is_empty(), "{name}: nothing to begin with");
@@ -54,7 +53,7 @@ fn damage(data: &mut Vec<u8>, random: &mut Pcg64Mcg) {
         2 => data.truncate(at),
         3 => drop(data.remove(at)),
         4 => data.insert(at, b"09-.:{}[],\" \nafx"[random.random_range(0..16)]),
-        // Another number in the place of the next one.
+        // Replaces the next number by another one.
         _ => {
             let Some(start) = data[at..].iter().position(digits).map(|next| at + next) else {
                 return;
@@ -83,7 +82,7 @@ fn answer() {
     run("doctor_answer", entries::answer, 20_000);
 }
 
-/// The seeds are what they are meant to be.
+/// The seeds are valid.
 #[test]
 fn answers_are_understood() {
     let clamp = netstate::netfilter::nft_clamp(&rule()).unwrap();

@@ -1,5 +1,5 @@
-//! Saved hosts that were made to hurt whoever reads them. Memory is what the program
-//! held at most, by an allocator that counts.
+//! Saved hosts made to harm their reader. A counting allocator gives the most memory that the
+//! program held.
 
 use std::io::{self, Read, Write};
 
@@ -12,8 +12,8 @@ use test_support::allocations::Counting;
 static ALLOCATOR: Counting = Counting;
 
 const MIB: u64 = 1 << 20;
-/// What reading and judging any file may hold at most: the state of the host twice, the
-/// window of the decompressor, and what the checks found.
+/// Limit of memory held while any file is read and judged: the state of the host twice, the window
+/// of the decompressor, and the findings.
 const MOST: u64 = 160 * MIB;
 
 type Archive = Builder<zstd::Encoder<'static, Vec<u8>>>;
@@ -49,7 +49,7 @@ fn saved(text: &[u8]) -> Vec<u8> {
     packed(archive)
 }
 
-/// What reading a file comes to, and the most bytes held on the way.
+/// Result of reading a file, and the most bytes held meanwhile.
 fn read(packed: &[u8]) -> (Result<doctor::Diagnosis, String>, u64) {
     let before = Counting::held();
     Counting::forget_peak();
@@ -69,7 +69,7 @@ fn refused(packed: &[u8], words: &[&str]) {
     assert!(most < MOST, "{} MiB for {} bytes: {error}", most / MIB, packed.len());
 }
 
-/// Text that repeats, without being held as a whole.
+/// Repeated text that is never held in memory as a whole.
 fn repeated(head: &str, part: &str, times: usize, tail: &str) -> Vec<u8> {
     let mut encoder = zstd::Encoder::new(Vec::new(), 0).unwrap();
     let size = head.len() + part.len() * times + tail.len();
@@ -95,7 +95,7 @@ fn repeated(head: &str, part: &str, times: usize, tail: &str) -> Vec<u8> {
 fn a_long_text_behind_a_small_archive_is_not_read() {
     // Blanks, which JSON allows anywhere.
     refused(&repeated("{\"format\":1,", " ", 900 << 20, "}"), &["host.json", "67108864 bytes"]);
-    // A size in the header that is not there.
+    // A size in the header without the data.
     let mut bytes = Vec::new();
     let mut header = Header::new_gnu();
     header.set_path("host.json").unwrap();
@@ -111,7 +111,7 @@ fn values_that_take_more_memory_than_text_are_counted() {
     whole["namespaces"][0]["devices"] = json!({"9": "HERE"});
     let text = whole.to_string();
     let (head, tail) = text.split_once("\"9\":\"HERE\"").unwrap();
-    // Devices of which nothing is known: 10 bytes each here, some hundred in memory.
+    // Devices without fields: 10 bytes each here, some hundred in memory.
     let devices: String = (10..2_000_000).map(|index| format!("\"{index}\":{{}},")).collect();
     refused(&repeated(head, &devices, 1, &format!("\"9\":{{}}{tail}")), &["host.json", "memory"]);
     let mut whole = host();
@@ -196,7 +196,7 @@ fn only_one_host_and_by_its_own_name() {
         entry(&mut other, EntryType::Regular, name, text.len() as u64, text.as_bytes());
         refused(&packed(other), &["no host.json"]);
     }
-    // Extension headers of an ordinary size do no harm, other members neither.
+    // Ordinary extension headers and other members do no harm.
     let mut archive = archive();
     entry(&mut archive, EntryType::XGlobalHeader, "pax", 20, &b"20 comment=nothing.\n"[..]);
     entry(&mut archive, EntryType::Directory, "./", 0, io::empty());
@@ -210,10 +210,10 @@ fn a_window_that_takes_gigabytes_is_refused() {
     // RFC 8878: magic, a frame header with a window of 2^41 bytes, one empty last block.
     let frame = [0x28, 0xb5, 0x2f, 0xfd, 0x00, 31 << 3, 0x01, 0x00, 0x00];
     refused(&frame, &["not a saved host"]);
-    // 1 GiB, which the library would take by itself with its long mode.
+    // 1 GiB, which the library would accept in its long mode.
     let frame = [0x28, 0xb5, 0x2f, 0xfd, 0x00, 20 << 3, 0x01, 0x00, 0x00];
     refused(&frame, &["not a saved host"]);
-    // 128 MiB, which it would take by default.
+    // 128 MiB, which it would accept by default.
     let frame = [0x28, 0xb5, 0x2f, 0xfd, 0x00, 17 << 3, 0x01, 0x00, 0x00];
     refused(&frame, &["not a saved host", "memory"]);
 }
@@ -238,7 +238,7 @@ fn deep_long_and_large_things_are_named() {
         text = text.replacen("\"format\":1", &format!("\"format\":{number}"), 1);
         refused(&saved(text.as_bytes()), &["host.json"]);
     }
-    // A name that nobody knows, of a megabyte.
+    // An unknown name of a megabyte.
     let long = "n".repeat(1 << 15);
     refused(&saved(format!("{{\"format\":1,\"{long}\":1}}").as_bytes()), &["host.json"]);
 }

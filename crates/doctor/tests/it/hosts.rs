@@ -1,7 +1,7 @@
-//! The library of saved hosts: healthy ones by the name of their mode, sick ones
-//! by the code of their fault. Without root, on any machine, as `--from` does it.
+//! The library of saved hosts: healthy ones have the name of their mode, faulty ones the code of
+//! their fault. Tested without root, on any machine, like `--from`.
 //!
-//! Made by the faults' own test, which says how:
+//! The faults' own test writes them:
 //! `OVERLANE_SAVE_HOSTS=$PWD/crates/doctor/tests/hosts cargo test -p overlane-doctor --test root faults::`,
 //! and with `--test root guest::` those that end in `guest`.
 
@@ -37,7 +37,7 @@ fn saved_hosts_are_judged_as_they_were() {
             .map(|finding| finding.code)
             .collect();
         let mode = name.split_once('-').filter(|(code, _)| code.starts_with("OV"));
-        // The naive copy loop has no header, which is what it is there to show.
+        // The naive copy loop has no header, which it is meant to show.
         let mut expected: Vec<&str> =
             if name.ends_with("tap") || name.ends_with("naive") { vec!["OV044"] } else { vec![] };
         match mode {
@@ -49,7 +49,7 @@ fn saved_hosts_are_judged_as_they_were() {
             }
             None => healthy += 1,
         }
-        // Hosts of `tests/cases` carry traffic, which shows symptoms of the fault, too.
+        // Hosts of `tests/cases` carry traffic, which also shows symptoms of the fault.
         if name.contains("-case") {
             continue;
         }
@@ -62,9 +62,9 @@ fn saved_hosts_are_judged_as_they_were() {
     assert!(healthy >= 10, "{healthy} healthy hosts");
 }
 
-/// What each saved host is found to have, with its evidence and its cost, is what
-/// `tests/judgements.txt` has on record. `OVERLANE_SAVE_JUDGEMENTS=1` writes it anew; then
-/// the difference shows what a change of a check means for hosts that are known.
+/// The findings of each saved host, with evidence and cost, equal those recorded in
+/// `tests/judgements.txt`. `OVERLANE_SAVE_JUDGEMENTS=1` rewrites it; the difference then shows how
+/// a changed check affects known hosts.
 #[test]
 fn judgements_are_those_on_record() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");

@@ -1,5 +1,5 @@
-//! A dump without names and addresses: whatever was put where, in whatever notation, is
-//! not in the archive, and the diagnosis is the same.
+//! A dump without names and addresses: no planted text, in any place and notation, is in the
+//! archive, and the diagnosis is the same.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -22,7 +22,7 @@ fn all_saved() -> Vec<(String, Host)> {
     names.map(|name| (name.clone(), saved(&name))).collect()
 }
 
-/// What was found, without names: code, severity, cost, sorted.
+/// Findings without names: code, severity, cost, sorted.
 fn findings(host: &Host) -> Vec<(String, String, u64)> {
     let found = diagnose(host).findings.into_iter();
     let mut found: Vec<_> = found
@@ -46,12 +46,12 @@ fn every_saved_host_is_diagnosed_alike() {
         let scrubbed = scrub::scrub(&host).unwrap();
         assert_eq!(findings(&scrubbed), findings(&host), "{name}");
         assert_eq!(hops(&scrubbed), hops(&host), "{name}");
-        // Twice does no harm.
+        // Scrubbing twice is harmless.
         assert_eq!(findings(&scrub::scrub(&scrubbed).unwrap()), findings(&host), "{name}");
     }
 }
 
-/// Gives every device the name that udev makes of a MAC address, wherever it is meant.
+/// Gives every device udev's name with its MAC address, in every place that names the device.
 fn renamed(value: &mut Value, names: &[(String, String)]) {
     let other =
         |text: &str| names.iter().find(|(name, _)| name == text).map(|(_, new)| new.clone());
@@ -84,7 +84,7 @@ fn devices_named_by_their_addresses_are_diagnosed_alike_and_not_told() {
     for (at, (file, host)) in all_saved().into_iter().enumerate() {
         let links = host.namespaces.iter().filter_map(|one| one.interfaces.get()).flatten();
         let mut names: Vec<String> = links.map(|link| link.name.clone()).collect();
-        // Names of the daemon's own stay, and the word of a kind may be a name, too.
+        // Names of the daemon itself stay, and a kind's word may also be a name.
         names.retain(|name| {
             !["lo", "ovs-system", "veth", "vxlan", "bridge", "tun"].contains(&name.as_str())
         });
@@ -105,7 +105,6 @@ fn devices_named_by_their_addresses_are_diagnosed_alike_and_not_told() {
     }
 }
 
-/// An address as somebody may write it.
 fn notations(address: IpAddr) -> Vec<String> {
     match address {
         IpAddr::V4(v4) => {
@@ -180,14 +179,14 @@ impl Planted {
 }
 
 fn planted() -> impl Strategy<Value = Planted> {
-    // Digits alone could be a counter's.
+    // A number without letters could be a counter.
     let lettered = |text: &str| text.chars().any(|c| c.is_ascii_alphabetic());
     let v4 = prop_oneof![
         any::<[u8; 4]>(),
         any::<[u8; 3]>().prop_map(|[a, b, c]| [10, a, b, c]),
         any::<[u8; 2]>().prop_map(|[a, b]| [192, 168, a, b]),
     ];
-    // Those that are the same everywhere stay.
+    // Addresses that are the same everywhere stay.
     let v4 = v4.prop_filter("somebody's", move |octets| {
         let v4 = Ipv4Addr::from(*octets);
         let says_all = v4.is_loopback() || octets[0] == 0 || octets[0] >= 224 && octets[0] < 225;
@@ -216,7 +215,7 @@ fn planted() -> impl Strategy<Value = Planted> {
         })
 }
 
-/// A planted word behind or before a text. A number with digits beside it would be another one.
+/// A planted word before or after a text. A number with adjacent digits would be another number.
 fn glued(left: &str, right: &str, word: &str) -> String {
     let is_digit = |c: char| c.is_ascii_digit();
     let is_other =
@@ -224,7 +223,7 @@ fn glued(left: &str, right: &str, word: &str) -> String {
     format!("{left}{}{right}", if is_other { " " } else { "" })
 }
 
-/// Puts planted words into every text of a host, and addresses where there are addresses.
+/// Plants words into every text of a host, and addresses where there are addresses.
 struct Planter<'a> {
     planted: &'a Planted,
     words: Vec<String>,
@@ -263,7 +262,7 @@ impl Planter<'_> {
             Value::Object(fields) => {
                 for (key, value) in &mut *fields {
                     match key.as_str() {
-                        // The state of a feature, how well a neighbour is known: enums.
+                        // The state of a feature and the state of a neighbour are enums.
                         "knowledge" => {}
                         "features" => self.features(value),
                         "sysctls" | "counts" | "governors" => {
@@ -278,7 +277,7 @@ impl Planter<'_> {
         }
     }
 
-    /// Names that the file chooses.
+    /// Keys that the file chooses.
     fn keys(&mut self, value: &mut Value) {
         let Value::Object(fields) = value else { return };
         for (key, value) in std::mem::take(fields) {
@@ -310,7 +309,7 @@ fn unpacked(host: &Host) -> String {
     String::from_utf8_lossy(&bytes).to_ascii_lowercase()
 }
 
-/// Everything that a host may have: `VXLAN`, TAPs, Open vSwitch, interrupts, rules.
+/// Hosts with every kind of content: VXLAN, TAPs, Open vSwitch, interrupts, rules.
 const HOSTS: [&str; 6] =
     ["vxlan", "swarm", "OV060-vxlan", "OV053-guest", "OV065-ovs-vxlan", "OV044-tap"];
 

@@ -17,7 +17,7 @@ use test_support::{need, require};
 
 use crate::faults::bench::{at_rest, judge};
 
-/// Directory of the cases; ours by default.
+/// Names the directory of the cases; the repository's by default.
 const DIRECTORY: &str = "OVERLANE_CASES";
 /// File that gets the table.
 const TABLE: &str = "OVERLANE_CASES_TABLE";
@@ -26,7 +26,7 @@ const INTERVAL: Duration = Duration::from_millis(600);
 /// Readings until the fault shows: connections start, neighbours fail, tables fill.
 const READINGS: usize = 12;
 
-/// Whether one of our cases is a fault of this check.
+/// Whether a case of the repository is a fault of this check.
 pub(crate) fn covers(code: &str) -> bool {
     let scripts = std::fs::read_dir(ours()).unwrap().flatten().map(|entry| entry.path());
     scripts
@@ -38,13 +38,13 @@ fn ours() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases")
 }
 
-/// A case: its script, and the lines of its head.
+/// A case: its script, and the lines of its header.
 struct Case {
     script: PathBuf,
     name: String,
     /// Codes that name the cause. Empty: unknown.
     checks: Vec<String>,
-    /// Namespaces that the administrator of one host sees. Empty: one host does not suffice.
+    /// Namespaces that the administrator of one host sees. Empty: one host is not enough.
     node: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ impl Case {
     /// Runs the script, which has its own namespaces.
     fn run(&self, prefix: &str, what: &str) -> Result<(), String> {
         let log = std::env::temp_dir().join(format!("{prefix}-log"));
-        // The script's traffic outlives it: pipes would not end.
+        // The script's traffic outlives it, so pipes would not end.
         let to = |path: &Path| std::fs::File::create(path).unwrap();
         let status = Command::new("sh")
             .arg(&self.script)
@@ -81,7 +81,7 @@ impl Case {
         if status.success() { Ok(()) } else { Err(format!("{what}: {status}: {text}")) }
     }
 
-    /// Diagnoses the case's namespaces, or those of one host.
+    /// Diagnoses the case's namespaces, or the namespaces of one host.
     fn look(&self, prefix: &str, node: &[String], is_saved: bool) -> Diagnosis {
         let mut named = Vec::new();
         for entry in std::fs::read_dir("/run/netns").unwrap().flatten() {
@@ -96,7 +96,7 @@ impl Case {
         at_rest(&mut host);
         let mut diagnosis =
             if is_saved { judge(&self.saved_name(), &host) } else { diagnose(&host) };
-        // `sw` is the wire and its switch, `srv` a server elsewhere: nobody diagnoses them.
+        // `sw` is the wire and its switch, `srv` an external server: they are not diagnosed.
         diagnosis.findings.retain(|finding| !["sw", "srv"].contains(&finding.namespace.as_str()));
         diagnosis
     }
@@ -122,7 +122,7 @@ impl Case {
         diagnosis
     }
 
-    /// Removes namespaces and processes, also if the case fails halfway.
+    /// Judges a case. Removes namespaces and processes, even if the case fails.
     fn judge(&self, prefix: &str) -> Judgement {
         let mut judgement = Judgement::default();
         let all = self.run(prefix, "up").map(|()| {
@@ -148,7 +148,7 @@ impl Case {
 #[derive(Default)]
 struct Judgement {
     all: Option<Diagnosis>,
-    /// From one host.
+    /// Findings from one host.
     one: Option<Diagnosis>,
     /// Findings at warning or above on the hosts without the fault.
     warnings: Vec<String>,
@@ -202,7 +202,7 @@ fn faults_from_public_reports_are_named_first() {
     cases.sort_by(|a, b| a.name.cmp(&b.name));
     let (next, judged) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     std::thread::scope(|threads| {
-        // A case waits most of its time.
+        // A case mostly waits.
         for worker in 0..4 {
             let (next, judged, cases) = (&next, &judged, &cases);
             threads.spawn(move || {

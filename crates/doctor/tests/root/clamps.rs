@@ -1,5 +1,5 @@
-//! Rules that clamp the MSS, in each form that they are written in: those that
-//! help silence the finding, those that do not leave it.
+//! Rules that clamp the MSS, in each form that administrators write: effective rules silence the
+//! finding, the others leave it.
 
 use std::process::Command;
 use std::time::Duration;
@@ -43,13 +43,13 @@ fn look(network: &Network) -> (bool, usize) {
     (found, clamps)
 }
 
-/// Rules for nftables; whether they silence the finding, and how many clamp.
+/// Rules for nftables; whether they silence the finding, and the number of clamps.
 const NFT: &[(&str, bool, usize)] = &[
     ("tcp flags syn tcp option maxseg size set rt mtu", true, 1),
     ("oifname nic0 tcp flags syn tcp option maxseg size set rt mtu", true, 1),
     ("iif nic0 tcp flags syn tcp option maxseg size set 1360", true, 1),
     ("oifname \"nic*\" tcp flags syn / syn,rst tcp option maxseg size set 1360", true, 1),
-    // Does not fit into 1400 bytes.
+    // A segment that does not fit into 1400 bytes.
     ("oifname nic0 tcp flags syn tcp option maxseg size set 1361", false, 1),
     ("oifname br0 tcp flags syn tcp option maxseg size set rt mtu", false, 1),
     ("tcp option maxseg size 1-500 counter", false, 0),
@@ -71,7 +71,7 @@ fn clamps_of_nftables_are_read() {
             host.nft(&format!("delete table {family} mss")).unwrap();
         }
     }
-    // What this host itself sends is not what it forwards.
+    // Packets that this host sends itself are not forwarded packets.
     let chain = "type filter hook output priority 7;";
     let rule = "tcp flags syn tcp option maxseg size set rt mtu";
     host.nft(&format!("table ip mss {{ chain c {{ {chain} {rule}; }}; }}")).unwrap();
@@ -88,12 +88,12 @@ fn clamps_of_iptables_legacy_are_read() {
     clamps_of("iptables-legacy");
 }
 
-/// Each rule is taken by `program`, and its clamps are read.
+/// `program` accepts each rule, and the clamps are read.
 fn clamps_of(program: &str) {
     require!(need::tool(program));
     let network = require!(network());
     let host = network.host("a").unwrap();
-    // A kernel without the table or the target lacks them for every rule alike.
+    // A kernel without the table or the target lacks it for every rule.
     let target = ["-w", "-t", "mangle", "-A", "FORWARD", "-p", "tcp", "--tcp-flags", "SYN", "SYN"];
     let clamp = ["-j", "TCPMSS", "--clamp-mss-to-pmtu"];
     require!(host.run(Command::new(program).args(target).args(clamp)));
@@ -130,9 +130,9 @@ fn the_command_for_an_overlay_silences_its_finding() {
         let findings = diagnose(&read(&network)).findings;
         findings.into_iter().find(|finding| finding.code == "OV064")
     };
-    // A namespace that is held by this test's descriptors only has no path: the
-    // commands have no `nsenter`, and are run inside. Programs that other tests start have
-    // copies of the descriptors until they run, and are a path as long.
+    // A namespace held only by this test's descriptors has no path, so its commands have no
+    // `nsenter` and run inside. Starting programs of other tests briefly have copies of the
+    // descriptors, and thus a path.
     let fix = testbed::poll("a fix without a path", Duration::from_secs(60), || {
         let fix = found().unwrap().fix.unwrap();
         Ok(if fix.command.contains("nsenter") { Err(fix.command) } else { Ok(fix) })

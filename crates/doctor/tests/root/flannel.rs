@@ -1,4 +1,4 @@
-//! A healthy node of flannel, as its daemon sets it up by default: nothing is found on it.
+//! A healthy node of flannel, as its daemon sets it up by default, has no findings.
 
 use std::process::Command;
 use std::time::Duration;
@@ -7,8 +7,8 @@ use doctor::{Diagnosis, Scope, Severity, collect, diagnose};
 use test_support::{need, require};
 use testbed::{Host, NIC, Wire};
 
-/// `flannel.1` and `cni0` with a pod, on a host whose NIC carries the tunnel; the rules are
-/// the ones recorded from flannel with `-ip-masq`.
+/// `flannel.1` and `cni0` with a pod, on a host whose NIC carries the tunnel; the rules were
+/// recorded from flannel with `-ip-masq`.
 fn node() -> [Host; 3] {
     let wire = Wire { mtu: 1500, offload: testbed::Offload::Full };
     let [node, other] = wire.hosts().unwrap();
@@ -47,7 +47,7 @@ fn look(node: &Host) -> Diagnosis {
 
 fn codes(diagnosis: &Diagnosis) -> Vec<String> {
     let found = diagnosis.findings.iter().filter(|found| {
-        // The machine's own are not the node's.
+        // Findings about the machine itself do not count.
         found.severity >= Severity::Warn && found.namespace == "node"
     });
     found.map(|found| found.code.clone()).collect()

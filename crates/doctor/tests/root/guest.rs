@@ -1,11 +1,9 @@
-//! Faults that hardware, a hypervisor or the whole machine must have, made in a
-//! QEMU guest with a stock kernel, all in one boot: each is found by the check's
-//! code, and nothing else appears.
+//! Makes faults of hardware, a hypervisor or the whole machine in a QEMU guest with a stock kernel,
+//! all in one boot. Each must be found under the check's code, without other findings.
 //!
-//! The guest has, of one virtual network that is forwarded by a bridge of this
-//! machine, `nic0` (virtio, two queues, RSS) and in a namespace of its own `nic1`
-//! (virtio, one queue, on the second NUMA node); `vmx0` (vmxnet3) and `stuck0`
-//! (virtio), whose other ends nobody reads.
+//! A bridge of this machine forwards a virtual network to the guest's `nic0` (virtio, two queues,
+//! RSS) and to `nic1` (virtio, one queue, on the second NUMA node), which is in a namespace of its
+//! own. The other ends of `vmx0` (vmxnet3) and `stuck0` (virtio) are not read.
 
 mod bench;
 mod list;
@@ -21,21 +19,22 @@ use qemu::Guest;
 use test_support::{need, require};
 use testbed::Host;
 
-/// The test that the guest runs, out of this same program: it does the part inside.
+/// The test that the guest runs, in this program: it performs the part inside.
 const INSIDE: &str = "guest::machine_wide_faults_are_found_in_a_guest";
-/// Where the guest says that a fault was found, and what else was.
+/// Prefix of the guest's lines that report a fault's finding and other findings.
 const REPORT: &str = "fault\t";
-/// What the guest is called before any fault, and after all of them.
+/// Names of the guest's saved state before any fault, and after all of them.
 const BEFORE: &str = "healthy";
 const AFTER: &str = "healthy again";
-/// Directory that the hosts read are saved in, those whose fault others see, too,
-/// left out: so the library that `tests/hosts.rs` reads is made.
+/// Names the directory in which the hosts are saved, except those whose fault other checks see,
+/// too, as the library for `tests/hosts.rs`.
 const SAVE: &str = "OVERLANE_SAVE_HOSTS";
 
-/// Makes every fault, one after the other, and prints a line for each: `fault`, its
-/// code, what was found, separated by tabs.
+/// Makes every fault, one after the other, and prints a line for each: `fault`, its code, the
+/// findings, separated by tabs.
 fn make_every_fault() {
-    /// A busy machine may take from the guest what a share is told by: each try looks for longer.
+    /// A busy machine may take CPU time from the guest that a share is computed from: each try
+    /// watches for longer.
     const TRIES: u32 = 4;
     let bench = bench::Bench::set_up();
     let say = |name: &str, found: &[String]| println!("{REPORT}{name}\t{}", found.join(","));
@@ -82,7 +81,7 @@ fn machine_wide_faults_are_found_in_a_guest() {
     let host = outside();
     let directory = tempfile::tempdir().unwrap();
     let unread = directory.path().join("unread");
-    // Takes what the guest sends as far as the socket's buffer goes.
+    // Accepts the guest's packets until the socket's buffer is full.
     let _listener = UnixListener::bind(&unread).unwrap();
     let devices = format!(
         "-smbios type=1,manufacturer=VMware \

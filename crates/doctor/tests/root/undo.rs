@@ -1,5 +1,4 @@
-//! What is fixed is taken back to exactly what was, and never over somebody else's
-//! change.
+//! A fix is undone to the exact previous state, and never over a change by another program.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::Command;
@@ -36,13 +35,13 @@ fn read(network: &Network) -> Host {
         hosts.clone().map(|host| (host.name().to_owned(), host.netns().try_clone().unwrap()));
     let mut read = collect(Scope::Some(named.collect()), Duration::ZERO).unwrap();
     for (namespace, host) in read.namespaces.iter_mut().zip(hosts) {
-        // Nothing else than this test's descriptors leads to its hosts.
+        // Only this test's descriptors lead to its hosts.
         namespace.path = Some(format!("/proc/self/fd/{}", host.netns().as_fd().as_raw_fd()));
     }
     read
 }
 
-/// What can be set, of a host: without counters and what comes and goes.
+/// Settings of a host, without counters and volatile state.
 fn settings(network: &Network) -> String {
     let mut host = read(network);
     let mut text = String::new();
@@ -50,7 +49,7 @@ fn settings(network: &Network) -> String {
         if let Reading::Read(links) = &mut namespace.interfaces {
             for link in links {
                 link.counters = Default::default();
-                // Nobody sets it, and it follows a moment later.
+                // The kernel sets it, a moment later.
                 link.carrier = false;
             }
         }
@@ -70,7 +69,7 @@ fn changes(finding: &Finding) -> &[Change] {
     &finding.fix.as_ref().unwrap().changes
 }
 
-/// The one of a finding that has one.
+/// The change of a finding that has one.
 fn change(finding: &Finding) -> &Change {
     let [change] = changes(finding) else { panic!("{:?}", finding.fix) };
     change
@@ -90,14 +89,14 @@ fn all_is_fixed_and_all_is_taken_back() {
     let mut made: Vec<&Change> = Vec::new();
     for finding in &findings {
         for change in changes(finding) {
-            // Two findings may propose the same.
+            // Two findings may propose the same change.
             if !made.contains(&change) {
                 journal.make(&finding.code, change, None).unwrap();
                 made.push(change);
             }
         }
     }
-    // A carrier comes a moment after its device is up.
+    // The carrier appears a moment after its device is up.
     let healthy = || match &found(&network)[..] {
         [] => Ok(Ok(())),
         left => Ok(Err(format!("{left:?}"))),

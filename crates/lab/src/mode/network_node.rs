@@ -93,7 +93,7 @@ const SNAT: NetworkNode = NetworkNode {
     ..VROUTER
 };
 
-/// Returns the variants of a mode. `told`: name and path of `+accel`, `-vlan`, `-ovs`, `-ovs-vlan`.
+/// Returns the variants of a mode, with name and path of `+accel`, `-vlan`, `-ovs`, `-ovs-vlan`.
 const fn variants(of: &NetworkNode, told: [(&'static str, &'static str); 4]) -> [NetworkNode; 4] {
     let [accel, vlan, ovs, ovs_vlan] = told;
     let variant = NetworkNode { ..*of };

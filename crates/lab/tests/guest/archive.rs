@@ -16,8 +16,8 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// One with the usual directories, `/bin`, `/sbin` and `/lib` being those
-    /// below `/usr`.
+    /// An archive with the usual directories. `/bin`, `/sbin` and `/lib` are links to those below
+    /// `/usr`.
     pub fn new() -> Archive {
         let mut archive = Archive { bytes: Vec::new(), paths: BTreeSet::new() };
         for name in ["dev", "proc", "sys", "run", "tmp", "root", "etc", "var"] {
@@ -31,7 +31,7 @@ impl Archive {
         archive
     }
 
-    /// A file with these contents, executable.
+    /// Adds an executable file with these contents.
     pub fn file(&mut self, path: impl AsRef<Path>, contents: &[u8]) {
         let path = below_usr(path.as_ref());
         if self.paths.contains(&path) {
@@ -48,17 +48,16 @@ impl Archive {
         self.entry(Path::new(path), LINK, target.as_bytes());
     }
 
-    /// A file of this machine, at the same place.
+    /// Adds a file of this machine, at the same path.
     pub fn copy(&mut self, path: &Path) {
         self.file(path, &read(path));
     }
 
-    /// A program of this machine at `path` in the guest, and the libraries that
-    /// it is linked with (`ldd`).
+    /// Adds a program of this machine at `path`, with its linked libraries (`ldd`).
     pub fn program(&mut self, source: &Path, path: impl AsRef<Path>) {
         self.file(path, &read(source));
         let output = Command::new("ldd").arg(source).output().expect("run ldd");
-        // ldd fails for a static program, which needs none.
+        // ldd fails for a static program, which needs no library.
         for line in String::from_utf8_lossy(&output.stdout).lines() {
             let library = line.split_whitespace().find(|word| word.starts_with('/'));
             if let Some(library) = library {
@@ -112,7 +111,7 @@ fn read(path: &Path) -> Vec<u8> {
     std::fs::read(path).unwrap_or_else(|error| panic!("read {}: {error}", path.display()))
 }
 
-/// The path without its leading `/`, and without the links `/bin` and so on.
+/// The path without its leading `/`, with the links `/bin` and so on resolved.
 fn below_usr(path: &Path) -> PathBuf {
     let path = path.strip_prefix("/").unwrap_or(path);
     let linked = ["bin", "sbin", "lib", "lib64"].iter().any(|name| path.starts_with(name));

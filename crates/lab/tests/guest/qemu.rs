@@ -1,6 +1,6 @@
-//! A QEMU guest with a stock Debian kernel, in software emulation and, unless told,
-//! without a network: runs one program to its end. It shows what this machine's
-//! kernel lacks, functionally; its timings mean nothing.
+//! A QEMU guest with a stock Debian kernel, in software emulation and by default without a network:
+//! runs one program to its end. It tests functions that this machine's kernel lacks; its timings
+//! mean nothing.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
@@ -16,14 +16,14 @@ mod archive;
 
 use archive::Archive;
 
-/// Where `fetch-kernel` puts the release's own kernel.
+/// Directory in which `fetch-kernel` puts the release's own kernel.
 const FETCHED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/guest-kernel");
-/// Where a directory with `boot/` and `lib/modules/` may be named.
+/// Names a directory with `boot/` and `lib/modules/`.
 const KERNEL_VARIABLE: &str = "OVERLANE_GUEST_KERNEL";
-/// Modules taken by the place of their file below `kernel/`, ...
+/// Modules selected by their directory below `kernel/`, ...
 const MODULE_DIRECTORIES: [&str; 4] =
     ["kernel/net/", "kernel/drivers/net/ipvlan/", "kernel/drivers/net/vxlan/", "kernel/lib/"];
-/// ... and by name. CRC32c is asked for by its algorithm, not by a symbol.
+/// ... and by name. CRC32c is loaded by its algorithm, not by a symbol.
 const MODULES: [&str; 14] = [
     "veth",
     "geneve",
@@ -40,7 +40,7 @@ const MODULES: [&str; 14] = [
     "vmxnet3",
     "vrf",
 ];
-/// Programs that modes use, copied in where this machine has them.
+/// Programs of modes, copied into the guest if this machine has them.
 const PROGRAMS: [&str; 10] = [
     "nft",
     "iptables-restore",
@@ -53,9 +53,10 @@ const PROGRAMS: [&str; 10] = [
     "ovs-dpctl",
     "ovs-ofctl",
 ];
-/// Files that those programs read.
+/// Data files of those programs.
 const DATA: [&str; 1] = ["/usr/share/openvswitch/vswitch.ovsschema"];
-/// Where Debian has the libraries that iptables loads for matches and targets, and those used.
+/// Directory of the libraries that Debian's iptables loads for matches and targets, and the used
+/// ones.
 const XTABLES: &str = "/usr/lib/x86_64-linux-gnu/xtables";
 const EXTENSIONS: [&str; 12] = [
     "CONNMARK",
@@ -71,10 +72,10 @@ const EXTENSIONS: [&str; 12] = [
     "standard",
     "tcp",
 ];
-/// How long a program may take that nobody gives a time: far more than the minute that it takes
-/// on an idle machine. Six busy threads beside it made it five.
+/// Default time limit of a program: far more than the minute that it takes on an idle machine.
+/// Beside six busy threads it took five.
 const LIMIT: Duration = Duration::from_secs(1800);
-/// Beyond the program's own time: boot and power-off, in software emulation.
+/// Time in addition to the program's: boot and power-off, in software emulation.
 const BOOT: Duration = Duration::from_secs(600);
 
 /// Whether this process runs inside a guest.
@@ -100,23 +101,23 @@ pub struct Guest {
     netns: Option<Arc<NetNs>>,
 }
 
-/// What became of the program.
+/// Result of the program.
 #[derive(Debug)]
 pub struct Output {
-    /// Its exit status; none when the guest ended without telling.
+    /// Its exit status; none if the guest ended without reporting it.
     pub status: Option<i32>,
-    /// What it printed to standard output.
+    /// Standard output.
     pub stdout: String,
-    /// What it printed to standard error.
+    /// Standard error.
     pub stderr: String,
     /// Output of QEMU and of the guest's kernel console.
     pub console: String,
-    /// Files asked for by [`Guest::fetching`] that there were.
+    /// Existing files among those requested by [`Guest::fetching`].
     pub files: Vec<(String, Vec<u8>)>,
 }
 
 impl Guest {
-    /// Looks for QEMU, a kernel and what a first process needs.
+    /// Finds QEMU, a kernel and the programs of a first process.
     ///
     /// # Errors
     /// The reason and the remedy.
@@ -124,10 +125,10 @@ impl Guest {
         Guest::of_kernel(find_kernel()?)
     }
 
-    /// With a kernel of this series, as 6.12, where it has been fetched.
+    /// A guest with a kernel of this series, for example 6.12, if it has been fetched.
     ///
     /// # Errors
-    /// What is missing, and how to get it.
+    /// The missing part, and how to get it.
     pub fn of_series(series: &str) -> Result<Guest, String> {
         let fetched = PathBuf::from(format!("{FETCHED}-{series}"));
         Guest::of_kernel(newest_kernel(&fetched).ok_or_else(|| {
@@ -161,56 +162,56 @@ impl Guest {
         })
     }
 
-    /// Brings a file back out after the program's end.
+    /// Copies a file out of the guest after the program's end.
     pub fn fetching(mut self, path: &str) -> Guest {
         self.fetch.push(path.to_owned());
         self
     }
 
-    /// Kills the program after `limit` ([`LIMIT`] unless told), counted in the
-    /// guest from its start; its status is then that of SIGKILL, 137.
+    /// Kills the program after `limit` (default: [`LIMIT`]), counted in the guest from its start;
+    /// its status is then that of SIGKILL, 137.
     pub fn within(mut self, limit: Duration) -> Guest {
         self.limit = limit;
         self
     }
 
-    /// Copies more programs in, where this machine has them.
+    /// Copies more programs into the guest, if this machine has them.
     pub fn with_programs(mut self, names: &[&str]) -> Guest {
         self.programs.extend(names.iter().map(|name| (*name).to_owned()));
         self
     }
 
-    /// Puts a file in.
+    /// Adds a file.
     pub fn containing(mut self, path: &str, contents: Vec<u8>) -> Guest {
         self.files.push((path.to_owned(), contents));
         self
     }
 
-    /// Gives its kernel more parameters.
+    /// Adds kernel parameters.
     pub fn booting_with(mut self, parameters: &str) -> Guest {
         self.boot = format!(" {parameters}");
         self
     }
 
-    /// Gives it devices: QEMU's arguments, separated by blanks.
+    /// Adds devices: QEMU's arguments, separated by blanks.
     pub fn with_devices(mut self, arguments: &str) -> Guest {
         self.devices.extend(arguments.split_whitespace().map(str::to_owned));
         self
     }
 
-    /// Puts each of its two CPUs on a NUMA node of its own, with half the memory.
+    /// Puts each of its two CPUs on its own NUMA node, with half of the memory.
     pub fn with_two_nodes(mut self) -> Guest {
         self.two_nodes = true;
         self
     }
 
-    /// Has its memory in a file that others can map, as vhost-user needs it.
+    /// Keeps its memory in a file that others can map, as vhost-user requires.
     pub fn with_shared_memory(mut self) -> Guest {
         self.shared_memory = true;
         self
     }
 
-    /// Starts QEMU in a network namespace, whose TAP devices it then finds.
+    /// Starts QEMU in a network namespace with its TAP devices.
     pub fn inside(mut self, netns: Arc<NetNs>) -> Guest {
         self.netns = Some(netns);
         self
@@ -225,7 +226,7 @@ impl Guest {
         let at = |name: &str| directory.path().join(name);
         let initrd = self.archive(program, arguments);
         std::fs::write(at("initrd"), &initrd).expect("write the initial RAM disk");
-        // The archive is in memory twice while it is unpacked.
+        // Unpacking holds the archive twice in memory.
         let memory = (768 + 3 * initrd.len().div_ceil(1 << 20)).next_multiple_of(2);
         let mut command = Command::new(&self.qemu);
         command
@@ -286,7 +287,7 @@ impl Guest {
         archive.file("init", include_bytes!("init"));
         archive.program(&self.busybox, "bin/busybox");
         archive.link("usr/bin/sh", "busybox");
-        // Where the kernel looks for it (CONFIG_MODPROBE_PATH).
+        // The kernel's path of modprobe (CONFIG_MODPROBE_PATH).
         archive.program(&self.modprobe, "sbin/modprobe");
         let more = self.programs.iter().map(String::as_str);
         for path in PROGRAMS.into_iter().chain(more).filter_map(find_program) {
@@ -319,8 +320,8 @@ impl Guest {
         archive.finish()
     }
 
-    /// Adds the wanted modules, those that they depend on, and the indices of
-    /// `depmod`, by which the kernel finds them.
+    /// Adds the requested modules, their dependencies, and the indices of `depmod`, by which the
+    /// kernel finds them.
     fn add_modules(&self, archive: &mut Archive) {
         let version = self.modules.file_name().expect("lib/modules/VERSION");
         let inside = Path::new("lib/modules").join(version);
@@ -393,7 +394,7 @@ fn reports(mut bytes: &[u8]) -> (Option<i32>, Vec<(String, Vec<u8>)>) {
     (status, files)
 }
 
-/// Image and modules of the newest kernel below a directory that has what the tests ask for.
+/// Image and modules of the newest kernel below a directory that has the modules of the tests.
 fn newest_kernel(root: &Path) -> Option<(PathBuf, PathBuf)> {
     let mut images: Vec<_> = std::fs::read_dir(root.join("boot"))
         .ok()?

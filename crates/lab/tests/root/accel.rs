@@ -1,5 +1,5 @@
-//! The fast path in a testbed: traffic passes bridge, routes and VXLAN device by, and the
-//! hops tell when it does not.
+//! The fast path in a testbed: traffic bypasses bridge, routes and VXLAN device, and the hops show
+//! when it does not.
 
 use crate::traffic;
 
@@ -19,7 +19,7 @@ fn network(mode: &str, offload: Offload) -> Result<Network, String> {
     Ok(mode.build(&Params::new(1500, offload)).unwrap())
 }
 
-/// Packets to the server and back over each hop, less those that are excused.
+/// Packets to the server and back over each hop, without excluded ones.
 fn crossed(network: &Network) -> Vec<[u64; 2]> {
     let both = |side, Counters { rx_packets: rx, tx_packets: tx, .. }| match side {
         Side::Rx => [rx, tx],
@@ -37,8 +37,7 @@ fn crossed(network: &Network) -> Vec<[u64; 2]> {
     network.hops.iter().map(read).collect()
 }
 
-/// What each hop carried during an exchange of [`BYTES`] each way, once the
-/// addresses are known.
+/// Packets on each hop during an exchange of [`BYTES`] each way, after addresses are resolved.
 fn exchange(network: &Network) -> Vec<[u64; 2]> {
     let before = crossed(network);
     stream_both_ways(network);
@@ -67,7 +66,7 @@ fn traffic_passes_docker_s_sandbox_by() {
     }
 }
 
-/// What is to be passed by carries nothing of note, the rest carries everything.
+/// Asserts that bypassed hops carry almost nothing, and the other hops carry everything.
 fn is_passed_by(network: &Network, what: &str) {
     testbed::poll("the fast path", LIMIT, || {
         echo(network, &[1, 64, 1400]);
@@ -76,7 +75,7 @@ fn is_passed_by(network: &Network, what: &str) {
             let passed = |way| {
                 hop.bypass.as_ref().is_some_and(|b| b.way == way || b.way == TrafficDirection::Both)
             };
-            // At least as many as the largest GSO packets make.
+            // At least the number of the largest possible GSO packets.
             let enough = |packets: u64| packets as usize >= BYTES / 65536;
             let few = |packets: u64| (packets as usize) < BYTES / 65536 / 3;
             let right = |way, packets| if passed(way) { few(packets) } else { enough(packets) };
@@ -118,7 +117,7 @@ fn what_takes_the_slow_path_is_seen() {
     .unwrap();
 }
 
-/// The test that another process runs, to be killed in it.
+/// The test that a separate process runs until it is killed.
 const STANDING: &str = "accel::nothing_of_it_outlives_a_kill";
 
 /// In a process of its own.

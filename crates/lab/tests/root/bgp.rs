@@ -1,5 +1,5 @@
-//! Routes by BGP: whose they are, what becomes of traffic when a session dies or a tenant
-//! moves, and that nothing of the daemons stays behind.
+//! Routes by BGP: their origin, traffic when a session ends or a tenant moves, and the clean-up of
+//! the daemons.
 
 use crate::traffic;
 use crate::traffic::daemons;
@@ -39,7 +39,7 @@ fn mode(name: &str) -> Result<&'static dyn Mode, String> {
     Ok(mode)
 }
 
-/// Every variant but that through a tunnel, which most machines build in a guest only
+/// Every variant except the one with a tunnel, which most machines can build in a guest only
 /// (cli/tests/at_guest.rs).
 fn variants() -> Vec<&'static str> {
     let names = modes().iter().map(|mode| mode.name());
@@ -73,7 +73,7 @@ fn routes_are_the_daemon_s_and_carry_traffic() {
                 let found = route(&network, host, address);
                 assert_eq!(found, by(prefix, via, protocol(name)), "{name} {host} {address}");
             }
-            // The other has no tenant of that address.
+            // The other host has no tenant with that address.
             assert_eq!(route(&network, host, Ipv4Addr::new(10, 1, 3, 2)), None);
         }
         let daemons = if name.contains("frr") { 2 } else { 1 };
@@ -83,7 +83,7 @@ fn routes_are_the_daemon_s_and_carry_traffic() {
         stream_both_ways(&network);
         segmented_datagrams_arrive(&network);
         network.check().unwrap();
-        // No packet of a tenant's goes by the reflector.
+        // No tenant's packet crosses the reflector.
         if let Some(reflector) = network.host("reflector") {
             for device in ["nic0", "nic1"] {
                 let counters = reflector.netlink().link(device).unwrap().counters;
@@ -103,13 +103,13 @@ fn a_session_that_dies_takes_the_routes_and_brings_them_back() {
         let found = route(&network, "a", TENANT_B);
         let cost = inject(mode, &network, "session-ends").cost;
         assert_eq!(route(&network, "a", TENANT_B), found, "{name}");
-        // Without a route nothing is sent.
+        // Without a route, no packet is sent.
         assert!(cost.lost() > 0 && cost.received >= 50, "{name}: {cost:?}");
     }
 }
 
-/// calico's BIRD keeps the routes of one that is killed (graceful restart), which the fault
-/// itself waits for; FRR's default is to withdraw them.
+/// The other host keeps the routes of a killed BIRD with calico's configuration (graceful restart),
+/// which the fault waits for; FRR's default is to withdraw them.
 #[test]
 fn a_killed_daemon_is_named_and_its_routes_come_back_with_the_next() {
     for name in ["bgp", "bgp-frr"] {
@@ -117,7 +117,7 @@ fn a_killed_daemon_is_named_and_its_routes_come_back_with_the_next() {
         let mut network = mode.build(&PARAMS).unwrap();
         network.check().unwrap();
         let found = route(&network, "a", TENANT_B);
-        // The next daemon stays until the end.
+        // The restarted daemon stays until the end.
         let _befallen = inject(mode, &network, "daemon-killed");
         assert_eq!(route(&network, "a", TENANT_B), found, "{name}");
         testbed::poll("b's route", RECOVERY, || {
@@ -131,8 +131,8 @@ fn a_killed_daemon_is_named_and_its_routes_come_back_with_the_next() {
     }
 }
 
-/// The address goes with the tenant to the third host, which announces it as one of another
-/// host's block.
+/// The address moves with the tenant to the third host, which announces it although it belongs to
+/// another host's block.
 #[test]
 fn the_route_of_a_tenant_that_moves_follows_it() {
     for name in ["bgp-rr", "bgp-frr-rr"] {
@@ -143,15 +143,15 @@ fn the_route_of_a_tenant_that_moves_follows_it() {
         };
         drop(inject(mode, &network, "tenant-moves"));
         assert_eq!(route(&network, "a", TENANT_B), by(32, REFLECTOR, protocol(name)), "{name}");
-        // 50 are waited for before the move, and 50 after it.
+        // The test waits for 50 datagrams before the move, and for 50 after it.
         println!("{name}: {} by b, {} by the third host", carried("b"), carried("reflector"));
         assert!(carried("b") >= 50 && carried("reflector") >= 50, "{name}");
     }
 }
 
-/// The test that another process runs, to be killed in it.
+/// The test that a separate process runs until it is killed.
 const STANDING: &str = "bgp::nothing_is_left_after_its_end_or_a_kill";
-/// What it is to build.
+/// Names the variant to build.
 const VARIANT: &str = "OVERLANE_TEST_VARIANT";
 
 /// In a process of its own.

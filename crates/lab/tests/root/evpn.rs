@@ -1,5 +1,5 @@
-//! VXLAN devices filled by BGP EVPN: whose their entries are, who answers for neighbours, what
-//! becomes of traffic when a tenant moves or a daemon is killed, and that nothing stays behind.
+//! VXLAN devices filled by BGP EVPN: the origin of entries, neighbour suppression, traffic when a
+//! tenant moves or a daemon is killed, and the clean-up.
 
 use crate::traffic;
 use crate::traffic::daemons;
@@ -44,8 +44,7 @@ fn index(host: &Host, device: &str) -> u32 {
     host.netlink().link(device).unwrap().index
 }
 
-/// The VTEP that a host's VXLAN device sends frames for an address to, by a control plane's
-/// entry.
+/// The VTEP to which a host's VXLAN device sends frames for an address, by a control plane's entry.
 fn vtep(host: &Host, mac: MacAddr) -> Option<IpAddr> {
     let device = index(host, "vxlan0");
     let is_meant =
@@ -54,7 +53,8 @@ fn vtep(host: &Host, mac: MacAddr) -> Option<IpAddr> {
     fdb.into_iter().find(is_meant).and_then(|entry| entry.address)
 }
 
-/// What a control plane has told a host of an address: the neighbour, and who told it.
+/// A host's neighbour entry for an address, as the control plane wrote it, and the protocol that
+/// wrote it.
 fn neighbour(host: &Host, address: Ipv4Addr) -> Option<(MacAddr, Option<u8>)> {
     let bridge = index(host, "br0");
     let neighbours = host.netlink().controlled_neighbours().unwrap();
@@ -63,8 +63,8 @@ fn neighbour(host: &Host, address: Ipv4Addr) -> Option<(MacAddr, Option<u8>)> {
     neighbours.iter().find(is_meant).map(|entry| (entry.mac, entry.protocol))
 }
 
-/// Those that bridge with a device a VNI. The others are measured in a guest
-/// (cli/tests/at_guest.rs): they want a VRF, and a bridge that filters VLANs.
+/// Modes that bridge with one device per VNI. The others need a VRF or a bridge that filters VLANs,
+/// and are measured in a guest (cli/tests/at_guest.rs).
 #[test]
 fn entries_are_zebra_s_and_carry_traffic() {
     let names = modes().iter().map(|mode| mode.name());
@@ -84,8 +84,8 @@ fn entries_are_zebra_s_and_carry_traffic() {
             let mac = mac(other, "eth0");
             assert_eq!(vtep(host, mac), Some(at.into()), "{name}");
             assert_eq!(neighbour(host, address), Some((mac, Some(ZEBRA))), "{name}");
-            // Nothing was learned from packets: the device has an entry for each remote end,
-            // and one for the tenant.
+            // Nothing was learned from packets: the device has an entry for each remote end, and
+            // one for the tenant.
             let device = index(host, "vxlan0");
             let fdb = host.netlink().fdb().unwrap();
             let own = fdb.iter().filter(|entry| entry.link == device && entry.bridge.is_none());
@@ -105,8 +105,7 @@ fn entries_are_zebra_s_and_carry_traffic() {
     });
 }
 
-/// A tenant that takes no ARP at all is found nevertheless: the bridge of the other host
-/// answers for it.
+/// A tenant that ignores ARP is still found: the bridge of the other host answers for it.
 #[test]
 fn the_bridge_answers_for_neighbours_that_zebra_knows() {
     require!(mode("evpn"), mode("evpn+accel"));
@@ -114,7 +113,7 @@ fn the_bridge_answers_for_neighbours_that_zebra_knows() {
         let network = mode(name).unwrap().build(&PARAMS).unwrap();
         let deaf = "table arp t { chain c { type filter hook input priority 0; drop; }; }";
         network.server().nft(deaf).unwrap();
-        // Its own way back is not to be asked for.
+        // Its own path back must not need a resolution.
         let client = mac("tenant-a", "eth0");
         network.server().netlink().add_neighbour("eth0", TENANT_A.into(), client).unwrap();
         let mut flush = Command::new("ip");
@@ -134,13 +133,13 @@ fn a_tenant_that_moves_is_followed() {
         let network = mode.build(&PARAMS).unwrap();
         let is_done = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // When the fast path of `a` takes packets again, once zebra's entry is the new one.
+            // Measures when the fast path of `a` forwards packets again after zebra's new entry.
             let lag = scope.spawn(|| lag(&network, &is_done));
             let done = Stop(&is_done);
             drop(inject(mode, &network, "mac-moves"));
             if name.ends_with("+accel") {
                 testbed::poll("the fast path of a", RECOVERY, || {
-                    // It takes packets that there are.
+                    // The fast path needs traffic to forward.
                     echo(&network, &[1]);
                     Ok(if is_done.load(Ordering::Relaxed) { Ok(()) } else { Err(String::new()) })
                 })
@@ -152,13 +151,14 @@ fn a_tenant_that_moves_is_followed() {
             }
         });
         assert_eq!(vtep(network.host("a").unwrap(), mac("tenant-b", "eth0")), Some(HOST_C.into()));
-        // What FRR 8.4 leaves at `b` and `c`, and when neighbours follow, differs from run to run.
+        // FRR 8.4's remaining entries at `b` and `c`, and the delay of neighbours, differ from run
+        // to run.
         echo(&network, &[1, 1400]);
     });
 }
 
-/// How long after the kernel's entry leads to `c` the fast path of `a` takes packets again.
-/// Looks at nothing but the cable before it has left `b`: traffic is to flow until then.
+/// Time from the kernel's entry that leads to `c` until the fast path of `a` forwards packets
+/// again. Before the cable has left `b`, it only polls the cable, so that traffic flows until then.
 fn lag(network: &Network, is_done: &AtomicBool) -> Option<Duration> {
     let a = network.host("a").unwrap();
     let server = mac("tenant-b", "eth0");
@@ -179,7 +179,7 @@ fn lag(network: &Network, is_done: &AtomicBool) -> Option<Duration> {
     Some(begun.elapsed())
 }
 
-/// Process ID of a program of FRR's in a host, and its command line.
+/// Process ID of an FRR program in a host, and its command line.
 fn program(network: &Network, host: &str, name: &str) -> (u32, Vec<String>) {
     let host = network.host(host).unwrap().netns().inode();
     let is_meant = |pid: &u32| {
@@ -192,14 +192,14 @@ fn program(network: &Network, host: &str, name: &str) -> (u32, Vec<String>) {
     (pid, line.trim_end_matches('\0').split('\0').map(str::to_owned).collect())
 }
 
-/// Without `bgpd` the other host withdraws what it announced; the tunnel then floods to nobody.
-/// The next `bgpd` brings all back.
+/// Without `bgpd`, the other host withdraws its announcements, and the tunnel has no flooding
+/// destinations. The next `bgpd` restores all of them.
 #[test]
 fn a_killed_bgpd_is_named_and_its_entries_come_back_with_the_next() {
     let mode = require!(mode("evpn"));
     let mut network = mode.build(&PARAMS).unwrap();
     network.check().unwrap();
-    // The next `bgpd` stays until the end.
+    // The restarted `bgpd` stays until the end.
     let _befallen = inject(mode, &network, "daemon-killed");
     let server = mac("tenant-b", "eth0");
     assert_eq!(vtep(network.host("a").unwrap(), server), Some(HOST_B.into()));
@@ -207,7 +207,7 @@ fn a_killed_bgpd_is_named_and_its_entries_come_back_with_the_next() {
     assert!(error.contains("bgpd in b") && error.contains("signal: 9"), "{error}");
 }
 
-/// `zebra` that is killed leaves the kernel what it wrote: traffic goes on.
+/// If `zebra` is killed, the kernel keeps its entries, and traffic continues.
 #[test]
 fn a_killed_zebra_is_named_and_traffic_goes_on() {
     let mut network = require!(mode("evpn")).build(&PARAMS).unwrap();
@@ -222,9 +222,8 @@ fn a_killed_zebra_is_named_and_traffic_goes_on() {
     echo(&network, &[1, 1400]);
 }
 
-/// What makes this test the process that is to be killed.
+/// Makes this test the process that is to be killed.
 const BUILDS: &str = "OVERLANE_TEST_BUILDS_EVPN";
-/// How often it is killed.
 const KILLS: usize = 12;
 
 /// Processes that have this one among their ancestors, by number and time of start.
@@ -298,7 +297,7 @@ fn nothing_is_left_after_kills_at_random_moments() {
             .spawn()
             .unwrap();
         std::thread::sleep(*moment);
-        // Stopped, it starts nothing between the look and its end.
+        // A stopped process starts no child between the search and its end.
         let pid = Pid::from_raw(child.id() as i32);
         kill(pid, Signal::SIGSTOP).unwrap();
         let all = descendants(child.id());

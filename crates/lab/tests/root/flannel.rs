@@ -1,4 +1,4 @@
-//! The real flannel: what it carries, and what becomes of it with the fast path.
+//! The real flannel: traffic over it, with and without the fast path.
 
 use crate::traffic;
 
@@ -36,7 +36,7 @@ fn the_fast_path_takes_flannel_s_packets_with_its_rules_in_force() {
     carried_by_the_fast_path(&mode.build(&PARAMS).unwrap());
 }
 
-/// Both hosts' fast paths took packets of what crossed.
+/// Asserts that both hosts' fast paths forwarded packets.
 fn carried_by_the_fast_path(network: &Network) {
     echo(network, &[1, 1400]);
     stream_both_ways(network);

@@ -1,6 +1,6 @@
-//! What this machine's kernel may lack, proved on a stock Debian kernel in a
-//! QEMU guest: `vlan`, `ipvlan`, Open vSwitch's kernel datapath, and the network node on
-//! these. Functional only.
+//! Tests modes that this machine's kernel may lack on a stock Debian kernel in a QEMU guest:
+//! `vlan`, `ipvlan`, Open vSwitch's kernel datapath, and the network node on these. Functional
+//! only.
 
 use crate::qemu;
 use crate::traffic;
@@ -15,11 +15,11 @@ use test_support::require;
 use testbed::{Offload, Privileges};
 use traffic::{BYTES, echo, segmented_datagrams_arrive, stream_both_ways};
 
-/// The test that the guest runs, out of this same program: it does the part inside.
+/// The test that the guest runs, in this program: it performs the part inside.
 const INSIDE: &str = "guest::every_mode_works_on_a_stock_kernel";
 
-/// Variants of the network node that use nothing which another does not, or the machine's own
-/// kernel has: each takes its time in software emulation.
+/// Variants of the network node that use no feature beyond those of another variant or of this
+/// machine's kernel. Each is slow in software emulation.
 fn is_as_another(mode: &str) -> bool {
     ["vrouter", "floating-ip", "snat"].iter().any(|start| mode.starts_with(start))
         && !["vrouter-vlan", "vrouter-ovs", "vrouter-ovs-vlan"].contains(&mode)
@@ -30,8 +30,8 @@ fn is_as_another(mode: &str) -> bool {
 /// by tabs.
 fn report_on_every_mode() {
     let machine = Capabilities::new(Privileges::Root).unwrap();
-    // From the last: Open vSwitch soon after boot had no threads for packets.
-    // Guests in a guest are nobody's.
+    // In reverse order: soon after boot, Open vSwitch had no threads for packets. Guests inside a
+    // guest are not supported.
     let is_meant = |mode: &&&dyn Mode| !is_as_another(mode.name()) && !mode.in_guests();
     for mode in modes().iter().rev().filter(is_meant) {
         match mode.probe(&machine) {
@@ -48,7 +48,7 @@ fn report_on_every_mode() {
     }
 }
 
-/// The hops, each with the bytes that it carried, and the notes.
+/// The hops with their bytes, and the notes.
 fn drive(mode: &dyn Mode, params: &Params) -> (String, String) {
     let network =
         mode.build(params).unwrap_or_else(|error| panic!("{} {params:?}: {error}", mode.name()));
@@ -67,7 +67,7 @@ fn drive(mode: &dyn Mode, params: &Params) -> (String, String) {
             (None, HopKind::Device) => {
                 network.host(&hop.host).unwrap().netlink().link(&hop.device).unwrap().counters
             }
-            // A process counts with its whole namespace.
+            // A process counts with its namespace.
             (None, _) => continue,
         };
         let bytes = match hop.forward {
@@ -89,7 +89,7 @@ fn every_mode_works_on_a_stock_kernel() {
     let output = guest.run(&here, &["--exact", INSIDE, "--nocapture"]);
     assert_eq!(output.status, Some(0), "{output:#?}");
     let mut ok: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    // The test harness may have printed before a line, without a line end.
+    // The test harness may have printed text before it on the same line.
     for line in output.stdout.lines().filter_map(|line| line.split_once("mode\t")) {
         let fields: Vec<_> = line.1.split('\t').collect();
         match fields[..] {

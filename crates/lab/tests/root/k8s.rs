@@ -1,5 +1,4 @@
-//! Nodes of Kubernetes with the real control plane: what they carry, by what rules, and that
-//! nothing of them stays behind.
+//! Kubernetes nodes with the real control plane: their traffic, their rules, and the clean-up.
 
 use crate::traffic;
 
@@ -22,7 +21,7 @@ fn mode(name: &str) -> Result<&'static dyn Mode, String> {
     Ok(mode)
 }
 
-/// What a program prints in a host of the network.
+/// Output of a shell command in a host of the network.
 fn printed(network: &Network, host: &str, command: &str) -> String {
     network.host(host).unwrap().run(Command::new("sh").args(["-c", command])).unwrap()
 }
@@ -61,7 +60,7 @@ fn pods_reach_each_other_by_address_and_by_service_in_both_modes_of_kube_proxy()
             let others = (0..100).filter(|n| rules.contains(&format!("default/other-{n}"))).count();
             assert_eq!(others, if name.ends_with("100") { 100 } else { 0 }, "{name} in {host}");
         }
-        // The nodes have no device for the control plane, and the wire carries nothing of it.
+        // The nodes have no device for the control plane, and the wire carries none of its traffic.
         let links = network.host("a").unwrap().netlink().links().unwrap();
         let mut names: Vec<_> = links.iter().map(|link| link.name.as_str()).collect();
         names.sort_unstable();
@@ -89,7 +88,7 @@ fn a_node_reaches_pods_a_pod_itself_by_service_and_an_external_host() {
             "k8s-node" => assert_eq!((client, server), ("a", "tenant-b")),
             "k8s-hairpin" => {
                 assert_eq!((client, server), ("tenant-a", "tenant-a"));
-                // Both addresses of answers are rewritten: the pod answers the node's bridge.
+                // Both addresses of answers are rewritten: the pod answers to the node's bridge.
                 let (pod, bridge) = ("src=10.244.0.2", "dst=10.244.0.1 ");
                 assert!(has(&["dst=10.96.0.10", pod, bridge]), "{entries}");
             }
@@ -102,7 +101,7 @@ fn a_node_reaches_pods_a_pod_itself_by_service_and_an_external_host() {
     }
 }
 
-/// A client that goes by the service's address meets its rules.
+/// A client that connects to the service's address passes its rules.
 #[test]
 fn a_service_s_connections_are_translated() {
     let network = require!(mode("k8s-service")).build(&PARAMS).unwrap();
@@ -156,14 +155,14 @@ fn processes() -> Vec<String> {
 
 fn mounts() -> String {
     let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    // Other tests name namespaces meanwhile.
+    // Other tests may name namespaces meanwhile.
     text.lines()
         .filter(|line| !line.contains("/run/netns"))
         .map(|line| format!("{line}\n"))
         .collect()
 }
 
-/// The test that another process runs, to be killed in it.
+/// The test that a separate process runs until it is killed.
 const STANDING: &str = "k8s::nothing_is_left_after_its_end_or_a_kill";
 
 /// In a process of its own.
@@ -182,7 +181,7 @@ fn nothing_is_left_after_its_end_or_a_kill() {
     }
     for killed in [false, true] {
         let before = mounts();
-        // Nobody listens there, and nobody is to be asked.
+        // No proxy listens there, and none must be used.
         let proxy = "http://192.0.2.1:3128";
         let proxies = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"].map(|name| (name, proxy));
         let mut standing = Standing::start(STANDING, &proxies).unwrap();
@@ -203,7 +202,7 @@ fn nothing_is_left_after_its_end_or_a_kill() {
     }
 }
 
-/// Those below a process that are one of the programs.
+/// Names of the descendants of a process that are one of the programs.
 fn descendants(of: u32) -> Vec<String> {
     let parent = |pid: &str| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -223,7 +222,7 @@ fn descendants(of: u32) -> Vec<String> {
     processes().iter().map(pid).filter(|pid| is_below(pid)).collect()
 }
 
-/// Takes the better part of a minute: each service is told to the API.
+/// Takes most of a minute: each service is created through the API.
 #[test]
 fn a_node_among_five_thousand_services_stands() {
     let mut network = require!(mode("k8s-service-nft-5000")).build(&PARAMS).unwrap();

@@ -1,5 +1,5 @@
-//! Every mode that this machine can build carries TCP and UDP from client to
-//! server, over the hops that it declares.
+//! Every mode that this machine can build carries TCP and UDP from client to server, over its
+//! declared hops.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -19,9 +19,8 @@ fn privileged() -> Result<Capabilities, String> {
     Ok(Capabilities::new(Privileges::Root).unwrap())
 }
 
-/// Modes with tests of their own, in `k8s.rs`, `flannel.rs`, `bgp.rs`, `evpn.rs` and
-/// `network_node.rs`: each takes its time to stand, or is accelerated only where the fast path
-/// says so.
+/// Modes with their own tests in `k8s.rs`, `flannel.rs`, `bgp.rs`, `evpn.rs` and `network_node.rs`:
+/// each takes long to build, or is accelerated only in certain conditions.
 fn is_tested_elsewhere(mode: &str) -> bool {
     ["k8s", "bgp-", "evpn", "vrouter", "floating-ip", "snat"]
         .iter()
@@ -29,7 +28,7 @@ fn is_tested_elsewhere(mode: &str) -> bool {
         || mode == "flannel+accel"
 }
 
-/// Whether the machine can build a mode; says why not.
+/// Whether the machine can build a mode; prints the reason if not.
 fn can(machine: &Capabilities, mode: &dyn Mode) -> bool {
     let Err(unsupported) = mode.probe(machine) else { return true };
     assert!(!unsupported.reason.is_empty() && !unsupported.remedy.is_empty());
@@ -90,7 +89,7 @@ fn every_mode_is_known_by_one_name() {
 #[test]
 fn every_buildable_mode_carries_traffic_over_its_hops() {
     let machine = require!(privileged());
-    // Guests run overlane, which this is not: cli/tests/virtual_machines.rs.
+    // Guests run overlane, and this program is not overlane: see cli/tests/virtual_machines.rs.
     let here = |mode: &&&dyn Mode| !mode.in_guests() && !is_tested_elsewhere(mode.name());
     let buildable: Vec<_> =
         modes().iter().filter(here).filter(|mode| can(&machine, **mode)).collect();
@@ -101,7 +100,8 @@ fn every_buildable_mode_carries_traffic_over_its_hops() {
                 .unwrap_or_else(|error| panic!("{}: {error}", mode.name()));
             drive(&network);
             for hop in &network.hops {
-                // Stages and what they pass by: below, and tests/accel.rs.
+                // Other tests cover stages and the hops that they bypass: below, and
+                // tests/accel.rs.
                 if hop.kind != HopKind::Device || hop.bypass.is_some() {
                     continue;
                 }
@@ -122,13 +122,13 @@ fn every_buildable_mode_carries_traffic_over_its_hops() {
         }
     });
     let driven: Vec<_> = buildable.iter().map(|mode| mode.name()).collect();
-    // What needs nothing but network namespaces and TUN can be built wherever tests run.
+    // Modes that need only network namespaces and TUN can be built on every test machine.
     for always in ["host", "tap", "tapbridge"] {
         assert!(driven.contains(&always), "{always} was not driven: {driven:?}");
     }
 }
 
-/// What is redirected moves no counter of a TAP but that of the bridge.
+/// Redirected packets increment no counter of a TAP, except at the bridge.
 #[test]
 fn what_the_kernel_redirects_crosses_no_user_space() {
     let machine = require!(privileged());
@@ -147,12 +147,12 @@ fn what_the_kernel_redirects_crosses_no_user_space() {
         for hop in bypassed {
             let host = network.host(&hop.host).unwrap();
             let counters = host.netlink().link(&hop.device).unwrap().counters;
-            // Questions for an address, and what a device says when it comes up.
+            // Address resolution, and packets that a device sends when it is set up.
             let bytes = counters.tx_bytes + counters.rx_bytes;
             assert!(bytes < BYTES as u64 / 20, "{name} {}: {counters:?}", hop.device);
         }
         drop(network);
-        // A hop does not keep what it asks.
+        // A hop does not keep its stage alive.
         assert_eq!(stage.read(), netstate::Metered::default(), "{name}");
     }
 }
@@ -187,8 +187,7 @@ fn a_dropped_network_leaves_no_namespace() {
     assert!(weak.iter().all(|host| host.upgrade().is_none()));
 }
 
-/// What a loop in user space read and could not write is lost to no counter of
-/// the kernel.
+/// No counter of the kernel has packets that a loop in user space has read and could not write.
 #[test]
 fn what_user_space_drops_is_told_by_its_hop() {
     let machine = require!(privileged());
@@ -201,13 +200,13 @@ fn what_user_space_drops_is_told_by_its_hop() {
         let program = network.hops.iter().find_map(|hop| hop.program.clone()).unwrap();
         assert_eq!(program.dropped(), 0, "{name}");
         if name == "tapbridge" {
-            // Its own tests see each of its reasons.
+            // Its own tests cover each of its reasons.
             continue;
         }
         network.server().netlink().set_down("tap0").unwrap();
         let target = network.address.target;
         testbed::poll("a refused frame", LIMIT, || {
-            // The question for the address is a frame as any.
+            // An address request counts as a frame.
             network
                 .client()
                 .netns()
@@ -217,7 +216,7 @@ fn what_user_space_drops_is_told_by_its_hop() {
         })
         .unwrap();
         drop(network);
-        // A hop does not keep what it asks.
+        // A hop does not keep its program alive.
         assert_eq!(program.dropped(), 0, "{name}");
     }
 }

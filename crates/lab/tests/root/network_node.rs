@@ -1,5 +1,5 @@
-//! OpenStack's network node: who sees which address, whose rules and flows they are, what
-//! becomes of traffic when a router goes, and that nothing stays behind.
+//! OpenStack's network node: translated addresses, the origin of rules and flows, traffic when a
+//! router fails, and the clean-up.
 
 use crate::traffic;
 use crate::traffic::inject;
@@ -54,8 +54,8 @@ fn crossed(network: &Network, hop: &netstate::Hop) -> [u64; 2] {
     }
 }
 
-/// Every variant whose name begins so: traffic of all kinds, each byte of it at every device
-/// that nothing passes by.
+/// Drives every variant whose name starts with `start`: traffic of all kinds, of which each byte
+/// crosses every device that is not bypassed.
 fn carry_traffic(start: &str) {
     require!(need::root());
     let mut all = Vec::new();
@@ -75,8 +75,8 @@ fn carry_traffic(start: &str) {
         let vlan = name.contains("-vlan");
         assert_eq!(network.tenant_mtu, if vlan { params.mtu } else { params.mtu - 50 });
         echo(&network, &[1, 1400]);
-        // The outside does not know of the tunnel: what does not fit is lost until the
-        // router has said so.
+        // External hosts do not know the tunnel: oversized packets are lost until the router has
+        // announced its MTU.
         if name.starts_with("vrouter") || vlan {
             echo(&network, &[1472, 20_000]);
         }
@@ -85,8 +85,8 @@ fn carry_traffic(start: &str) {
         network.check().unwrap();
         for hop in network.hops.iter().filter(|hop| hop.bypass.is_none()) {
             let bytes = crossed(&network, hop);
-            // On a busy machine the fast path has no heartbeat at times, and leaves packets to
-            // the kernel: some of them are its.
+            // On a busy machine the fast path may lack a heartbeat, and then leaves packets to the
+            // kernel.
             let least = if hop.kind == HopKind::Stage { 0 } else { BYTES as u64 };
             let all = bytes.iter().all(|bytes| *bytes > least);
             assert!(all, "{name} {}: {} {}: {bytes:?}", params.mtu, hop.host, hop.device);
@@ -114,8 +114,8 @@ fn shared_addresses_carry_traffic_over_their_hops() {
     carry_traffic("snat");
 }
 
-/// Sends a datagram from `from`, a socket of its host's, to `to` and waits for it at
-/// `listening`. Returns whom it comes from there.
+/// Sends a datagram from `from`, a socket of its host, to `to` and waits for it at `listening`.
+/// Returns the sender's address as seen there.
 fn seen_from(from: &UdpSocket, to: SocketAddr, listening: &UdpSocket) -> SocketAddr {
     testbed::poll("a datagram", LIMIT, || {
         from.send_to(b"overlay", to).unwrap();
@@ -131,7 +131,7 @@ fn socket(host: &Host, at: (Ipv4Addr, u16)) -> UdpSocket {
     socket
 }
 
-/// The variants of a mode that this machine can build, but for those with the fast path.
+/// Variants of a mode that this machine can build, without those with the fast path.
 fn buildable(scene: &str) -> Vec<&'static str> {
     let plain = variants().into_iter().filter(|name| name.starts_with(scene));
     plain.filter(|name| !name.contains("+accel") && mode(name).is_ok()).collect()
@@ -168,7 +168,7 @@ fn many_are_behind_the_router_s_address() {
             .collect();
         assert_eq!(seen.len(), 8, "{name}: {seen:?}");
         assert!(seen.iter().all(|seen| seen.ip() == IpAddr::V4(ROUTER)), "{name}: {seen:?}");
-        // Nobody outside has a way in that no tenant opened.
+        // No outside host can reach a port that no tenant opened.
         let tenant = socket(network.client(), (TENANT, 7100));
         outside.send_to(b"x", (TENANT, 7100)).unwrap_err();
         outside.send_to(b"x", (ROUTER, 7100)).unwrap();
@@ -195,7 +195,7 @@ fn rules_and_connections_are_where_neutron_has_them() {
         }
         assert_eq!(rules.contains("SNAT --to-source 203.0.113.2"), translated, "{name}: {rules}");
         assert_eq!(rules.contains("DNAT --to-destination"), name == "floating-ip", "{name}");
-        // The router tracks what it forwards; nobody else has to.
+        // The router tracks forwarded flows; no other host has to.
         let count = |host: &str| {
             let host = network.host(host).unwrap();
             let path = "/proc/sys/net/netfilter/nf_conntrack_count";
@@ -207,7 +207,7 @@ fn rules_and_connections_are_where_neutron_has_them() {
     });
 }
 
-/// Runs a command where the programs of a host run.
+/// Runs a command in the process tree of a host's programs.
 fn inside(network: &Network, host: &str, command: &[&str]) -> String {
     let init = network.init_pid(host).unwrap();
     let mut enter = Command::new("nsenter");
@@ -232,7 +232,7 @@ fn connections_of_open_vswitch_s_firewall_are_in_the_zone_of_their_network() {
             }
             assert!(!entries.contains("mark=1"), "{name} {host}: {entries}");
         }
-        // An address that is not the port's goes nowhere.
+        // An address that is not the port's is dropped.
         let client = network.client();
         client.address("eth0", Ipv4Addr::new(10, 1, 0, 99), 24).unwrap();
         let forged = socket(client, (Ipv4Addr::new(10, 1, 0, 99), 7000));
@@ -268,7 +268,7 @@ fn the_other_router_takes_over_from_one_whose_link_goes_down() {
     let by_second = forwarded(&network, "qrouter-2") - before;
     assert!(by_second >= 50, "{by_second} packets by the second router");
     stream_both_ways(&network);
-    // The first comes back, and hears of the second.
+    // The first router returns, and sees the second.
     let (cost, ()) = during(&network, || {
         network.host("network-1").unwrap().netlink().set_up(NIC)?;
         testbed::poll("one router", RECOVERY, || {
@@ -288,7 +288,7 @@ fn the_other_router_takes_over_from_a_killed_keepalived() {
     let mut network = mode.build(&PARAMS).unwrap();
     network.check().unwrap();
     drop(inject(mode, &network, "daemon-killed"));
-    // Nobody takes the addresses from the first: its host's end does.
+    // No daemon removes the first router's addresses; the failure of its host does.
     assert!(has_addresses(&network, "qrouter-1") && has_addresses(&network, "qrouter-2"));
     let down = || Ok(network.host("network-1").unwrap().netlink().set_down(NIC)?);
     let (cost, ()) = during(&network, down).unwrap();
@@ -297,8 +297,7 @@ fn the_other_router_takes_over_from_a_killed_keepalived() {
     assert!(error.contains("keepalived in qrouter-1") && error.contains("signal: 9"), "{error}");
 }
 
-/// What the programs would leave on the machine: files at the paths that they were built with,
-/// and mounts.
+/// Files that the programs could leave on the machine at their built-in paths, and mounts.
 fn left_on_the_machine() -> (Vec<String>, String) {
     let mut files = Vec::new();
     for directory in ["/run", "/run/openvswitch", "/var/run/openvswitch", "/tmp", "/run/lock"] {
@@ -310,12 +309,12 @@ fn left_on_the_machine() -> (Vec<String>, String) {
     (files, std::fs::read_to_string("/proc/self/mountinfo").unwrap())
 }
 
-/// The test that another process runs, to be killed in it.
+/// The test that a separate process runs until it is killed.
 const STANDING: &str = "network_node::nothing_is_left_after_a_kill_at_any_moment";
-/// What it is to build.
+/// Names the variant to build.
 const VARIANT: &str = "OVERLANE_TEST_VARIANT";
 
-/// In a process of its own: says that it begins, and builds.
+/// In a process of its own: prints a line when it starts, and builds.
 fn stands_until_killed() {
     let mode = mode(&std::env::var(VARIANT).unwrap()).unwrap();
     let mut lines = stands("");
@@ -324,7 +323,7 @@ fn stands_until_killed() {
     drop(network);
 }
 
-/// The processes below one, by the kernel's word for it.
+/// The descendants of a process.
 fn below(pid: u32) -> Vec<u32> {
     let path = format!("/proc/{pid}/task");
     let tasks = std::fs::read_dir(path).into_iter().flatten().flatten();
@@ -343,7 +342,7 @@ fn nothing_is_left_after_a_kill_at_any_moment() {
     }
     let names = ["vrouter-ha", "vrouter-ovs", "floating-ip"];
     require!(mode(names[0]), mode(names[1]), mode(names[2]));
-    // Moments while it is built, and one when it stands or is ended.
+    // Moments during the build, and one after it or at its end.
     let moments = (0..6u64).map(|number| Some(Duration::from_millis(number * 397 % 1700)));
     let of = |moment| names.map(|name| (name, moment));
     let all: Vec<(&str, Option<Duration>)> = moments.chain([None]).flat_map(of).collect();

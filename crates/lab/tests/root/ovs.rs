@@ -1,5 +1,5 @@
-//! The Open vSwitch modes: what they put onto the wire, under every offload
-//! profile and MTU, and what becomes of their daemons.
+//! The Open vSwitch modes: their packets on the wire, under every offload profile and MTU, and the
+//! end of their daemons.
 
 use crate::traffic;
 use crate::traffic::processes;
@@ -16,11 +16,10 @@ use testbed::{NIC, Offload, Privileges};
 use traffic::{LIMIT, echo, segmented_datagrams_arrive, stream_both_ways};
 
 const EXCHANGES: u64 = 20;
-/// Bytes of an ARP frame: all that the hosts themselves say, and only where the
-/// kernel tunnels.
+/// Bytes of an ARP frame, the only packets of the hosts themselves, and only with kernel tunnels.
 const ARP: u64 = 42;
 
-/// The mode, or why it cannot be built.
+/// The mode, or the reason why it cannot be built.
 fn buildable(name: &str) -> Result<&'static dyn Mode, String> {
     need::networks()?;
     let mode = lab::find(name).unwrap();
@@ -53,7 +52,7 @@ fn carries(name: &str, added: u64, kernel_added: u64, tenant_mtu: impl Fn(u32) -
             echo(&network, &[200; EXCHANGES as usize]);
             let user_space = note.contains("user-space datapath");
             assert!(user_space || note.contains("kernel datapath"), "{note}");
-            // A veth device counts a packet after the other end may have answered.
+            // A veth device may count a packet after the other end has answered.
             testbed::poll("counters that agree", LIMIT, || {
                 let devices = [("a", "veth0"), ("a", NIC), ("b", NIC), ("b", "veth0")];
                 let read = devices.map(|(host, device)| counters(&network, host, device));
@@ -73,7 +72,7 @@ fn carries(name: &str, added: u64, kernel_added: u64, tenant_mtu: impl Fn(u32) -
                 Ok(if agree { Ok(()) } else { Err(format!("{name} {mtu} {offload}: {read:?}")) })
             })
             .unwrap();
-            // Up to the MTU and past it, in fragments.
+            // Sizes up to the MTU and, in fragments, above it.
             echo(&network, &[1400, 1422, 1423, 1472, 1473, 8922, 8972, 8973, 20_000]);
             stream_both_ways(&network);
             segmented_datagrams_arrive(&network);

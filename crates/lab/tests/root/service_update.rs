@@ -1,4 +1,4 @@
-//! A service of a real Swarm is updated while traffic runs on the fast path.
+//! Updates a service of a real Swarm during traffic on the fast path.
 
 use std::net::{IpAddr, UdpSocket};
 use std::process::Command;
@@ -14,12 +14,12 @@ const LIMIT: Duration = Duration::from_secs(60);
 const SERVICE: &str = "updated";
 const GAP: Duration = Duration::from_millis(1);
 
-/// Runs Docker's client with the engine of host `name`, and gives what it printed.
+/// Runs Docker's client with the engine of host `name`; returns its output.
 fn docker(network: &Network, name: &str, arguments: &[&str]) -> String {
     let init = network.init_pid(name).unwrap();
     let socket = format!("unix:///proc/{init}/root/run/docker/sock");
     let mut command = Command::new("docker");
-    // No configuration of the machine's.
+    // Without the machine's configuration.
     command.args(["--config", "/nonexistent", "--host", &socket]).args(arguments);
     network.host(name).unwrap().run(&mut command).unwrap()
 }
@@ -33,7 +33,7 @@ fn task(network: &Network, name: &str) -> IpAddr {
     docker(network, name, &["inspect", "--format", format, id]).trim().parse().unwrap()
 }
 
-/// What the fast path of host `name` has sent and received.
+/// Packets that the fast path of host `name` has sent and received.
 fn carried(network: &Network, name: &str) -> [u64; 2] {
     let stage = |hop: &&netstate::Hop| hop.host == name && hop.kind == HopKind::Stage;
     let hop = network.hops.iter().find(stage).unwrap();
@@ -41,7 +41,7 @@ fn carried(network: &Network, name: &str) -> [u64; 2] {
     [counters.tx_packets, counters.rx_packets]
 }
 
-/// Pings a task until both ways are the fast path's.
+/// Pings a task until both directions take the fast path.
 fn is_taken(network: &Network, task: IpAddr) {
     poll(&format!("the fast path to {task}"), LIMIT, || {
         let before = carried(network, "a");
@@ -64,7 +64,7 @@ fn a_service_is_updated_while_datagrams_go_the_fast_way() {
     let mut network = mode.build(&Params::new(1500, Offload::Full)).unwrap();
     let create = ["service", "create", "--detach=false", "--name", SERVICE, "--replicas", "2"];
     let options = ["--network", "overlay", "--endpoint-mode", "dnsrr", "--no-resolve-image"];
-    // The image's program does not hear that it should end.
+    // The image's program ignores the signal to end.
     let rest = ["--stop-grace-period", "1s", "overlane-pause"];
     docker(&network, "a", &[&create[..], &options[..], &rest[..]].concat());
     let first = task(&network, "b");

@@ -1,4 +1,4 @@
-//! A real Docker Swarm: what it carries, and that nothing of it stays behind.
+//! A real Docker Swarm: its traffic, and its clean-up.
 
 use crate::traffic;
 use crate::traffic::processes;
@@ -21,8 +21,7 @@ fn network(mtu: u32, offload: Offload) -> Result<Network, String> {
     Ok(mode.build(&Params::new(mtu, offload)).unwrap())
 }
 
-/// Places that Docker writes to where it is not kept from it, and when each was
-/// last changed.
+/// Places that Docker writes to unless prevented, with the times of their last change.
 fn written() -> Vec<(PathBuf, Option<std::time::SystemTime>)> {
     ["/etc/docker", "/opt", "/opt/containerd", "/var/lib/docker", "/var/lib/containerd"]
         .into_iter()
@@ -43,7 +42,7 @@ fn control_groups(names: &[String]) -> Vec<PathBuf> {
     let of_groups = |line: &&str| line.contains(" - cgroup2 ") || line.contains(" - cgroup ");
     let roots = mounts.lines().filter(of_groups).filter_map(|line| line.split(' ').nth(4));
     let mut found: Vec<PathBuf> = roots
-        // "docker" is the parent that dockerd takes where it is told no other.
+        // "docker" is dockerd's default parent.
         .flat_map(|root| {
             names
                 .iter()
@@ -57,7 +56,7 @@ fn control_groups(names: &[String]) -> Vec<PathBuf> {
     found
 }
 
-/// The lines of `/proc/self/mountinfo`, without namespaces that others give a name meanwhile.
+/// The lines of `/proc/self/mountinfo`, without namespaces that other processes name meanwhile.
 fn mounts() -> Vec<String> {
     let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let is_named = |line: &&str| line.contains(" /run/netns");
@@ -77,7 +76,7 @@ fn containers_exchange_what_they_send() {
         stream_both_ways(&network);
         segmented_datagrams_arrive(&network);
         network.check().unwrap();
-        // It is Docker's: device, bridge and port are where Docker puts them.
+        // Device, bridge and port are where Docker puts them.
         let sandbox = network.host("sandbox-a").unwrap().netlink();
         let vxlan = sandbox.link("vxlan0").unwrap();
         assert_eq!(vxlan.master, Some(sandbox.link("br0").unwrap().index));
@@ -86,7 +85,7 @@ fn containers_exchange_what_they_send() {
     }
 }
 
-/// The test that another process runs, to be killed in it.
+/// The test that a separate process runs until it is killed.
 const STANDING: &str = "swarm::nothing_is_left_after_its_end_or_a_kill";
 
 /// In a process of its own.
@@ -96,7 +95,7 @@ fn stands_until_killed() {
     let groups = network.cgroups().collect::<Vec<_>>().join(" ");
     let namespaces = network.hosts().iter().map(|host| host.netns().inode().to_string());
     let namespaces = namespaces.collect::<Vec<_>>().join(" ");
-    // Until it is killed or told to end.
+    // Until it is killed or gets the command to end.
     let _ = stands(&format!("{groups}, {namespaces}")).next();
     drop(network);
 }

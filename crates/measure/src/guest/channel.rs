@@ -47,7 +47,6 @@ pub(super) fn read<T: DeserializeOwned>(from: &mut impl Read) -> Result<T, Chann
     parse(&payload)
 }
 
-/// Writes a message.
 pub(super) fn write(to: &mut impl Write, message: &impl Serialize) -> Result<(), ChannelError> {
     let written = to.write_all(&frame(message)?).and_then(|()| to.flush());
     written.map_err(|error| ChannelError::Io { operation: "write", error })

@@ -391,8 +391,8 @@ fn a_trial_that_ends_when_it_is_decided_is_as_honest_and_shorter() {
     assert!(gain.blocks / gain.runs < 12.0, "{gain:?}");
 }
 
-/// A workload that is known well enough leaves its time to the others. Each interval contains the
-/// truth at its rate, also that of the cell with fewer samples.
+/// A workload with enough blocks leaves its time to the others. Each interval contains the truth at
+/// its rate, including that of the cell with fewer samples.
 #[test]
 fn a_workload_that_settles_takes_no_more_samples_and_its_interval_is_as_honest() {
     let asks = [Workload::TcpStream, Workload::TcpRr].map(|w| Ask::new(Task::Steady(w)));

@@ -69,5 +69,4 @@ impl From<sys::Error> for SamplerError {
     }
 }
 
-/// Result with [`SamplerError`].
 pub type Result<T> = std::result::Result<T, SamplerError>;

@@ -319,7 +319,7 @@ mod tests {
         // Values that came early belong to the first step.
         assert_eq!(calls(&record), [20, 5, 5]);
 
-        // So late that steps are merged on the way: nothing is lost or early.
+        // Late enough that steps are merged: no bytes are lost or early.
         let late = STEP.as_millis() as u64 * (MOST_STEPS as u64 * 5 + 1);
         record.add(reading(20_000, 5000, 100_000), at(late));
         assert!(record.steps.len() < MOST_STEPS && record.length > STEP * 4);

@@ -49,7 +49,7 @@ fn damaged_messages() {
             let at = random.random_range(0..data.len().max(1));
             match random.random_range(0..4) {
                 0 if at < data.len() => data[at] = random.random(),
-                // What JSON is made of.
+                // Characters of JSON.
                 1 if at < data.len() => data[at] = b"09-eE.\"{}[],:nul"[random.random_range(0..16)],
                 2 => data.truncate(at),
                 _ => data.insert(at, b"0123456789"[random.random_range(0..10)]),

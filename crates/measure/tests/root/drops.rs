@@ -1,5 +1,5 @@
-//! Where the kernel drops datagrams, each place forced, in namespaces of our
-//! own, as root: what is attributed is what was lost, at the place it was lost.
+//! Forces datagram drops at each place in the kernel, in private namespaces, as root: the
+//! attributed number and place equal the actual ones.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -23,8 +23,8 @@ use testbed::{Host, NIC, Wire};
 use crate::pair;
 use crate::planned;
 
-/// Whether the kernel tells where it drops; a missing right or kernel feature
-/// is named.
+/// Whether the kernel reports where it drops; the error names a missing privilege or kernel
+/// feature.
 fn told() -> Result<(), String> {
     need::networks()?;
     let Err(reason) = Drops::open() else { return Ok(()) };
@@ -57,7 +57,7 @@ fn stream_loss(pair: &Pair) -> Loss {
     sample.loss.unwrap()
 }
 
-/// The sum holds, and `place` explains nearly all of a loss.
+/// Asserts that the sum is right, and that `place` explains nearly the whole loss.
 fn assert_at(loss: &Loss, place: &str) {
     let lost = loss.sent - loss.received;
     assert!(lost > 0, "nothing was lost: {loss:?}");
@@ -75,8 +75,7 @@ fn a_queueing_discipline_that_is_full() {
     assert_at(&stream_loss(&pair), &format!("a {NIC} qdisc"));
 }
 
-/// The rate of a token bucket is the NDR of the path behind it, however
-/// busy the machine is.
+/// The rate of a token bucket is the NDR of the path behind it, on a machine under any load.
 #[test]
 fn the_drop_point_of_a_path_of_known_rate() {
     require!(told());
@@ -84,7 +83,7 @@ fn the_drop_point_of_a_path_of_known_rate() {
     // 20 000 frames of 106 bytes (64, UDP, IP and Ethernet headers) a second.
     let tbf = ["qdisc", "add", "dev", NIC, "root", "tbf", "rate", "16960kbit", "burst", "2kb"];
     pair.a.run(Command::new("tc").args(tbf).args(["limit", "4kb"])).unwrap();
-    // Beside other programs the sender may not run in all of a trial's 100 ms.
+    // Beside other programs, the sender may get no CPU time in a trial's 100 ms.
     let samples = (0..5).map(|_| sample(&pair, Ask::new(Task::DropPoint)));
     let mut samples =
         samples.skip_while(|sample| sample.loss.as_ref().is_some_and(|l| l.sent == 0));
@@ -166,8 +165,8 @@ fn a_full_ring_of_a_device_that_nobody_reads() {
     drop(tap);
 }
 
-/// The table of the whole machine cannot be made smaller from here, so it is
-/// filled: with connections that are worth keeping, or the kernel would make room.
+/// The table belongs to the machine and cannot be reduced from here, so it is filled with assured
+/// connections, which the kernel does not evict.
 #[test]
 fn a_full_table_of_connections() {
     require!(told());
@@ -201,7 +200,7 @@ fn a_full_table_of_connections() {
     let before = (namespace.snapshot().unwrap(), drops.read().unwrap());
     let sent = 200;
     for _ in 0..sent {
-        // A connection each.
+        // One connection per datagram.
         let sender = pair.a.netns().run(|| UdpSocket::bind((Wire::A, 0)).unwrap()).unwrap();
         sender.send_to(&[0; 64], (Wire::B, 9)).unwrap();
     }
@@ -229,7 +228,7 @@ fn a_full_table_of_connections() {
 #[test]
 fn a_port_that_nobody_has() {
     require!(told());
-    // Nobody is there: the reason names the place that no counter has.
+    // The destination does not exist: the reason names a place without a counter.
     let pair = Pair::new();
     let drops = Drops::open().unwrap();
     drops.watch(pair.b.netns().inode()).unwrap();
@@ -249,7 +248,7 @@ fn a_port_that_nobody_has() {
     let drop = seen.iter().find(|drop| drop.reason == "NO_SOCKET").unwrap();
     assert_eq!((drop.packets, drop.device.as_str()), (sent, NIC));
     assert!(drop.function.as_deref().is_none_or(|f| f.contains("udp")), "{drop:?}");
-    // Nothing of another namespace is counted: a's answers (ICMP) are dropped
-    // nowhere that was asked for.
+    // Drops of other namespaces do not count: a's answers (ICMP) are dropped in none of the
+    // requested places.
     assert!(seen.iter().all(|drop| drop.netns == pair.b.netns().inode()), "{seen:?}");
 }

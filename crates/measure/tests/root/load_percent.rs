@@ -1,5 +1,4 @@
-//! Loads in percent of a path's own maximum, as a run makes them, between two
-//! hosts of our own, as root.
+//! Loads in percent of a path's own maximum, in a run between two private hosts, as root.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,7 +17,7 @@ use test_support::{need, require};
 use crate::pair;
 use crate::planned;
 
-/// Counts what is calibrated; stops the run there, if it is to.
+/// Counts calibrations; can stop the run at the first one.
 struct Calibrations<'a> {
     seen: usize,
     stop: Option<&'a AtomicBool>,
@@ -103,7 +102,7 @@ fn a_run_stopped_while_calibrating_says_so() {
     }
 }
 
-/// Nobody is there: the cell fails with the reason, and the run goes on.
+/// Without a server, the cell fails with the reason, and the run continues.
 #[test]
 fn a_path_without_a_maximum_fails_alone() {
     require!(need::networks());

@@ -1,4 +1,4 @@
-//! A server of `measure serve` and clients that mean it no good, over loopback.
+//! A server of `measure serve` and hostile clients, over loopback.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -17,9 +17,9 @@ use rand::{RngExt, SeedableRng};
 use sys::netns::NetNs;
 use test_support::program::until;
 
-/// Far longer than anything here takes.
+/// Far longer than any step.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Shorter than a server waits for a handshake (5 s), for which a place may be taken.
+/// Shorter than a server's handshake time-out (5 s), for which a slot may be taken.
 const SOON: Duration = Duration::from_secs(3);
 
 fn token() -> Token {
@@ -87,11 +87,11 @@ impl Drop for Serving {
     }
 }
 
-/// A client that can say anything.
+/// A client that can send any bytes.
 struct Raw {
     stream: TcpStream,
     cipher: Cipher,
-    /// What it has said so far.
+    /// Its output up to now.
     said: Vec<u8>,
 }
 
@@ -135,7 +135,7 @@ impl Raw {
     }
 }
 
-/// Reads until the other end closes; what came.
+/// Reads until the other end closes; returns the bytes.
 fn drain(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     match stream.read_to_end(&mut bytes) {
@@ -156,7 +156,7 @@ fn whatever_strangers_say_they_get_a_hello_and_nothing_more() {
         let length = random.random_range(0..300);
         let mut bytes: Vec<u8> = (0..length).map(|_| random.random()).collect();
         if case % 3 == 0 {
-            // As far as a stranger can get.
+            // The farthest that an unauthenticated client can get.
             bytes.splice(
                 ..bytes.len().min(HELLO_BYTES),
                 Hello::fresh(Service::Measure, true).emit(),
@@ -179,14 +179,14 @@ fn whatever_a_client_says_that_knows_the_token_the_server_goes_on() {
         let mut raw = Raw::open(&serving);
         let payload: Vec<u8> = (0..random.random_range(0..100)).map(|_| random.random()).collect();
         match case % 3 {
-            // A good tag on nonsense: told so.
+            // Nonsense with a valid tag gets a refusal.
             0 => {
                 let frame = raw.cipher.seal(&payload).unwrap();
                 raw.say(&frame);
                 let reply = raw.hear().unwrap();
                 assert!(matches!(reply, Reply::Refused(_)), "{reply:?}");
             }
-            // A wrong tag, and a length beyond all limits: hung up on.
+            // A wrong tag, and an excessive length: disconnected.
             1 => {
                 let mut frame = raw.cipher.seal(&payload).unwrap();
                 frame[4] ^= 1;
@@ -196,7 +196,7 @@ fn whatever_a_client_says_that_knows_the_token_the_server_goes_on() {
         }
         assert!(raw.hear().is_err());
     }
-    // Requests out of turn are refused, and the session goes on.
+    // Requests in the wrong order are refused, and the session continues.
     let mut raw = Raw::open(&serving);
     for request in [Request::Count, Request::End, Request::Begin, Request::Finish] {
         assert!(matches!(raw.ask(&request), Reply::Refused(_)), "{request:?}");
@@ -216,7 +216,7 @@ fn what_was_recorded_opens_no_session() {
     stream.write_all(&recorded).unwrap();
     assert_eq!(drain(&mut stream).len(), HELLO_BYTES);
     until("the log", || serving.turned_away("wrong token") == 1);
-    // Nor does a frame repeat within its own session.
+    // A frame cannot be repeated within its own session either.
     let mut raw = Raw::open(&serving);
     let frame = raw.cipher.seal(&emit(&Request::Ping)).unwrap();
     raw.say(&frame);
@@ -225,8 +225,8 @@ fn what_was_recorded_opens_no_session() {
     assert!(raw.hear().is_err());
 }
 
-/// Connections that stand still at any point of the handshake are hung up on, however
-/// slowly they go on.
+/// Connections that stall at any point of the handshake are disconnected, even if they progress
+/// slowly.
 #[test]
 fn who_stands_still_is_hung_up_on() {
     let serving = Serving::new(Limits::DEFAULT);
@@ -238,7 +238,7 @@ fn who_stands_still_is_hung_up_on() {
             stream
         })
         .collect();
-    // A byte each 200 ms: never silent, never done.
+    // A byte every 200 ms: never silent, never finished.
     let (mut drips, begun) = (slow.pop().unwrap(), Instant::now());
     while drips.write_all(&[0]).is_ok() {
         assert!(begun.elapsed() < LIMIT, "it is still listened to");
@@ -250,7 +250,7 @@ fn who_stands_still_is_hung_up_on() {
     serving.connect().unwrap();
 }
 
-/// Connects from an address of the loopback network, and says nothing.
+/// Connects from an address of the loopback network, and sends nothing.
 fn connect_from(from: Ipv4Addr, to: SocketAddr) -> std::io::Result<TcpStream> {
     use nix::sys::socket::{
         AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt,
@@ -259,7 +259,7 @@ fn connect_from(from: Ipv4Addr, to: SocketAddr) -> std::io::Result<TcpStream> {
     let SocketAddr::V4(to) = to else { panic!("{to}") };
     let fd = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     setsockopt(&fd, sockopt::IpBindAddressNoPort, &true)?;
-    // Of a flood nothing is left to wait out.
+    // Close at once: a flood has no data to wait for.
     setsockopt(&fd, sockopt::Linger, &nix::libc::linger { l_onoff: 1, l_linger: 0 })?;
     let [a, b, c, d] = from.octets();
     bind(fd.as_raw_fd(), &SockaddrIn::new(a, b, c, d, 0))?;
@@ -274,16 +274,17 @@ fn time_to_get_in(serving: &Serving) -> Duration {
     begun.elapsed()
 }
 
-/// A server that hangs up on a client's proof: at once it does not know the token, later the
-/// path may have been too slow for it.
+/// A server that disconnects after a client's proof: if it does so at once, it does not know the
+/// token; later, the path may have been too slow.
 #[test]
 fn a_token_is_blamed_only_where_nothing_else_can_be() {
-    /// Longer than a server waits for a handshake to end.
+    /// Longer than a server's handshake time-out.
     const LATE: Duration = Duration::from_millis(5200);
     let hung_up = |late: bool| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = listener.local_addr().unwrap();
-        // One that waits to be accepted fills the queue, so that the client's SYN is lost.
+        // One connection that waits to be accepted fills the queue, so that the client's SYN is
+        // lost.
         nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
         let filler = late.then(|| TcpStream::connect(server).unwrap());
         let client = std::thread::spawn(move || {
@@ -316,7 +317,7 @@ fn silent_connections_lock_nobody_out() {
     let silent: Vec<TcpStream> = (0..200)
         .map(|n| connect_from(Ipv4Addr::new(127, 0, 1, n % 4), serving.address).unwrap())
         .collect();
-    // All are accepted before.
+    // All were accepted before.
     until("a hello to the last one", || silent[199].peek(&mut [0]).is_ok());
     let took = time_to_get_in(&serving);
     assert!(took < SOON, "{took:?}");
@@ -361,8 +362,8 @@ fn a_flood_of_connections_locks_nobody_out_and_fills_no_log() {
     assert!(others <= 60, "{others} lines of {floods} connections");
 }
 
-/// A load is served to the address of its session, to who knows its token: the
-/// server says nothing to anybody else.
+/// A load is served only to the address of its session, with its token: the server sends nothing to
+/// other clients.
 #[test]
 fn a_server_answers_its_own_client_only() {
     let serving = Serving::new(Limits::DEFAULT);
@@ -387,7 +388,7 @@ fn a_server_answers_its_own_client_only() {
     };
     assert!(!answered(&asking(Ipv4Addr::new(127, 0, 0, 2)), token), "another address");
     assert!(!answered(&asking(Ipv4Addr::LOCALHOST), token ^ 1), "another token");
-    // The flow goes to the first socket that asks, whose answer may take long: only that one
+    // The flow goes to the first socket that asks. Its answer may take long, so only that socket
     // may ask again.
     let own = asking(Ipv4Addr::LOCALHOST);
     until("an answer to its own client", || answered(&own, token));
@@ -404,7 +405,7 @@ fn one_load_runs_at_a_time_and_goes_with_its_client() {
         let Reply::Refused(reason) = third.hear().unwrap() else { panic!() };
         assert!(reason.contains("2 sessions"), "{reason}");
         assert!(!waiting.is_finished(), "two loads at a time");
-        // Without a word.
+        // The first client disconnects without a message.
         drop(first);
         assert!(matches!(waiting.join().unwrap(), Reply::Started { .. }));
     });

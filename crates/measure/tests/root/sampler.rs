@@ -1,4 +1,4 @@
-//! The samplers against known loads: in namespaces of our own, as root.
+//! The samplers against known loads: in private namespaces, as root.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
@@ -24,7 +24,7 @@ use crate::pair;
 /// Long enough for some hundred timer ticks on each CPU.
 const INTERVAL: Duration = Duration::from_millis(1500);
 
-/// The sampler with the exact clock, or a word on why the test is left out.
+/// The sampler with the exact clock, or the reason for leaving out the test.
 fn exact() -> Result<Machine, String> {
     let machine = Machine::open(true).unwrap();
     if machine.clock() == CpuClock::Exact {
@@ -32,7 +32,7 @@ fn exact() -> Result<Machine, String> {
         return Ok(machine);
     }
     let reason = machine.clock_reason().expect("a reason for ticks");
-    // Here everything is present: then a missing clock is a fault.
+    // In a strict run everything must be present, so a missing clock is a fault.
     let present = need::networks().is_ok()
         && sys::userns::in_initial_user_namespace()
         && std::path::Path::new("/sys/kernel/btf/vmlinux").exists()
@@ -41,8 +41,8 @@ fn exact() -> Result<Machine, String> {
     Err(format!("no exact CPU clock: {reason}"))
 }
 
-/// Held by tests that compare two clocks: another test's load in between would
-/// be seen by one and not by the other.
+/// Held by tests that compare two clocks: another test's load between the readings would be in one
+/// clock only.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -66,7 +66,7 @@ fn softirq_ticks() -> u64 {
     netstate::cpu::CpuStat::read(&stat).unwrap().total.softirq
 }
 
-/// Samples the same load by both clocks.
+/// Samples the same load with both clocks.
 fn both(exact: &Machine, tick: &Machine, load: impl FnOnce()) -> (MachineSample, MachineSample) {
     let before = (tick.begin().unwrap(), exact.begin().unwrap());
     load();
@@ -78,13 +78,12 @@ fn socket(host: &Host, address: Ipv4Addr) -> UdpSocket {
     host.netns().run(|| UdpSocket::bind((address, 0))).unwrap().unwrap()
 }
 
-/// Sender in a, receiver in b, nothing under way between them: ARP is done.
+/// Sender in a, receiver in b, with no datagram in flight and ARP resolved.
 fn sockets(pair: &Pair) -> (UdpSocket, UdpSocket) {
     let (sender, receiver) = (socket(&pair.a, Wire::A), socket(&pair.b, Wire::B));
     sender.connect(receiver.local_addr().unwrap()).unwrap();
     receiver.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-    // The path is up when the latest datagram arrives; earlier ones that were
-    // late, not lost, have arrived before it.
+    // When the latest datagram arrives, the path is up, and delayed earlier ones have arrived.
     for attempt in 0..=u8::MAX {
         sender.send(&[attempt]).unwrap();
         let mut datagram = [0; 1];
@@ -113,9 +112,8 @@ fn a_spinning_thread_is_charged_as_a_task_in_user_mode() {
     let _alone = alone();
     let machine = require!(exact());
     let tick = Machine::open(false).unwrap();
-    // The tick only samples: load that runs in step with it, and ticks that the
-    // hypervisor swallowed, are none of the exact clock's faults. That would
-    // be wrong every time.
+    // The tick only samples: load in step with it, and ticks that the hypervisor swallowed, are not
+    // faults of the exact clock. A fault of the exact clock would show every time.
     let agrees = (0..5).any(|_| {
         let mut spun = 0.0;
         let (exact, tick) = both(&machine, &tick, || {
@@ -151,12 +149,12 @@ fn datagrams_over_veth_are_charged_as_softirq() {
                     let _ = receiver.recv(&mut [0; 64]);
                 }
             });
-            // Until some hundred ticks fell into softirqs, whenever that is.
+            // Until some hundred ticks fell into softirqs.
             let (start, deadline) = (softirq_ticks(), Instant::now() + Duration::from_secs(120));
             while softirq_ticks() < start + netstate::cpu::user_hz() / 2 {
                 assert!(Instant::now() < deadline, "no softirqs");
                 for _ in 0..1000 {
-                    // Dropped at the receiver or refused here: load either way.
+                    // Dropped at the receiver or refused here: both are load.
                     let _ = sender.send(&[0; 64]);
                 }
             }
@@ -164,7 +162,7 @@ fn datagrams_over_veth_are_charged_as_softirq() {
         });
     });
     assert!(exact.softnet_processed > 1000, "{exact:?}");
-    // No CPU takes a packet through IP and UDP in less than 100 ns.
+    // No CPU processes a packet in IP and UDP in less than 100 ns.
     assert!(exact.cpu.softirq > 1e-7 * exact.softnet_processed as f64, "{exact:?}");
     // Wide: the tick only samples softirqs.
     let share = |cpu: &CpuSeconds| cpu.softirq / total(cpu);
@@ -186,7 +184,7 @@ fn without_preference_ticks_are_used_and_say_so() {
     assert!((0.0..=1.0).contains(&idle), "{idle}");
 }
 
-/// The test that runs itself as another user.
+/// The test that starts itself as another user.
 const ORDINARY: &str = "sampler::an_ordinary_user_gets_ticks_with_a_reason_and_every_other_figure";
 
 #[test]
@@ -197,7 +195,7 @@ fn an_ordinary_user_gets_ticks_with_a_reason_and_every_other_figure() {
     require!(need::networks());
     let initial = sys::userns::in_initial_user_namespace();
     require!(need::that(initial, "a user namespace has no other user to become"));
-    // The build directory may be closed to others; the program then is not.
+    // The build directory may not be readable for other users, but the program is then.
     let directory = tempfile::Builder::new()
         .permissions(std::fs::Permissions::from_mode(0o755))
         .tempdir()
@@ -217,7 +215,7 @@ fn an_ordinary_user_gets_ticks_with_a_reason_and_every_other_figure() {
     assert!(text.contains("1 passed"), "{text}");
 }
 
-/// Run by the test above, as another user.
+/// Run by the test above as another user.
 fn as_an_ordinary_user() {
     let machine = Machine::open(true).unwrap();
     assert_eq!(machine.clock(), CpuClock::Tick);
@@ -228,11 +226,11 @@ fn as_an_ordinary_user() {
     let sample = machine.difference(&before, &machine.end().unwrap());
     assert!(total(&sample.cpu) > 0.0, "{sample:?}");
     let here = Namespace::open_in(&NetNs::current().unwrap(), "here");
-    // The own namespace need not be entered, which is not for everyone.
+    // The own namespace need not be entered, which requires privileges.
     assert!(here.is_ok(), "{here:?}");
 }
 
-/// A process that spins and whose parent is gone.
+/// A spinning process whose parent has ended.
 struct Orphan(nix::unistd::Pid);
 
 impl Orphan {
@@ -244,7 +242,7 @@ impl Orphan {
     }
 }
 
-/// A Python program in a host whose parent is gone.
+/// A Python program in a host whose parent has ended.
 fn orphan_in(host: &Host, program: &str) -> Result<Orphan, String> {
     need::tool("python3")?;
     let directory = tempfile::tempdir().unwrap();
@@ -283,8 +281,8 @@ fn other_processes_load_is_seen_until_they_are_declared_ours() {
     let strange = Machine::open(false).unwrap();
     let mut adopting = Machine::open(false).unwrap();
     adopting.add_own_process(orphan.0.as_raw().cast_unsigned());
-    // Both over the same interval, as others use this machine meanwhile, and
-    // until the orphan had a second of CPU time, whenever that is.
+    // Both over the same interval, because other programs use this machine, and until the orphan
+    // has used a second of CPU time.
     let before = (strange.begin().unwrap(), adopting.begin().unwrap());
     let used = || orphan.seconds();
     let (start, deadline) = (used(), Instant::now() + Duration::from_secs(120));
@@ -297,8 +295,7 @@ fn other_processes_load_is_seen_until_they_are_declared_ours() {
     let adopting = adopting.difference(&before.1, &after.1);
     let seconds = |s: &MachineSample| s.disturbance.other_share * s.seconds * s.cpus as f64;
     let orphans = seconds(&strange) - seconds(&adopting);
-    // Endpoint of it, as the two intervals differ by some milliseconds of the
-    // others' load.
+    // Half of it, because the two intervals differ by some milliseconds of other load.
     assert!(orphans > 0.5, "{orphans} s: {strange:?} {adopting:?}");
 }
 
@@ -310,7 +307,7 @@ fn time_of_the_load_is_its_own_whatever_else_runs() {
     adopting.add_own_process(orphan.0.as_raw().cast_unsigned());
     let before = (machine.begin().unwrap(), adopting.begin().unwrap());
     let (mine, orphans) = (thread_cpu_seconds(), orphan.seconds());
-    // Until both have used CPU time, whenever that is.
+    // Until both have used CPU time.
     let deadline = Instant::now() + Duration::from_secs(120);
     while thread_cpu_seconds() < mine + 0.5 || orphan.seconds() < orphans + 1.0 {
         assert!(Instant::now() < deadline, "no CPU");
@@ -325,8 +322,8 @@ fn time_of_the_load_is_its_own_whatever_else_runs() {
     };
     let own = load(&machine, &before.0, &after.0);
     let with_orphan = load(&adopting, &before.1, &after.1);
-    // Packets by interrupt and kernel threads of other tests are in both, as nothing was learnt
-    // about them before.
+    // Both contain packets of other tests by interrupt and kernel threads, because no background
+    // was learned before.
     assert!(own > 0.8 * used, "{own} s of {used} s used");
     assert!(with_orphan - own > 0.8, "{own} s, with the orphan {with_orphan} s");
 }
@@ -363,7 +360,7 @@ fn datagrams_count_for_the_task_that_sends_them() {
     let strange = measured(&machine);
     machine.add_own_process(pid);
     let adopted = measured(&machine);
-    // Its softirqs follow it: a second of CPU time as the kernel counts it includes both.
+    // Its softirqs count for it: a second of CPU time as the kernel counts it includes both.
     assert!(adopted - strange > 0.5, "{strange} s as another program's, {adopted} s as its own");
 }
 
@@ -384,7 +381,7 @@ fn datagrams_lost_at_a_full_socket_buffer_are_all_attributed_to_it() {
         sender.send(&[0; 512]).unwrap();
     }
     let mut received = 0;
-    // ksoftirqd may deliver late: until each datagram is read or dropped.
+    // ksoftirqd may deliver late, so wait until each datagram is read or dropped.
     let deadline = Instant::now() + Duration::from_secs(10);
     let samples = loop {
         while receiver.recv(&mut [0; 512]).is_ok() {
@@ -421,7 +418,7 @@ fn datagrams_lost_at_a_full_socket_buffer_are_all_attributed_to_it() {
     assert_eq!(loss.unattributed, 0);
 }
 
-/// What b and the machine saw of datagrams that nobody is to receive.
+/// Counts of b and the machine for datagrams that have no receiver.
 fn lost(
     pair: &Pair,
     sent: u64,
@@ -477,11 +474,11 @@ fn datagrams_dropped_by_a_queueing_discipline_are_attributed_to_the_senders_ip_l
     let pair = Pair::new();
     let (sender, _receiver) = sockets(&pair);
     let mut tc = Command::new("tc");
-    // One byte a second and no room: what does not fit the first burst is dropped.
+    // One byte per second and no queue: packets beyond the first burst are dropped.
     tc.args("qdisc add dev nic0 root tbf rate 8bit burst 1600 limit 1".split(' '));
     let limited = pair.a.run(&mut tc);
     require!(limited.map_err(|e| format!("needs tc with tbf (kernel sch_tbf): {e}")));
-    // The kernel says that all went well.
+    // For the kernel, each send succeeds.
     let send = || (0..50).for_each(|_| assert_eq!(sender.send(&[0; 512]).unwrap(), 512));
     let loss = lost(&pair, 50, send, |sample| {
         sample.counters.ip.out_discards + sample.counters.udp.in_datagrams

@@ -1,8 +1,8 @@
 //! Containers and pods, by the control group of their first process: the identity is in the path of
 //! the group, the name in the runtime's files.
 //!
-//! Tenants choose the names, and a user may create groups below `user.slice`. Groups there count
-//! for nothing, and a name with unusual characters is no name. What is not found has no name.
+//! Tenants choose the names, and a user may create groups below `user.slice`. Groups there are
+//! ignored, and so are names with unusual characters.
 
 mod store;
 

@@ -27,7 +27,7 @@ const PROTOCOL: usize = 24;
 const IP: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 
-/// Who gets multicast packets on the bridges of a namespace.
+/// Receivers of multicast packets on the bridges of a namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Multicast {
     /// Ports with a member of a group.

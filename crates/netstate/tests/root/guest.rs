@@ -1,5 +1,5 @@
-//! What only another kernel has: the tables of ebtables-legacy, in a QEMU guest with a
-//! stock Debian kernel.
+//! Reads the tables of ebtables-legacy, which only another kernel has, in a QEMU guest with a stock
+//! Debian kernel.
 
 use crate::qemu;
 
@@ -8,7 +8,7 @@ use std::process::Command;
 use netstate::netfilter::ebtables;
 use qemu::Guest;
 
-/// The test that the guest runs, out of this same program: it does the part inside.
+/// The test that the guest runs, in this program: it performs the part inside.
 const INSIDE: &str = "guest::tables_of_ebtables_are_told_where_they_may_be";
 
 fn tables_come_and_go_with_their_modules() {

@@ -1,4 +1,4 @@
-//! What other users can put in the way of whoever looks for namespaces.
+//! Obstacles that other users can create for a search for namespaces.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -10,11 +10,11 @@ use netstate::namespace::{MOST_OF_A_USER, Machine, discover};
 use sys::netns::NetNs;
 use test_support::{need, require};
 
-/// What the search may take; a machine under load has more to do than the search.
+/// Time limit of the search on a machine under load.
 const LIMIT: Duration = Duration::from_secs(20);
 const NOBODY: u32 = 65_534;
 
-/// A shell that has said that it is ready, killed when dropped.
+/// A shell that has reported that it is ready, killed when dropped.
 struct Shell(Child);
 
 impl Shell {
@@ -46,7 +46,7 @@ impl Drop for Shell {
     }
 }
 
-/// What is found, or that the search hangs.
+/// The namespaces found; panics if the search hangs.
 fn found() -> Machine {
     let (tell, told) = channel();
     std::thread::spawn(move || tell.send(discover()));
@@ -82,11 +82,11 @@ fn what_is_no_namespace_is_not_opened() {
     }
 }
 
-/// As Docker keeps those of its overlay networks.
+/// A namespace kept as Docker keeps those of its overlay networks.
 #[test]
 fn a_namespace_that_only_a_mount_keeps_is_found() {
     require!(need::root(), need::tool("unshare"));
-    // The shell leaves the namespace that it has mounted.
+    // The shell leaves its mounted namespace.
     let script = "mount -t tmpfs none /mnt; cd /mnt; touch kept
         unshare -n sh -c 'mount --bind /proc/self/ns/net kept; readlink /proc/self/ns/net >number'
         echo ready; read wait";
@@ -120,7 +120,7 @@ fn many_namespaces_of_one_user_do_not_crowd_out_others() {
     assert!(machine.left_out.iter().any(|text| text.starts_with(&told)), "{:?}", machine.left_out);
 }
 
-/// `prctl(PR_SET_NAME)` takes any bytes.
+/// `prctl(PR_SET_NAME)` accepts any bytes.
 #[test]
 fn a_command_of_any_bytes_does_not_end_the_reading_of_processes() {
     require!(need::tool("bash"));
@@ -144,7 +144,7 @@ fn a_command_of_any_bytes_does_not_end_the_reading_of_processes() {
     assert!(answer.unwrap().by_pid[&child.id()].command.starts_with('\u{fffd}'));
 }
 
-/// Links come and go while they are listed: each list has all that stay.
+/// Links are added and removed during listing: each list contains all permanent ones.
 #[test]
 fn a_list_of_links_is_whole_while_links_change() {
     require!(need::root());
@@ -188,7 +188,7 @@ fn a_list_of_links_is_whole_while_links_change() {
                     let missing: Vec<u8> = (3..60).filter(|number| !stay(*number)).collect();
                     assert!(missing.is_empty(), "missing: {missing:?}");
                 }
-                // So much changed: it says so.
+                // After too many changes, the reader reports its failed attempts.
                 Err(error) => assert!(error.to_string().contains("attempts"), "{error}"),
             }
         }

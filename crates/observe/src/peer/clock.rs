@@ -100,7 +100,8 @@ mod tests {
 
     use super::*;
 
-    /// An exchange at a time, with a clock so far ahead, and so long on the way each time.
+    /// An exchange at a time, with a clock that is `ahead`, and these delays on each part of the
+    /// way.
     fn exchange(at: i64, ahead: i64, there: i64, within: i64, back: i64) -> Exchange {
         let received = at + there + ahead;
         Exchange {
@@ -152,7 +153,7 @@ mod tests {
             let mut clock = Clock::default();
             clock.add(&wrong);
             if let Some(offset) = clock.at(0) {
-                // What can be computed is told with its error.
+                // An offset that can be computed is reported with its error.
                 assert!(offset.error >= offset.ahead.unsigned_abs() / 4, "{wrong:?}: {offset:?}");
             }
         }

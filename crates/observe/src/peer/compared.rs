@@ -322,7 +322,7 @@ mod tests {
         let many: Vec<_> = (1..=300).map(|n| (n, (u64::from(n), 0), (0, u64::from(n)))).collect();
         compared.add(&round(&many, 0));
         assert_eq!((compared.flows.len(), compared.others), (MOST_FLOWS, 44));
-        // The first is told from here on, and lost nothing that is known.
+        // The first flow is reported from now on, without any known loss.
         compared.add(&round(&[(1, (1000, 0), (0, 900))], 0));
         assert_eq!(fates(&compared), []);
         compared.add(&round(&[(1, (1010, 0), (0, 910))], 0));

@@ -1,7 +1,6 @@
 //! Packets lost between two machines, for one flow in one direction.
 //!
-//! # Errors
-//! ach host counts since a time of its own, and packets continue while counts are read. So a
+//! Each host counts since a time of its own, and packets continue while counts are read. So a
 //! reading gives two bounds of *D*, the packets that left minus the packets that arrived, each
 //! since its host began to count:
 //!
@@ -163,10 +162,10 @@ mod tests {
                 came += step.sent - step.lost;
                 truly += step.lost;
                 let first = left;
-                // Those meanwhile left after the first reading, and came before the second.
+                // Packets in between left after the first reading, and arrived before the second.
                 left += step.meanwhile;
                 came += step.meanwhile;
-                // Those that fly left after it, and come after the second.
+                // Packets in flight left after it, and arrive after the second.
                 left += step.flying;
                 let read = came;
                 left += step.after;

@@ -92,7 +92,8 @@ impl Serves for Counts {
                     let answer = self.answer(request, &mut wanted, received);
                     (answer.unwrap_or_else(Reply::Refused), None)
                 }
-                // The authentication tag was correct, so this is a defect of a client of ours.
+                // The authentication tag was correct, so this is a defect of a client of this
+                // project.
                 Err(error) => {
                     let reason = format!("request not understood: {error}");
                     (Reply::Refused(reason.clone()), Some(reason))

@@ -1,3 +1,3 @@
-//! Tests that need no rights.
+//! Tests that need no privileges.
 
 mod journeys;

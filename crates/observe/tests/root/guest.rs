@@ -1,5 +1,4 @@
-//! Packets followed on kernels that people run: Debian's 5.10, 6.1 and 6.12, in QEMU guests.
-//! Functional only.
+//! Follows packets on common kernels: Debian's 5.10, 6.1 and 6.12, in QEMU guests. Functional only.
 
 use crate::qemu;
 use crate::trace::seen;
@@ -17,9 +16,9 @@ use test_support::require;
 use testbed::{Host, Offload};
 use traffic::{Datagrams, port, stream};
 
-/// How long a guest in software emulation may take for what takes no time.
+/// Time limit of a step that is quick outside of software emulation.
 const LIMIT: Duration = Duration::from_secs(120);
-/// The test that the guests run, out of this same program: it does the part inside.
+/// The test that the guests run, in this program: it performs the part inside.
 const INSIDE: &str = "guest::packets_are_followed_on_linux_6_1";
 
 /// Packets with one of these ports at either end.
@@ -28,7 +27,7 @@ fn looking_at(ports: impl IntoIterator<Item = u16>) -> Filter {
     Filter { flows: flows.collect(), ..Filter::default() }
 }
 
-/// Prints a line for each thing that was seen as it should be.
+/// Prints a line for each expected observation.
 fn follow_packets() {
     let network = lab::find("vxlan").unwrap().build(&Params::new(1500, Offload::NoTunnel)).unwrap();
     let (client, server) = (network.client().name(), network.server().name());
@@ -36,7 +35,7 @@ fn follow_packets() {
     let [of_datagrams, of_unread, of_stream] = [(); 3].map(|()| port());
     let datagrams = Datagrams::new(&network, of_datagrams);
     let unread = traffic::datagrams(network.client(), of_unread);
-    // One tracer for all of them: an emulated kernel takes longest to verify its programs.
+    // One tracer for all of them, because verification of its programs takes longest in emulation.
     let filter = looking_at([of_datagrams, of_unread, of_stream]);
     let mut seen = Seen::on_any_kernel(&network, filter);
     let mut reason = "NO_SOCKET";
@@ -103,8 +102,8 @@ fn follow_packets() {
     look_into_tunnels();
 }
 
-/// Tunnels that the machines which build this have no module for, between the underlay's hosts:
-/// the kind, what `ip link add` takes, and what the packets are in.
+/// Tunnels between the underlay's hosts whose modules the build machines lack: the kind, arguments
+/// of `ip link add`, and the encapsulation's name.
 const TUNNELS: [(&str, &str, &str); 5] = [
     ("geneve", "id 77 dstport 6090", "Geneve 77"),
     ("gretap", "key 5", "GRE 5"),
@@ -113,7 +112,7 @@ const TUNNELS: [(&str, &str, &str); 5] = [
     ("gre", "key 6", "GRE 6"),
 ];
 
-/// Prints a line for each tunnel that was looked into.
+/// Prints a line for each tunnel whose inner packets were seen.
 fn look_into_tunnels() {
     let network = lab::find("host").unwrap();
     let network = network.build(&Params::new(1500, Offload::None)).unwrap();
@@ -123,7 +122,7 @@ fn look_into_tunnels() {
     };
     let ports = TUNNELS.map(|_| port());
     let mut all = Seen::on_any_kernel(&network, looking_at(ports));
-    // A tunnel of key 0 has a key; one without has none, not 0.
+    // A tunnel with key 0 has a key; one without has none, not 0.
     let filter = Filter { vni: Some(0), ..looking_at(ports) };
     let mut of_key_0 = Seen::on_any_kernel(&network, filter);
     for ((kind, options, within), port) in TUNNELS.into_iter().zip(ports) {
@@ -169,7 +168,8 @@ fn look_into_tunnels() {
         .unwrap();
         of_key_0.rest();
         let text = of_key_0.text();
-        // What the socket of the tunnel before had left unread is dropped when the kernel frees it.
+        // The kernel frees the previous tunnel's socket with its unread packets, which are reported
+        // as dropped.
         let packets = std::mem::take(&mut of_key_0.packets);
         let is_seen = packets.iter().any(|packet| is_from(packet, "udp", port));
         assert_eq!(is_seen, within == "GRE 0", "{within}: {text}");
@@ -180,7 +180,7 @@ fn look_into_tunnels() {
     }
 }
 
-/// What a kernel cannot tell has to be what `not_seen` says, and nothing else.
+/// `not_seen` must list exactly the facts that a kernel does not provide.
 fn on(guest: Guest, not_seen: &[&str]) {
     let program = std::env::current_exe().unwrap();
     let guest = guest.with_programs(&["sleep", "ip"]);

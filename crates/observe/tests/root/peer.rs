@@ -1,4 +1,4 @@
-//! What a `PeerServer` answers, and what it refuses.
+//! Answers and refusals of a `PeerServer`.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -35,7 +35,7 @@ fn sample(channel: &mut Channel) -> Sample {
 /// Connects, with another token or the right one.
 type Connect<'a> = dyn Fn(Option<&Token>) -> Result<Channel, RemoteError> + 'a;
 
-/// Serves what a host sees while `act` has sessions with it.
+/// Serves a host's observations while `act` has sessions with it.
 fn served(host: &Host, act: impl FnOnce(&mut Watch, &Connect<'_>)) {
     let only = [host.netns().try_clone().unwrap()];
     let budget = Budget { cpu: 10_000.0, most: 1 };
@@ -95,7 +95,7 @@ fn a_server_tells_of_the_flows_that_were_asked_for_and_of_no_others() {
         // IP and UDP headers.
         assert_eq!(one.count.left.bytes, 7 * (7 + 28));
         assert!(one.count.devices.first().unwrap().ends_with(" nic0"), "{one:?}");
-        // Hops are those of followed packets, all of them where that costs nothing.
+        // Hops are those of followed packets; all packets are followed where that costs nothing.
         let hops = poll("hops of a followed packet", LIMIT, || {
             let length = Duration::from_millis(200);
             watch.interval(length, &|| Duration::ZERO, &BTreeMap::new(), &|| true).unwrap();
@@ -104,7 +104,7 @@ fn a_server_tells_of_the_flows_that_were_asked_for_and_of_no_others() {
             Ok(if hops.is_empty() { Err("none".to_owned()) } else { Ok(hops) })
         });
         assert!(hops.as_ref().unwrap().iter().any(|hop| hop.ends_with(" nic0 tx")), "{hops:?}");
-        // Others are asked for in place of them.
+        // Other flows are requested instead.
         assert_eq!(answer(&mut channel, &emit(&asked(&[], Some(7)))), Reply::Asked);
         assert_eq!(sample(&mut channel).flows, []);
     });
@@ -126,7 +126,7 @@ fn a_client_that_asks_for_too_much_or_for_nonsense_is_refused() {
         refused(answer(&mut channel, &emit(&Request::Ask(all))), "at least one must be named");
         let many = ["10.0.0.1"; Filter::MOST_FLOWS + 1];
         refused(answer(&mut channel, &emit(&asked(&many, None))), "9 flows");
-        // The session went on so far, and ends with what no client says.
+        // The session worked until here, and ends with an invalid message.
         refused(answer(&mut channel, b"{\"ask\":7}"), "not understood");
         assert!(
             channel.send(&emit(&Request::Sample)).is_err() || {

@@ -1,4 +1,4 @@
-//! `Watch` beside a network under load: rates, cuts and drops are those that the kernel counts.
+//! `Watch` on a network under load: its rates, segmentations and drops match the kernel's counters.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use testbed::{Offload, poll};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const INTERVAL: Duration = Duration::from_millis(300);
-/// All packets are followed, whatever that costs.
+/// Follows all packets, at any cost.
 const ALL: Budget = Budget { cpu: 10_000.0, most: 1 };
 
 fn network(offload: Offload) -> Network {
@@ -54,7 +54,7 @@ fn beside_a_stream<T>(network: &Network, act: impl FnOnce() -> T) -> T {
             let bytes = vec![7; 1 << 16];
             while !stop.load(Ordering::Relaxed) {
                 stream.write_all(&bytes).unwrap();
-                // Not a flood: every segment is to be followed, on a machine that is busy.
+                // Not a flood: a busy machine must be able to follow every segment.
                 std::thread::sleep(Duration::from_millis(50));
             }
         });
@@ -119,7 +119,7 @@ fn drops_are_counted_exactly_and_named() {
     };
     let target = network.address.target;
     let socket = network.client().netns().run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
-    // The neighbour is known before.
+    // Makes the neighbour known first.
     let listen = network.address.listen;
     let server = network.server().netns().run(|| bound(|| UdpSocket::bind(listen))).unwrap();
     server.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -145,11 +145,11 @@ fn drops_are_counted_exactly_and_named() {
         Ok(if found >= DATAGRAMS { Ok(()) } else { Err(format!("{found}: {}", snapshot.text())) })
     })
     .unwrap();
-    // A neighbour asked for again, or a listener's report, is one besides.
+    // It may include a repeated neighbour request or a listener's report.
     assert!(found <= DATAGRAMS + 5, "{found} of {DATAGRAMS} drops");
 }
 
-/// A datagram that was cut and put together again is one drop, not one for each fragment.
+/// A fragmented and reassembled datagram is one drop, not one for each fragment.
 #[test]
 fn a_reassembled_datagram_is_dropped_once() {
     const DATAGRAMS: u64 = 100;
@@ -158,10 +158,10 @@ fn a_reassembled_datagram_is_dropped_once() {
     let mut watch = watch(&network, ALL);
     let target = network.address.target;
     let socket = network.client().netns().run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
-    // Three fragments of the tenant's MTU; the path's must not be asked for.
+    // Three fragments of the tenant's MTU; the path MTU must not be probed.
     network.client().sysctl("net/ipv4/ip_no_pmtu_disc", "1").unwrap();
     for _ in 0..DATAGRAMS {
-        // Nobody listens there.
+        // The port is closed.
         socket.send_to(&[7; 3500], target).unwrap();
     }
     let mut found = 0;
@@ -177,12 +177,12 @@ fn a_reassembled_datagram_is_dropped_once() {
         (found, text) => Ok(Err(format!("{found}: {text}"))),
     })
     .unwrap();
-    // None comes later.
+    // No drop arrives later.
     let (found, text) = count(&mut watch);
     assert_eq!(found, DATAGRAMS, "{text}");
 }
 
-/// Two ports without a listener; one of them is asked for.
+/// Two ports without a listener; one of them is selected.
 #[test]
 fn drops_of_a_flow_are_told_apart_from_all_others() {
     const DATAGRAMS: u64 = 50;
@@ -223,7 +223,7 @@ fn the_network_is_looked_at_less_where_that_costs_too_much() {
     let network = network(Offload::Full);
     let mut watch = watch(&network, Budget { cpu: 100.0, most: 1 });
     let cost = std::cell::Cell::new(Duration::ZERO);
-    // More than a CPU, whenever it is asked.
+    // More than a CPU, at every call.
     let own = || {
         cost.set(cost.get() + Duration::from_millis(50));
         cost.get()
@@ -244,14 +244,15 @@ fn the_network_is_looked_at_less_where_that_costs_too_much() {
     always(&mut watch);
 }
 
-/// Windows begin and end beside a stream: what is under way then is neither lost nor dropped.
+/// Windows begin and end during a stream: packets in flight at that time are neither lost nor
+/// dropped.
 #[test]
 fn packets_in_windows_are_followed_whole() {
     const WAYS: usize = 10;
     require!(need::root());
     let network = network(Offload::Full);
     let cost = std::cell::Cell::new(Duration::ZERO);
-    // In a window more than may be spent, else less.
+    // In a window more than the budget, otherwise less.
     let own = || {
         cost.set(cost.get() + Duration::from_micros(2500));
         cost.get()
@@ -269,7 +270,7 @@ fn packets_in_windows_are_followed_whole() {
                 let at = |hop: Option<&observe::HopSeen>| hop.map(|hop| hop.namespace.clone());
                 let ends =
                     [at(way.hops.first()), at(way.hops.last())].map(Option::unwrap_or_default);
-                // The kernel may free an acknowledgement in its receiver without a word.
+                // The kernel may free an acknowledgement in its receiver without an event.
                 let is_whole = ends == ["tenant-a", "tenant-b"] || ends == ["tenant-b", "tenant-a"];
                 let is_under_way = way.ending.contains("under way");
                 // TCP drops a segment that it has received before. The segment's first hops may be
@@ -294,7 +295,7 @@ fn what_waits_in_a_queue_is_told_and_what_the_cpus_do() {
     let network = network(Offload::Full);
     let mut command = std::process::Command::new("tc");
     command.args(["qdisc", "add", "dev", "nic0", "root", "tbf"]);
-    // Ten of the datagrams below a second.
+    // Ten of the datagrams take less than a second.
     command.args(["rate", "80kbit", "burst", "2kb", "limit", "100kb"]);
     network.host("a").unwrap().run(&mut command).unwrap();
     let (listen, target) = (network.address.listen, network.address.target);
@@ -315,7 +316,7 @@ fn what_waits_in_a_queue_is_told_and_what_the_cpus_do() {
     })
     .unwrap();
     drop(receiver);
-    // Nothing waits at a device without a queue, and nowhere on the side that receives.
+    // No packet waits at a device without a queue, or on the receiving side.
     for hop in snapshot.ways.iter().flat_map(|way| &way.hops) {
         assert!(hop.queued.is_none() || hop.side == Side::Tx, "{}", snapshot.text());
     }
@@ -325,10 +326,11 @@ fn what_waits_in_a_queue_is_told_and_what_the_cpus_do() {
     assert!(snapshot.cpus.iter().all(|cpu| (0.0..=100.0).contains(&cpu.softirq)), "{softirqs}");
 }
 
-/// All are wanted, and all can be paid: but what they cost is looked at before more begin.
+/// All packets are selected, and the budget allows all. But their cost is checked before more are
+/// followed.
 #[test]
 fn in_a_flood_no_more_packets_are_followed_than_there_is_room_for() {
-    // `ROOM` of filter.rs, each `CHOOSING` of windows.rs.
+    // `ROOM` of filter.rs, in each `CHOOSING` of windows.rs.
     const ROOM: f64 = 256.0;
     const ANEW: f64 = 0.020;
     require!(need::root());
@@ -339,11 +341,11 @@ fn in_a_flood_no_more_packets_are_followed_than_there_is_room_for() {
     let mut watch = watch(&network, ALL);
     let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        // So many get enough of a CPU beside other programs.
+        // Enough threads to get a share of a CPU beside other programs.
         for _ in 0..4 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    // A full queue is not of interest.
+                    // A full queue does not matter.
                     let _ = sender.send_to(&[7; 10], target);
                     sent.fetch_add(1, Ordering::Relaxed);
                 }
@@ -353,11 +355,11 @@ fn in_a_flood_no_more_packets_are_followed_than_there_is_room_for() {
             let before = sent.load(Ordering::Relaxed);
             let seen = interval(&mut watch, &network);
             let came = (sent.load(Ordering::Relaxed) - before) as f64;
-            // Besides once when it opens, and where devices were looked for.
+            // Also once when a window opens, and when devices were searched.
             let most = ROOM * (seen.seconds / ANEW + 3.0);
             let followed = seen.followed;
             assert!(followed as f64 <= most, "{followed} of {came}, at most {most}");
-            // On a machine where fewer came it says nothing.
+            // On a machine with fewer packets this shows nothing.
             let is_flood = came > 2.0 * most && followed > 0;
             Ok(if is_flood { Ok(()) } else { Err(format!("{followed} of {came}")) })
         });

@@ -1,6 +1,5 @@
-//! The fuzz targets (`fuzz/`) for a bounded number of cases: random bytes, and
-//! well-formed packets with a few things wrong. `FUZZ_CASES` changes the number,
-//! `FUZZ_SEED` the sequence.
+//! Runs the fuzz targets (`fuzz/`) for a bounded number of cases: random bytes, and well-formed
+//! packets with a few errors. `FUZZ_CASES` sets the number, `FUZZ_SEED` the sequence.
 
 use crate::build;
 #[path = "../../../../fuzz/src/lib.rs"]
@@ -15,8 +14,8 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// Calls `target` with what `make` makes, then with damaged versions of it. A
-/// panic says which case to look at.
+/// Calls `target` with the output of `make`, then with damaged versions of it. A panic names the
+/// case.
 fn run(name: &str, target: fn(&[u8]), make: fn(&mut Random) -> Vec<u8>) {
     let (cases, seed) = (number("FUZZ_CASES", 3000), number("FUZZ_SEED", 1));
     for path in corpus(name) {
@@ -35,7 +34,7 @@ fn run(name: &str, target: fn(&[u8]), make: fn(&mut Random) -> Vec<u8>) {
     }
 }
 
-/// What libFuzzer found worth keeping.
+/// Inputs that libFuzzer kept.
 fn corpus(name: &str) -> Vec<std::path::PathBuf> {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/");
     let entries = std::fs::read_dir(format!("{directory}{name}")).into_iter().flatten();
@@ -47,7 +46,7 @@ fn damage(data: &mut Vec<u8>, random: &mut Random) {
         return;
     }
     for _ in 0..1 + random.below(4) {
-        // Headers are at the beginning: damage is more interesting there.
+        // Most damage is in the first bytes, where the headers are.
         let reach = if random.once_in(2) { data.len().min(160) } else { data.len() };
         let at = random.below(reach);
         match random.below(7) {
@@ -77,7 +76,7 @@ fn frame(random: &mut Random) -> Vec<u8> {
 #[test]
 fn views() {
     run("views", entries::views, frame);
-    // Each format alone, as a view sees it first.
+    // Each format alone, as the first one that a view parses.
     run("views", entries::views, |random| {
         let frame = small(random).1;
         frame[[14, 18, 34, 42, 54][random.below(5)].min(frame.len())..].to_vec()

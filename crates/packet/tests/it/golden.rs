@@ -36,8 +36,8 @@ fn decapsulate(frame: &[u8]) -> Decapsulated<'_> {
     decap::frame(frame, &VnetHdr::default(), vxlan::PORT).unwrap()
 }
 
-/// What was said, innermost first layer of interest, checksums verified, and
-/// every header written again from its fields.
+/// Description of a frame, from the innermost relevant layer. Verifies checksums, and emits every
+/// header again from its fields.
 fn retell(frame: &[u8]) -> String {
     let link = Ethernet::parse(frame).unwrap();
     let header = EthernetHeader {
@@ -196,8 +196,8 @@ fn tcp_connections() {
     }
 }
 
-/// Outer headers for the kernel's inner frames, byte by byte the kernel's; what
-/// the kernel chooses freely (ID, source port, flow label) is taken from it.
+/// Outer headers for the kernel's inner frames equal the kernel's byte by byte; the kernel's free
+/// choices (ID, source port, flow label) are copied.
 #[test]
 fn outer_headers_are_the_kernels() {
     let mut compared = 0;
@@ -242,7 +242,7 @@ fn outer_headers_are_the_kernels() {
     assert!(compared >= 36, "{compared}");
 }
 
-/// What the kernel's GSO has cut is merged, and cut again into the same bytes.
+/// The kernel's segments are merged, and segmented again into the same bytes.
 #[test]
 fn merged_and_cut_again() {
     for name in ["tcp4", "tcp6", "vxlan4-tcp", "vxlan6-tcp6"] {
@@ -263,7 +263,7 @@ fn merged_and_cut_again() {
         }
         coalescer.flush(&mut take);
         assert_eq!(merged, 3, "{name}: 3072 bytes in three packets");
-        // Both directions are flows of their own; within each nothing moved.
+        // Both directions are separate flows; the order within each is unchanged.
         let from = |frames: &[Vec<u8>], mac: u8| -> Vec<Vec<u8>> {
             frames.iter().filter(|f| f[11] == mac).cloned().collect()
         };
@@ -277,7 +277,7 @@ fn merged_and_cut_again() {
     }
 }
 
-/// The errors that the kernel sends, written by us for the same packets.
+/// Emits the same errors for the same packets as the kernel.
 #[test]
 fn errors_are_the_kernels() {
     let all = frames("too-big");
@@ -308,13 +308,13 @@ fn errors_are_the_kernels() {
     assert_eq!(view.payload(), theirs.payload());
 }
 
-/// The packet as the kernel quotes it: as it came or with its TTL counted down.
+/// The packet as the kernel quotes it: unchanged or with a decremented TTL.
 fn forwarded_v4(packet: &[u8]) -> Vec<u8> {
     let theirs = frames("too-big");
     let theirs =
         Ipv4::parse(Ethernet::parse(&theirs[1]).unwrap().payload()).unwrap().payload().to_vec();
     let mut packet = packet.to_vec();
-    // TTL and header checksum as quoted; everything else must be ours.
+    // TTL and header checksum as quoted; everything else must be equal.
     packet[8] = theirs[8 + 8];
     packet[10..12].copy_from_slice(&theirs[8 + 10..8 + 12]);
     packet

@@ -1,4 +1,4 @@
-//! Limits and flags at their edges: tunnels, pieces, merged datagrams, checksums.
+//! Limits and flags: tunnels, segments, merged datagrams, checksums.
 
 use crate::build;
 use crate::sample;
@@ -31,7 +31,7 @@ fn source_ports_are_the_kernels() {
         (0, 49_152),
         (0x8000_0000, 49_152 + 8191),
         (0xffff_0000, 65_534),
-        // The low half counts as the high one does.
+        // The low half counts like the high one.
         (0x0000_ffff, 65_534),
         (0x0000_8000, 49_152 + 8191),
         (0xffff_ffff, 49_152),
@@ -40,7 +40,7 @@ fn source_ports_are_the_kernels() {
     }
 }
 
-/// A checksum field may be a frame's last two bytes, and not one byte further.
+/// A checksum field may be the last two bytes of a frame, but not beyond.
 #[test]
 fn a_checksum_field_may_end_with_the_frame() {
     let frame = [7; 60];
@@ -53,8 +53,7 @@ fn a_checksum_field_may_end_with_the_frame() {
     assert!(matches!(error, SegmentError::OutOfFrame(_)), "{error}");
 }
 
-/// The outer checksum is right as soon as the inner one is completed, whether that begins
-/// at an even or an odd byte.
+/// The outer checksum is right once the inner one is completed, for an even or an odd start.
 #[test]
 fn an_outer_checksum_before_an_unfinished_one_is_right() {
     for start in [34, 35] {
@@ -72,7 +71,7 @@ fn an_outer_checksum_before_an_unfinished_one_is_right() {
     }
 }
 
-/// "Verified" is said of the inner packet; nobody has verified the outer one.
+/// "Verified" refers to the inner packet; the outer one is unverified.
 #[test]
 fn only_the_need_for_a_checksum_goes_out() {
     let (mut vnet, frame) = Spec::PLAIN.build();
@@ -87,7 +86,7 @@ fn only_the_need_for_a_checksum_goes_out() {
     }
 }
 
-/// What the kernel's UDP GRO makes of a tunnel's datagrams that it does not know as such.
+/// A tunnel's datagrams as the kernel's UDP GRO merges them without knowing the tunnel.
 #[test]
 fn merged_datagrams_are_found() {
     let udp = Spec { udp: true, payload: 2500, gso_size: 1000, tos: 3, ..Spec::PLAIN };
@@ -97,7 +96,7 @@ fn merged_datagrams_are_found() {
     assert_eq!((merged.payload, merged.size), (42..2542, 1000));
     assert_eq!(merged.source.to_string(), "10.0.0.1");
     assert_eq!(merged.ecn, Ecn::Ce);
-    // Not merged, of no size, or TCP's: for `frame` to judge.
+    // Not merged, without a size, or TCP: left to `frame`.
     for (gso_type, gso_size) in [(0, 0), (0, 1000), (gso_type::UDP_L4, 0), (gso_type::TCPV4, 1000)]
     {
         let other = VnetHdr { gso_type, gso_size, ..vnet };
@@ -107,7 +106,7 @@ fn merged_datagrams_are_found() {
     assert_eq!(error, DecapError::Port { wanted: 4789, got: port });
 }
 
-/// Only a field that holds the pseudo-header's sum, and is wrong as it is, is unfinished.
+/// A field is unfinished only if it holds the pseudo-header's sum and is not a valid checksum.
 #[test]
 fn a_wrong_checksum_is_not_an_unfinished_one() {
     let (_, mut frame) = Spec { udp: true, payload: 100, ..Spec::PLAIN }.build();
@@ -115,7 +114,7 @@ fn a_wrong_checksum_is_not_an_unfinished_one() {
     frame[41] ^= 1;
     assert_eq!(decap::unfinished_checksum(&frame), None, "wrong");
     frame[41] ^= 1;
-    // A payload with which the sum of the pseudo-header happens to be right.
+    // A payload whose checksum equals the sum of the pseudo-header.
     let pseudo = pseudo_header_v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 108);
     frame[140..142].fill(0);
     let sum = pseudo.plus_bytes(&frame[34..]);
@@ -124,7 +123,7 @@ fn a_wrong_checksum_is_not_an_unfinished_one() {
     assert_eq!(decap::unfinished_checksum(&frame), None, "right by chance");
 }
 
-/// The kernel's `UDP_MAX_SEGMENTS` bounds datagrams, not TCP.
+/// The kernel's `UDP_MAX_SEGMENTS` limits datagrams, not TCP.
 #[test]
 fn more_than_128_datagrams_are_refused() {
     let count = |udp, segments: usize| {
@@ -140,8 +139,8 @@ fn more_than_128_datagrams_are_refused() {
     }
 }
 
-/// CWR is on the first segment alone, so the first piece alone is announced as such; and
-/// each piece has a partial checksum, also where the GSO packet had a finished one.
+/// CWR is on the first segment only, so only the first part keeps the flag. Each part has a partial
+/// checksum, even if the GSO packet had a complete one.
 #[test]
 fn pieces_say_what_they_are() {
     let spec = Spec { payload: 12_000, gso_size: 1000, flags: 0x90, ..Spec::PLAIN };
@@ -161,8 +160,7 @@ fn pieces_say_what_they_are() {
     }
 }
 
-/// What is a single packet already keeps its partial checksum, and loses what is said of a
-/// tunnel.
+/// A single packet keeps its partial checksum, and loses the flags of a tunnel.
 #[test]
 fn a_single_packet_is_its_own_piece() {
     let (vnet, frame) = Spec { payload: 1000, ..Spec::PLAIN }.build();
@@ -176,8 +174,8 @@ fn a_single_packet_is_its_own_piece() {
     assert_eq!(out, frame);
 }
 
-/// `skb_gro_receive` refuses a packet with which the GSO packet would have `gro_max_size`
-/// bytes, counted from the IP header on, whatever precedes it.
+/// `skb_gro_receive` refuses a packet if the GSO packet would reach `gro_max_size` bytes, counted
+/// from the IP header on.
 #[test]
 fn a_gso_packet_stays_below_the_largest_size() {
     let spec = Spec { payload: 3000, gso_size: 1000, tcp_options: 0, ..Spec::PLAIN };
@@ -200,7 +198,7 @@ fn a_gso_packet_stays_below_the_largest_size() {
     }
 }
 
-/// A tunnel's header that asks for a checksum of a frame of odd length.
+/// A tunnel's header that requires a checksum over a frame of odd length.
 #[test]
 fn sums_of_odd_lengths_are_padded() {
     assert_eq!(Sum::of(&[0x12]).value(), 0x1200);

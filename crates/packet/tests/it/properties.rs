@@ -29,7 +29,7 @@ fn segments(vnet: &VnetHdr, frame: &[u8], policy: Policy) -> Vec<Vec<u8>> {
     let written = segmenter.write_all(&[], &mut buffer).unwrap();
     let all: Vec<Vec<u8>> = written.segments(&buffer).map(<[u8]>::to_vec).collect();
     assert_eq!(all.len(), segmenter.count());
-    // One by one is the same.
+    // Single segments give the same bytes.
     for (index, segment) in all.iter().enumerate() {
         let mut buffer = vec![0x55; 70_000];
         let len = segmenter.write(index, &mut buffer).unwrap();
@@ -38,13 +38,12 @@ fn segments(vnet: &VnetHdr, frame: &[u8], policy: Policy) -> Vec<Vec<u8>> {
     all
 }
 
-/// Parses a frame with etherparse, checks all its checksums, and returns the
-/// frame inside if it is VXLAN.
+/// Parses a frame with etherparse, checks all its checksums, and returns the inner frame of VXLAN.
 fn check_with_etherparse(frame: &[u8]) -> Option<Vec<u8>> {
     let sliced = SlicedPacket::from_ethernet(frame).unwrap();
     let transport = sliced.transport.as_ref().unwrap();
     let net = sliced.net.as_ref().unwrap();
-    // TCP's 0 and 0xffff say the same; the kernel sends both.
+    // In TCP, 0 and 0xffff are equivalent; the kernel sends both.
     let same = |a: u16, b: u16| a == b || (a == 0 && b == 0xffff);
     match net {
         NetSlice::Ipv4(ip) => {
@@ -122,7 +121,7 @@ fn outer_checksum(frame: &[u8]) -> u16 {
     u16::from_be_bytes([frame[at], frame[at + 1]])
 }
 
-/// What the kernel leaves there in a GSO packet: the sum of the pseudo-header.
+/// The kernel's value of this field in a GSO packet: the sum of the pseudo-header.
 fn outer_pseudo_header(frame: &[u8]) -> u16 {
     let outer = Packet::parse_vxlan(frame).unwrap().outer.unwrap();
     let network = &frame[outer.network_offset..];
@@ -175,9 +174,8 @@ proptest! {
         prop_assert_eq!(policy.ids, Ids::Incrementing);
     }
 
-    /// Random packets of a few flows, some of them damaged or odd: each flow's
-    /// packets come out as they went in, in their order, once what was merged is
-    /// cut again.
+    /// Random packets of a few flows, some of them damaged or unusual: after segmentation of merged
+    /// packets, each flow's packets equal the input in content and order.
     #[test]
     fn nothing_is_lost_changed_or_overtaken(seed in any::<u64>()) {
         let mut random = Random(seed);
@@ -262,7 +260,7 @@ proptest! {
             let (start, offset) = (vnet.csum_start.into(), vnet.csum_offset.into());
             packet::checksum::complete_partial(&mut completed, start, offset).unwrap();
             let unfinished = decap::unfinished_checksum(partial);
-            // One in 65,536 finished checksums looks the same.
+            // One in 65,536 complete checksums looks the same.
             let wanted = (partial != full).then_some((vnet.csum_start, vnet.csum_offset));
             prop_assert_eq!(unfinished, wanted);
             prop_assert_eq!(decap::unfinished_checksum(full), None);
@@ -270,7 +268,7 @@ proptest! {
         }
     }
 
-    /// Smaller GSO packets are cut into the same wire packets as the large one.
+    /// Smaller GSO packets are segmented into the same wire packets as the large one.
     #[test]
     fn pieces_are_cut_into_the_same_segments(spec in spec(true), max_len in 9000usize..70_000) {
         let (vnet, frame) = spec.build();
@@ -286,7 +284,7 @@ proptest! {
         let mut cut = Vec::new();
         for (index, piece) in written.segments(&buffer).enumerate() {
             prop_assert!(piece.len() <= max_len);
-            // What is one segment already has nothing to say about segmentation.
+            // A single segment has no segmentation fields.
             let headers = Packet::parse_vxlan(piece).map_or_else(
                 |_| Headers::parse(piece).unwrap(),
                 |packet| packet.inner,
@@ -306,7 +304,7 @@ proptest! {
                 |packet| packet.inner,
             );
             let at = headers.checksum_at();
-            // TCP's 0 and 0xffff say the same.
+            // In TCP, 0 and 0xffff are equivalent.
             if wanted[at..at + 2] == [0, 0] && cut[at..at + 2] == [0xff, 0xff] {
                 cut[at..at + 2].fill(0);
             }
@@ -314,8 +312,8 @@ proptest! {
         }
     }
 
-    /// GSO packets, single packets, finished and partial checksums: what comes
-    /// out of the tunnel is what went in, and what is on the wire is well formed.
+    /// GSO packets, single packets, finished and partial checksums: decapsulated packets equal the
+    /// input, and packets on the wire are well formed.
     #[test]
     fn a_tunnel_changes_nothing(
         spec in spec(false),
@@ -367,7 +365,8 @@ proptest! {
     }
 }
 
-/// Packets by flow (the inner one, if tunnels are looked into) in their order; what has no flow counts as one each by content.
+/// Packets by flow (the inner one, if `tunnels`) in their order; packets without a flow are counted
+/// by content.
 fn by_flow(frames: &[Vec<u8>], tunnels: bool) -> BTreeMap<u64, Vec<&[u8]>> {
     let digest = |bytes: &[u8]| {
         let mut hasher = DefaultHasher::new();

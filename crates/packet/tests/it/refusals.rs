@@ -1,4 +1,4 @@
-//! Every reason for not merging, each by one changed packet; and the order kept.
+//! Every reason not to merge, each by one changed packet; the order must be kept.
 
 use crate::build;
 
@@ -97,8 +97,8 @@ fn options() -> Options {
     Options { vxlan_port: Some(vxlan::PORT), ..Options::default() }
 }
 
-/// Two packets of a flow are held as one; the third, changed, is refused for
-/// `wanted`, comes out after them, and, if it can, starts anew.
+/// Two packets of a flow are held as one. The third, changed, is refused for `wanted` and delivered
+/// after them, and starts a new GSO packet if it can.
 #[track_caller]
 fn refused(spec: &Spec, wanted: Refusal, fix: bool, change: impl FnOnce(&mut Vec<u8>, &Headers)) {
     let all = packets(spec);
@@ -178,7 +178,7 @@ fn equal_ids_merge_only_with_dont_fragment() {
         assert_eq!(run.push(&all[1]), wanted);
         assert_eq!(run.push(&all[2]), wanted);
     }
-    // Once they went up, they must go on.
+    // Once the IDs increased, they must continue to increase.
     let mut all = packets(&TCP4);
     let ids = all[1][18..20].to_vec();
     all[2][18..20].copy_from_slice(&ids);
@@ -221,7 +221,7 @@ fn tcp() {
     refused(&TCP4, Refusal::NoPayload, true, |f, h| resize(f, h, h.payload_offset));
     refused(&TCP4, Refusal::Longer, true, |f, h| resize(f, h, h.end + 1));
     let shorter = |f: &mut Vec<u8>, h: &Headers| {
-        // The same header with four bytes of options less.
+        // The same header with four bytes of options fewer.
         f.drain(h.payload_offset - 4..h.payload_offset);
         f[h.transport_offset + 12] -= 0x10;
         let len = f.len();
@@ -230,7 +230,7 @@ fn tcp() {
     refused(&TCP4, Refusal::HeaderLength, true, shorter);
 }
 
-/// Cuts or extends a frame, and sets the lengths of its IP and UDP headers.
+/// Truncates or extends a frame, and sets the lengths of its IP and UDP headers.
 fn resize(frame: &mut Vec<u8>, headers: &Headers, end: usize) {
     frame.resize(end, 0);
     let at = headers.network_offset;
@@ -277,7 +277,7 @@ fn tunnels() {
     refused(&TUNNEL, Refusal::Checksum, false, at(|f, o| f[o.checksum_at()] ^= 1));
     refused(&TUNNEL, Refusal::Link, true, |f, h| f[h.link_offset] ^= 1);
     refused(&TUNNEL, Refusal::Sequence, true, |f, h| f[h.transport_offset + 7] ^= 1);
-    // A good outer checksum says nothing of the inner one.
+    // A valid outer checksum proves nothing about the inner one.
     refused(&TUNNEL, Refusal::Checksum, false, |f, h| {
         let before = u16::from_be_bytes([f[h.payload_offset], f[h.payload_offset + 1]]);
         f[h.payload_offset] ^= 1;
@@ -303,7 +303,7 @@ fn an_end_ends_and_cannot_begin() {
         assert_ne!(run.out[0].1[at] & flag, 0, "with its flag");
         assert_eq!(run.push(&all[1]), Outcome::Passed(Refusal::Ends));
     }
-    // A shorter one ends it too.
+    // A shorter one also ends it.
     let all = packets(&Spec { payload: 1500, ..TCP4 });
     let mut run = Run::new(options());
     run.push(&all[0]);

@@ -1,5 +1,5 @@
-//! What a fuzz target is given to begin with: noise, and well-formed packets. The bounded
-//! tests of this crate and `cargo xtask corpus` make them.
+//! Seeds of the fuzz targets: noise, and well-formed packets. The bounded tests of this crate and
+//! `cargo xtask corpus` generate them.
 
 use packet::segment::Segmenter;
 use packet::vnet_hdr::VnetHdr;

@@ -1,4 +1,4 @@
-//! Encapsulation and decapsulation: what is refused, and what is carried over.
+//! Encapsulation and decapsulation: refused packets, and carried-over fields.
 
 use crate::build;
 use crate::sample;
@@ -82,13 +82,13 @@ fn what_cannot_be_decapsulated_is_refused() {
     for len in 0..good.len() {
         assert!(decap::frame(&good[..len], &none, vxlan::PORT).is_err(), "{len}");
     }
-    // Without a checksum the VXLAN header is looked at itself.
+    // Without a checksum, the VXLAN header itself is checked.
     let mut bytes =
         encapsulated(&Tunnel { checksum: OuterChecksum::Zero, ..tunnel() }, &single(false, 0));
     bytes[42] ^= 8;
     let error = decap::frame(&bytes, &none, vxlan::PORT).unwrap_err();
     assert_eq!(error.to_string(), "VXLAN at byte 42: expected I flag 1, got 0");
-    // The kernel's word is taken for a checksum that it has verified.
+    // A checksum that the kernel has verified is trusted.
     let mut bytes = good.clone();
     bytes[41] ^= 1;
     let verified = VnetHdr { flags: flags::DATA_VALID, ..none };
@@ -100,7 +100,7 @@ fn what_cannot_be_decapsulated_is_refused() {
     let inside = VnetHdr { flags: flags::NEEDS_CSUM, csum_start: 42, csum_offset: 6, ..none };
     let error = decap::frame(&good, &inside, vxlan::PORT).unwrap_err();
     assert_eq!(error.to_string(), "csum_start 42 is before the inner frame at 50");
-    // A partial outer checksum is finished business for the inner frame.
+    // A partial outer checksum has no effect on the inner frame.
     let outer = VnetHdr { csum_start: 34, ..inside };
     assert_eq!(decap::frame(&good, &outer, vxlan::PORT).unwrap().vnet, none);
 }

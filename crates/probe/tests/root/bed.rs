@@ -69,7 +69,7 @@ pub enum Fault {
     Rare,
 }
 
-/// Where a fault is.
+/// Place of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mangled {
     pub fault: Fault,
@@ -79,7 +79,6 @@ pub struct Mangled {
     pub back: bool,
 }
 
-/// The bed.
 pub struct Bed {
     addresses: [IpAddr; 2],
     client: Arc<NetNs>,

@@ -24,7 +24,6 @@ pub enum Wanted {
 pub struct Case {
     /// Short description, with its reports.
     pub name: &'static str,
-    /// The fault.
     pub fault: Fault,
     /// Direction of the fault.
     pub way: Direction,
@@ -38,7 +37,6 @@ const fn case(name: &'static str, fault: Fault, way: Direction, wanted: Wanted) 
 
 const CHECKSUM: &str = "tx-checksum-ip-generic";
 
-/// All cases.
 pub const CASES: &[Case] = &[
     case("no fault", Fault::None, Direction::Out, Wanted::Clean),
     case(

@@ -1,4 +1,4 @@
-//! Each published kind of corruption, made by a network card of our own: verdict, direction and
+//! Each published kind of corruption, caused by a simulated network card: verdict, direction and
 //! setting.
 
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ fn each_fault_has_its_verdict_direction_and_setting() {
     for case in CASES {
         let journal = tempfile::tempdir().unwrap();
         bed.mangle(case.mangled());
-        // With a rare fault, single steps of a search say nothing.
+        // With a rare fault, single steps of a search prove nothing.
         let searched = (case.fault != Fault::Rare).then_some(journal.path());
         let report = bed.probe(&case.options(), searched);
         case.check(&report).unwrap_or_else(|wrong| panic!("{wrong}"));
@@ -46,7 +46,7 @@ fn a_healthy_path_over_ipv6_carries_tunnels_and_shows_the_use_of_offloads() {
     });
     let verdicts: Vec<&Verdict> = in_tunnel.map(|one| &one.verdict).collect();
     assert_eq!(verdicts, [&Verdict::Intact; 4]);
-    // The device of the bed takes GSO packets whole.
+    // The device of the bed accepts whole GSO packets.
     for used in &report.in_use {
         assert_eq!(used.handed_whole, Some(true), "{used:?}");
     }
@@ -80,7 +80,7 @@ fn a_path_narrows_after_the_last_router_that_large_packets_reach() {
         let narrows = Some((2, IpAddr::from(hop(2))));
         assert_eq!((out.path, out.black_hole, out.narrows_after), (Some(1400), true, narrows));
         assert_eq!((back.path, back.black_hole), (Some(1500), false));
-        // With ICMP that arrives, it is no black hole.
+        // If ICMP arrives, it is not a black hole.
         bed.mangle(Mangled { fault: Fault::Narrow(1400), out: true, back: false });
         let report = bed.probe_with(access, &quick(), None);
         let out = &report.mtu[0];
@@ -110,7 +110,7 @@ fn without_packet_sockets_fewer_classes_are_tested_and_each_other_says_why() {
             let Verdict::Untestable { reason } = &one.verdict else { panic!("{one:?}") };
             assert!(reason.contains("packet sockets"), "{reason}");
         }
-        // A damage whose checksum is right, and one that the receiver's kernel drops.
+        // Damage with a valid checksum, and damage that the receiver's kernel drops.
         bed.mangle(Mangled { fault: Fault::UsoTail, out: true, back: false });
         let report = bed.probe_with(access, &quick(), None);
         let words: Vec<&str> = report.bad.iter().map(|bad| bad.verdict.as_str()).collect();

@@ -37,7 +37,6 @@ pub use many::{Other, compare_many_csv, compare_many_markdown, compare_many_text
 pub use page::compare_many_html;
 pub use text::compare_text;
 
-/// The value of [`Comparison::schema`].
 const SCHEMA: &str = "overlane.compare/1";
 
 /// Result of comparing two files.

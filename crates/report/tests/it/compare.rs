@@ -1,5 +1,4 @@
-//! Comparisons of made-up runs: how often a change is found where there is one,
-//! and where there is none.
+//! Comparisons of made-up runs: how often changes are found with and without a real change.
 
 use crate::example;
 
@@ -25,10 +24,9 @@ impl Machine {
     }
 }
 
-/// A run of `cells` modes and `blocks` blocks. The machine's speed wanders from
-/// block to block by 4% and starts anywhere within a factor of two; every
-/// sample adds 3% of its own, skewed to the slow side as preemption is. The
-/// `slower`-th mode costs `cost` more.
+/// A run of `cells` modes and `blocks` blocks. The machine's speed drifts by 4% from block to block
+/// and starts within a factor of two. Every sample adds 3% of noise, skewed to the slow side like
+/// preemption. The `slower`-th mode costs `cost` more.
 fn run(machine: &mut Machine, cells: usize, blocks: u32, slower: usize, cost: f64) -> Results {
     let full = example::results();
     let template =
@@ -92,9 +90,8 @@ fn drift_between_runs_raises_no_alarm_and_added_cost_is_found() {
             let worse = verdicts(&a, &run(&mut machine, cells, blocks, 1, 0.1));
             found += u32::from(worse.first() == Some(&Verdict::Worse));
         }
-        // One noisy baseline is common to all cells' ratios of a block, so the
-        // alarms of a comparison come together; 5% of comparisons is 15, with a
-        // standard deviation of 4.
+        // All ratios of a block share one noisy baseline, so the alarms of a comparison are
+        // correlated; 5% of comparisons is 15, with a standard deviation of 4.
         assert!(alarms <= 27, "{cells} cells, {blocks} blocks: {alarms} of {tries} false alarms");
         assert!(found >= tries * 9 / 10, "{cells} cells, {blocks} blocks: {found} of {tries}");
     }
@@ -102,7 +99,7 @@ fn drift_between_runs_raises_no_alarm_and_added_cost_is_found() {
 
 #[test]
 fn absolute_values_would_have_raised_them() {
-    // What the ratios save from: the same runs by Mann-Whitney on values.
+    // The same runs without ratios, by Mann-Whitney on values, raise alarms.
     let mut machine = Machine(Pcg64::seed_from_u64(5));
     let alarms = (0..100)
         .filter(|_| {
@@ -147,7 +144,7 @@ fn a_cell_with_few_samples_does_not_silence_the_others() {
     assert!(!compare(&b, &a, Some(0.05)).unwrap().failed, "faster is no regression");
 }
 
-/// Of floods, whole datagrams may arrive in no block, or in some only.
+/// In a flood, whole datagrams may arrive in no block, or in some only.
 #[test]
 fn several_files_have_a_column_each() {
     let mut machine = Machine(Pcg64::seed_from_u64(4));
@@ -189,7 +186,7 @@ fn several_files_are_one_page_with_one_chart() {
     // Names of files are text.
     assert!(page.contains("C: &lt;c&gt;.json") && !page.contains("<c>"), "{page}");
     assert!(page.contains("mode-1") && page.contains("worse"), "{page}");
-    // Neither a script nor anything from elsewhere.
+    // Neither scripts nor external resources.
     assert!(page.contains("default-src 'none'") && !page.contains("<script"));
 }
 
@@ -231,7 +228,7 @@ fn lower_is_better_where_the_unit_is_time() {
     for cell in a.cells.iter_mut().chain(&mut b.cells) {
         cell.unit = "us".parse().unwrap();
     }
-    // The lower latency is the better one.
+    // A lower latency is better.
     assert_eq!(compare(&a, &b, Some(0.0)).unwrap().figures[1].verdict, Verdict::Better);
     let back = compare(&b, &a, Some(0.25)).unwrap();
     assert_eq!(back.figures[1].verdict, Verdict::Worse);

@@ -1,5 +1,5 @@
-//! What a made-up run looks like, against files that were read by people.
-//! `UPDATE_EXPECTED=1 cargo test -p overlane-report` writes them anew.
+//! Reports of a made-up run, compared with reviewed files. `UPDATE_EXPECTED=1 cargo test -p
+//! overlane-report` rewrites them.
 
 use crate::example;
 

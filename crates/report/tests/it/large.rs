@@ -1,4 +1,4 @@
-//! Files with more cells and samples than any run has, which anybody may make.
+//! Files with more cells and samples than any real run, as anyone could make them.
 
 use crate::example;
 
@@ -7,7 +7,7 @@ use results::*;
 
 const PLAIN: Style = Style { colour: false, width: 80 };
 
-/// The most cells that are read, no two of one mode, setting or size, or all of one.
+/// The maximum number of cells, each with its own mode, setting or size, or all of one.
 fn many(alike: bool) -> Results {
     let mut results = example::results();
     let template = results.cells.iter().find(|cell| cell.role == Role::Measured).unwrap();
@@ -30,8 +30,8 @@ fn many(alike: bool) -> Results {
     results
 }
 
-/// Each takes seconds where a step of it looks at each other cell, and minutes where it
-/// looks at each pair: the test's end is what is asserted.
+/// Linear steps take seconds; a step that visits each other cell per cell would take minutes. The
+/// test asserts only that it ends.
 #[test]
 fn the_most_cells_are_reported_and_compared() {
     for alike in [false, true] {
@@ -47,7 +47,7 @@ fn the_most_cells_are_reported_and_compared() {
     }
 }
 
-/// 20,000 samples a cell took over a minute, by the pairs of samples and of blocks.
+/// 20,000 samples in a cell once took over a minute, for pairs of samples and of blocks.
 #[test]
 fn many_samples_of_a_cell_are_compared() {
     let mut results = example::results();

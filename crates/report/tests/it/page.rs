@@ -1,4 +1,4 @@
-//! The page and its charts as text: whole, escaped, and never a panic.
+//! The page and its charts as text: complete, escaped, and never a panic.
 
 use crate::example;
 
@@ -107,8 +107,7 @@ fn charts_are_files_with_names_of_their_own() {
     assert_eq!(names.len(), files.len());
 }
 
-/// Whether every `<` begins an element that this crate writes and every element
-/// is closed.
+/// Whether every `<` starts an element of this crate, and every element is closed.
 #[track_caller]
 fn is_well_formed(svg: &str) {
     let mut open = Vec::new();
@@ -174,7 +173,7 @@ fn nothing_in_a_file_becomes_markup() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(12) })]
 
-    /// Any figure a file may hold is drawn or left out, and nothing panics.
+    /// Any figure that a file may contain is drawn or left out, without a panic.
     #[test]
     fn arbitrary_figures_are_drawn(
         figures in prop::collection::vec(prop::num::f64::POSITIVE | prop::num::f64::ZERO, 8),

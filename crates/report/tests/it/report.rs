@@ -1,4 +1,4 @@
-//! What holds for every report, whatever the results.
+//! Properties of every report, for any results.
 
 use crate::example;
 
@@ -8,8 +8,7 @@ use results::*;
 
 const PLAIN: Style = Style { colour: false, width: 80 };
 
-/// A run in which much went wrong, with three offload profiles, two MTUs, two
-/// sizes, and two blocks.
+/// A run with many problems: three offload profiles, two MTUs, two sizes, and two blocks.
 fn troubled() -> Results {
     let mut results = example::results();
     results.complete = false;
@@ -122,7 +121,7 @@ fn every_table_has_the_machine_below_it() {
 fn cells_that_differ_are_never_in_one_table() {
     let results = example::deep();
     let text = text(&results, PLAIN);
-    // A table's rows are its modes; a second row of a mode would be another cell.
+    // A table has one row per mode; a second row would be another cell.
     for table in text.split("95% interval  ").skip(1) {
         let rows =
             table.lines().skip(1).take_while(|line| !line.contains("Intel") && !line.contains(','));
@@ -236,14 +235,14 @@ const LISTED: [&str; 15] = [
     "ended_by",
 ];
 
-/// Everything that a file may say in words says something bad.
+/// Replaces every free text of a file by hostile text.
 fn evil(value: &mut serde_json::Value, words: &str) {
     match value {
         serde_json::Value::String(text) => *text = words.to_owned(),
         serde_json::Value::Array(values) => values.iter_mut().for_each(|v| evil(v, words)),
         serde_json::Value::Object(fields) => {
             for (name, value) in &mut *fields {
-                // Names of lists, which have no other value.
+                // Names from lists, which have no other value.
                 if !LISTED.contains(&name.as_str()) {
                     evil(value, words);
                 }
@@ -296,7 +295,7 @@ fn nothing_that_changes_a_line_reaches_any_report() {
                 assert!(!formula || field.parse::<f64>().is_ok(), "{field:?}");
             }
         }
-        // Each row of a table keeps as many cells as its head has.
+        // Each row of a table has as many cells as its head.
         let table = markdown(&results);
         let mut wanted = None;
         for line in table.lines() {
@@ -310,7 +309,7 @@ fn nothing_that_changes_a_line_reaches_any_report() {
     }
 }
 
-/// The first harmful character and what is around it.
+/// The first harmful character and the text around it.
 fn around(report: &str) -> String {
     let place = report.char_indices().find(|(_, c)| foreign::is_harmful(*c) && *c != '\n');
     let Some((at, _)) = place else { return String::new() };
@@ -318,7 +317,7 @@ fn around(report: &str) -> String {
     report[start..].chars().take(120).collect::<String>().escape_debug().to_string()
 }
 
-/// Reads CSV as RFC 4180 has it: rows of fields.
+/// Parses CSV by RFC 4180: rows of fields.
 fn parse(csv: &str) -> Vec<Vec<String>> {
     let (mut rows, mut row, mut field, mut quoted) = (vec![], vec![], String::new(), false);
     let mut chars = csv.chars().peekable();
@@ -417,7 +416,7 @@ fn summary_is_honest_when_nothing_is_proven() {
 #[test]
 fn summary_takes_what_is_lost_for_certain() {
     let mut results = example::results();
-    // A lower median, but so wide that it may be no loss at all.
+    // A lower median, with an interval so wide that it may be no loss.
     let wide = results.cells.iter_mut().find(|cell| cell.mode == "macvlan").unwrap();
     wide.ratio =
         Some(Interval { median: 0.01, low: 0.001, high: 1.2, confidence: 0.95, samples: 8 });
@@ -444,7 +443,7 @@ fn summary_names_the_hop_where_gso_packets_are_cut() {
         cut,
         "With offload full GSO packets are cut at b:eth0 in vxlan (from 50.0 KiB to 1450 B)."
     );
-    // Not from far above the MTU: a mean of 1.3 MTU is no proof of GSO packets.
+    // Not far enough above the MTU: a mean of 1.3 MTU does not prove GSO packets.
     for hop in results.cells[0].hops.iter_mut().filter(forward).take(3) {
         hop.mean_skb_bytes = 2000.0;
     }
@@ -468,7 +467,7 @@ fn advice_rests_on_pairs_of_the_same_block() {
     let [.., advice] = summary(&results);
     assert!(advice.starts_with("To try: publish ports by NAT instead of docker-proxy"), "{advice}");
     assert!(advice.contains("times as fast"), "{advice}");
-    // The same values, but of other blocks: nothing to compare.
+    // The same values in other blocks: nothing to compare.
     for cell in results.cells.iter_mut().filter(|cell| cell.mode == "nat") {
         for sample in &mut cell.samples {
             sample.block += 100;
@@ -481,7 +480,7 @@ fn advice_rests_on_pairs_of_the_same_block() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Any figure a file may hold is shown or left out, and nothing panics.
+    /// Any figure that a file may contain is shown or left out, without a panic.
     #[test]
     fn arbitrary_figures_are_shown(
         figures in prop::collection::vec(prop::num::f64::POSITIVE | prop::num::f64::ZERO, 8),
@@ -517,7 +516,7 @@ proptest! {
     }
 }
 
-/// Ratios to another mode are those that a run with this baseline would have had.
+/// Ratios to another mode equal those of a run with this baseline.
 #[test]
 fn another_baseline_is_chosen_for_a_report() {
     let run = example::results();
@@ -537,7 +536,7 @@ fn another_baseline_is_chosen_for_a_report() {
         assert!(reference.samples.iter().all(|sample| sample.ratio.is_none()));
         let host = of(&based, "host");
         assert_eq!(host.role, Role::Measured);
-        // One is the inverse of the other in each block.
+        // The ratios are inverse in each block.
         let vxlan = of(&run, "vxlan");
         for (host, vxlan) in host.samples.iter().zip(&vxlan.samples) {
             let (ratio, inverse) = (host.ratio.unwrap(), 1.0 / vxlan.ratio.unwrap());

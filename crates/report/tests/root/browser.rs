@@ -1,6 +1,5 @@
-//! The page in a real browser: nothing on the console, no label over another,
-//! no text under 10 pixels, none that cannot be read, on a phone, on a desktop,
-//! dark and printed.
+//! The page in a real browser: nothing on the console, no overlapping labels, no text under 10
+//! pixels, no unreadable text, on a phone, on a desktop, dark and printed.
 
 use crate::example;
 
@@ -13,7 +12,7 @@ use test_support::require;
 
 const CHECK: &str = include_str!("browser/check.js");
 
-/// Chromium, where it is installed.
+/// Chromium, if it is installed.
 fn chromium() -> Result<PathBuf, String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let names = ["chromium", "chromium-browser", "google-chrome"];
@@ -23,7 +22,7 @@ fn chromium() -> Result<PathBuf, String> {
     found.ok_or_else(|| "chromium is not installed".to_owned())
 }
 
-/// Runs Chromium on a file; gives standard output, and what it logged.
+/// Runs Chromium on a file; returns standard output and its log.
 fn load(chromium: &Path, file: &Path, arguments: &[&str]) -> (String, String) {
     let profile = tempfile::tempdir().unwrap();
     let output = Command::new(chromium)
@@ -31,7 +30,7 @@ fn load(chromium: &Path, file: &Path, arguments: &[&str]) -> (String, String) {
         // Chromium's own sandbox refuses to run as root.
         .args(["--no-sandbox", "--disable-dev-shm-usage", "--enable-logging=stderr"])
         .arg(format!("--user-data-dir={}", profile.path().display()))
-        // It writes crash reports there, whatever it is told: as root, into a user's home.
+        // Chromium ignores its options and writes crash reports there: as root, into a user's home.
         .env("HOME", profile.path())
         .env_remove("XDG_CONFIG_HOME")
         .env_remove("XDG_CACHE_HOME")
@@ -43,15 +42,15 @@ fn load(chromium: &Path, file: &Path, arguments: &[&str]) -> (String, String) {
     (text(&output.stdout), text(&output.stderr))
 }
 
-/// What the page wrote to the console, and what it tried to fetch.
+/// Console messages of the page, and its attempts to fetch.
 fn console(log: &str) -> Vec<&str> {
     log.lines().filter(|line| line.contains("CONSOLE") || line.contains("Refused to")).collect()
 }
 
-/// A page, and the size of the window that it is looked at in: `WIDTH,HEIGHT` in pixels.
+/// A page, and the window size in pixels: `WIDTH,HEIGHT`.
 type View<'a> = (&'a str, &'a str);
 
-/// The page with the checker in it. Its own policy would not let that run: it is left out.
+/// The page with the checker in it. The page's own policy would forbid scripts, so it is removed.
 fn with_checker(page: &str) -> String {
     let policy = page.find("<meta http-equiv").expect("a policy");
     let end = policy + page[policy..].find('>').unwrap() + 1;
@@ -59,8 +58,8 @@ fn with_checker(page: &str) -> String {
     format!("{}{}", &page[..policy], page[end..].replace("</body>", &checker))
 }
 
-/// What is wrong with each page in its window, under a colour scheme. All of them are frames of
-/// one page: Chromium takes longer to start than to show them.
+/// Problems of each page in its window, under a colour scheme. All of them are frames of one page,
+/// because Chromium takes longer to start than to show them.
 fn findings(chromium: &Path, views: &[View], scheme: &str) -> Vec<Vec<String>> {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("page.html");
@@ -97,7 +96,7 @@ fn findings(chromium: &Path, views: &[View], scheme: &str) -> Vec<Vec<String>> {
     views.iter().enumerate().map(|(number, (_, window))| of(number, window)).collect()
 }
 
-/// The page as printed: what is for paper only, for every medium.
+/// The page as printed: applies print styles to every medium.
 fn printed(page: &str) -> String {
     page.replace("@media print", "@media all")
 }
@@ -117,7 +116,7 @@ fn check_page(chromium: &Path, what: &str, page: &str) {
     check_scheme(chromium, what, page, "dark");
 }
 
-/// Checks the console, and the layout in light colours: two starts of Chromium of the four.
+/// Checks the console, and the layout in light colours: two of the four starts of Chromium.
 fn check_light(chromium: &Path, what: &str, page: &str) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("page.html");
@@ -147,11 +146,11 @@ fn page_of_every_dimension() {
 #[test]
 fn page_of_the_lab() {
     let chromium = require!(chromium());
-    // Dark and on paper: `page_of_every_dimension`.
+    // `page_of_every_dimension` covers dark and printed pages.
     check_light(&chromium, "lab", &html(&example::results()));
 }
 
-/// Of a testbed's recording; and of a longer one whose names are long.
+/// Pages of a testbed's recording, and of a longer one with long names.
 #[test]
 fn pages_of_recordings() {
     let chromium = require!(chromium());
@@ -183,7 +182,7 @@ fn published_figures_of_every_plan() {
     let pages = plans.map(|plan| {
         let mut results = example::deep();
         results.plan.name = Some(plan.to_string());
-        // Short: what else is on the page is looked at elsewhere.
+        // Short, because other tests check the rest of the page.
         results.timeline = None;
         results.cells.truncate(5);
         html(&results)
@@ -194,15 +193,15 @@ fn published_figures_of_every_plan() {
     }
 }
 
-/// The page of a results file; and, where `OVERLANE_RESULTS` names files of measured
-/// results, separated by colons, theirs.
+/// The page of a results file, and pages of measured results if `OVERLANE_RESULTS` names their
+/// files, separated by colons.
 #[test]
 fn pages_of_results_files() {
     let chromium = require!(chromium());
     let directory = tempfile::tempdir().unwrap();
     let written = directory.path().join("results.json");
     let mut results = example::results();
-    // The largest that a file may have.
+    // The largest allowed value.
     results.cells.iter_mut().for_each(|cell| cell.message_bytes = cell.message_bytes.min(65_507));
     std::fs::write(&written, serde_json::to_vec(&results).unwrap()).unwrap();
     let named = std::env::var_os("OVERLANE_RESULTS").unwrap_or_default();
@@ -230,7 +229,7 @@ fn long_names_and_many_rows() {
     check(&chromium, "long names", &results);
 }
 
-/// The checks themselves: each fault is put into a page, and found.
+/// Tests the checker: each fault is put into a page, and must be found.
 #[test]
 fn faults_are_found() {
     let chromium = require!(chromium());

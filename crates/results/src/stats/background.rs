@@ -2,9 +2,9 @@
 //! stands out.
 //!
 //! Both are robust. A few bursts move neither the median nor the median absolute deviation; a
-//! lasting load moves the median once it fills half of the window. Only the last [`WINDOW`] values
-//! count, so that a load that starts in the middle of a run becomes the background, and one that
-//! ends is forgotten.
+//! permanent load moves the median once it fills half of the window. Only the last [`WINDOW`]
+//! values count, so that a load that starts in the middle of a run becomes the background, and one
+//! that ends is forgotten.
 
 use std::collections::VecDeque;
 

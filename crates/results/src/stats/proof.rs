@@ -9,7 +9,7 @@ use super::interval::relative_half_width;
 use crate::Interval;
 
 /// A trial ends once the change is certain to matter less than this factor in either direction.
-/// More blocks could at most prove an effect that nobody would notice.
+/// More blocks could at most prove a negligible effect.
 ///
 /// Predicting the last block's interval would end more trials without effect. But the first
 /// intervals are as wide as their extreme ratios: under fluctuating load, such a rule gave up half

@@ -1,4 +1,4 @@
-//! Results files that were made to hurt whoever reads them.
+//! Results files made to harm their reader.
 
 use results::{LIMITS, MOST_CELLS, ReadError, Results};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ static ALLOCATOR: Counting = Counting;
 
 const MIB: u64 = 1 << 20;
 
-/// What is said of a text, and the most memory held meanwhile beside the text itself.
+/// Error for a text, and the most memory held meanwhile beside the text itself.
 #[track_caller]
 fn refused(text: &[u8], words: &str) {
     let before = Counting::held();
@@ -21,7 +21,7 @@ fn refused(text: &[u8], words: &str) {
     assert!(most < 16 * MIB, "{} MiB for {} bytes", most / MIB, text.len());
 }
 
-/// Within one test, as the peak is that of all threads.
+/// One test, because the peak covers all threads.
 #[test]
 fn large_deep_and_long_things_are_refused_before_they_are_built() {
     let path = std::path::Path::new("/dev/zero");
@@ -50,8 +50,8 @@ fn large_deep_and_long_things_are_refused_before_they_are_built() {
     }
 }
 
-/// A million cells need some hundred megabytes of text: their number is looked at first
-/// where they fit.
+/// A million cells take some hundred megabytes of text: their number is checked early, before they
+/// are built.
 #[test]
 fn cells_and_blocks_are_counted() {
     let schema = concat!(env!("CARGO_MANIFEST_DIR"), "/../../schema/results.schema.json");

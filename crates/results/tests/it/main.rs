@@ -1,4 +1,4 @@
-//! Tests that need no rights.
+//! Tests that need no privileges.
 
 mod limits;
 mod results_schema;

@@ -1,5 +1,5 @@
-//! The results types, `schema/results.schema.json` and the reader, held
-//! together: what one accepts the others accept, and an edit is named.
+//! The results types, `schema/results.schema.json` and the reader agree: they accept the same
+//! files, and errors name an edited place.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -123,7 +123,7 @@ fn background() -> Background {
     }
 }
 
-/// Fields that files of older versions have not, by the end of their place.
+/// Fields that older files lack, by the end of their path.
 const NEWER: [&str; 21] = [
     "/faults",
     "/alternatives",
@@ -268,7 +268,7 @@ fn timeline() -> Timeline {
     }
 }
 
-/// Every option filled, every list with something in it.
+/// Every option and every list is filled.
 fn full() -> Results {
     Results {
         schema: text(SCHEMA),
@@ -373,7 +373,7 @@ fn full() -> Results {
     }
 }
 
-/// Everything that may be missing is missing.
+/// Every optional part is missing.
 fn minimal() -> Results {
     let full = full();
     Results {
@@ -595,7 +595,7 @@ fn unknown_and_missing_fields_are_named() {
                 continue;
             }
             assert!(!validator.is_valid(&edited), "{object} without {name}");
-            // The reader takes a missing value that may be null for null.
+            // The reader treats a missing nullable value as null.
             match read(&edited) {
                 Err(ReadError::Field(error)) => {
                     let expected = format!("{object}/{name}");
@@ -826,7 +826,7 @@ fn without_newer(written: &mut Value, kept: &Value) {
     }
 }
 
-/// What earlier versions wrote is read as it is, and written again as it was.
+/// Files of earlier versions are read, and written again unchanged.
 #[test]
 fn files_of_earlier_versions_are_read() {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results");

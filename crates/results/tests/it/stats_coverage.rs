@@ -1,6 +1,5 @@
-//! Do the intervals cover at the stated rate? Counted over seeded simulations
-//! of what a run measures: blocks with a baseline and a cell, noise on both, a
-//! drift common to both.
+//! Measures whether intervals cover at the stated rate, over seeded simulations of a run: blocks
+//! with a baseline and a cell, noise on both, and a common drift.
 
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
@@ -35,15 +34,15 @@ impl Noise {
 /// A factor near 1 on the value of one sample.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
-    /// 1 + σ·normal, cut off at 0.05.
+    /// 1 + σ·normal, at least 0.05.
     Normal(f64),
     /// exp(σ·normal).
     LogNormal(f64),
-    /// Normal, and now and then (probability) half or double the value.
+    /// Normal, and with this probability half or double the value.
     Outliers(f64, f64),
-    /// Normal, and of the cell now and then (probability) nothing or double the value.
+    /// Normal, and for the cell with this probability nothing or double the value.
     Nothing(f64, f64),
-    /// Normal, and only the cell, now and then, at half its value.
+    /// Normal, and for the cell only, with this probability half of its value.
     OneSided(f64, f64),
     /// exp(σ·t) with two degrees of freedom: no variance at all.
     HeavyTail(f64),
@@ -88,8 +87,8 @@ impl Kind {
         }
     }
 
-    /// Median of cell factor ÷ baseline factor: what an endless run would find.
-    /// 1 where both have the same noise; counted where they do not.
+    /// Median of cell factor ÷ baseline factor, the result of an endless run. It is 1 if both have
+    /// the same noise, and counted otherwise.
     fn true_factor(self) -> f64 {
         match self {
             Kind::OneSided(..) | Kind::Skewed(_) => {
@@ -119,8 +118,8 @@ const KINDS: [Kind; 12] = [
     Kind::Skewed(0.1),
 ];
 
-/// Ratios of one run: the machine slows down by 40% over the run and swings,
-/// for baseline and cell alike, and the ratio must not notice.
+/// Ratios of one run: the machine slows down by 40% over the run and oscillates, for baseline and
+/// cell equally, which must not affect the ratio.
 fn run(noise: &mut Noise, kind: Kind, blocks: usize) -> Vec<f64> {
     let phase = noise.uniform();
     (0..blocks)
@@ -138,8 +137,8 @@ fn covers(interval: &Interval, truth: f64) -> bool {
     interval.low <= truth && truth <= interval.high
 }
 
-/// Three standard errors of a share counted over `runs` below its level. The
-/// range of five ratios (93.75% for 95%) is still found out by 4000 runs.
+/// Three standard errors of a share below its level, over `runs` runs. 4000 runs still detect the
+/// range of five ratios (93.75% for 95%).
 fn lowest(level: f64, runs: usize) -> f64 {
     level - 3.0 * (level * (1.0 - level) / runs as f64).sqrt()
 }
@@ -179,8 +178,8 @@ fn intervals_cover_at_99_percent() {
 
 #[test]
 fn two_to_four_blocks_still_cover() {
-    // These rest on the t interval, so only on noise with like tails on both
-    // sides; the others are counted from 5 blocks on.
+    // These depend on the t interval, so they need noise with equal tails on both sides; the others
+    // are tested from 5 blocks on.
     for kind in &KINDS[..8] {
         for blocks in [2, 3, 4] {
             assert_coverage(*kind, blocks, 0.95);
@@ -188,9 +187,8 @@ fn two_to_four_blocks_still_cover() {
     }
 }
 
-/// Coverage bought with width would be worth nothing: under normal noise the
-/// interval is at most 1.7 times as wide as the t interval (whose width rests
-/// on that noise being normal), and narrows with the root of the blocks.
+/// Coverage must not come from width: under normal noise the interval is at most 1.7 times as wide
+/// as the t interval (which assumes that noise), and narrows with the root of the number of blocks.
 #[test]
 fn intervals_are_not_much_wider_than_they_need_to_be() {
     let sigma = 0.05;
@@ -212,7 +210,7 @@ fn intervals_are_not_much_wider_than_they_need_to_be() {
     assert!(widths[4] < 0.65 * widths[2], "40 blocks against 12: {widths:?}");
 }
 
-/// Why the percentile bootstrap is not enough alone.
+/// The percentile bootstrap alone is not enough.
 #[test]
 fn plain_percentile_bootstrap_misses_too_often_with_five_blocks() {
     let mut noise = Noise::seeded(8);
@@ -235,7 +233,7 @@ fn plain_percentile_bootstrap_misses_too_often_with_five_blocks() {
     assert!(coverage < 0.945, "{coverage}");
 }
 
-/// What a run with a confidence goal reports.
+/// Result of a run with a confidence goal.
 struct Stopped {
     blocks: u32,
     intervals: Vec<Interval>,
@@ -303,9 +301,8 @@ fn stopping_at_looks_keeps_the_coverage() {
     }
 }
 
-/// The promise behind the stopping rule, whatever makes a run stop: the
-/// intervals of all looks of a run cover together at the stated rate. Nor is
-/// the error left unspent.
+/// The guarantee of the stopping rule, for any reason to stop: the intervals of all interim
+/// analyses of a run together cover at the stated rate, and the error probability is spent.
 #[test]
 fn intervals_of_all_looks_cover_together() {
     for (level, max_blocks) in [(0.95, 12), (0.95, 20), (0.95, 40), (0.99, 40)] {
@@ -348,10 +345,10 @@ fn cells_judged_together_keep_the_coverage_of_each() {
     assert!(coverage >= lowest(0.95, cells * runs), "covers {coverage}");
 }
 
-/// What the plan is for. netperf's way (a t interval after every iteration from
-/// the third on, stop at the first that is narrow) misses more often than
-/// stated, and worst where it claims to have met the goal; looking at our own
-/// intervals after every block misses more often than at the planned looks.
+/// The reason for planned interim analyses. netperf's method (a t interval after every iteration
+/// from the third on, stop at the first narrow one) misses more often than stated, and most where
+/// it claims to have met the goal. Checking our own intervals after every block misses more often
+/// than at the planned interim analyses.
 #[test]
 fn looking_after_every_block_misses_too_often() {
     // Quantiles of t at 95% for 2, 3 … 29 degrees of freedom.

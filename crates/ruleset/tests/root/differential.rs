@@ -1,5 +1,5 @@
-//! The kernel and the evaluation say the same of random rules: what the verdict lets pass
-//! arrives, what it drops does not.
+//! Compares the kernel and the evaluation on random rules: accepted packets arrive, dropped packets
+//! do not.
 
 use crate::common;
 
@@ -15,9 +15,9 @@ use ruleset::{Flow, Transport, Verdict};
 use test_support::bound;
 use testbed::Host;
 
-/// A service's address, translated to the server's by the rules of some rounds.
+/// A service's address. The rules of some rounds translate it to the server's.
 const SERVICE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 9, 9));
-/// Nothing that the kernel was given to forward comes later than this, on an idle wire.
+/// Time limit for the kernel to forward a packet on an idle wire.
 const STOPPED: Duration = Duration::from_millis(15);
 const ARRIVED: Duration = Duration::from_secs(5);
 const MARK: u32 = 7;
@@ -127,7 +127,7 @@ fn nft_rules(rng: &mut impl Rng) -> String {
             let matches: Vec<String> =
                 (0..rng.random_range(0..3)).map(|_| nft_match(rng)).collect();
             let rule = format!("{} {}", matches.join(" "), nft_verdict(rng));
-            // No circles: third jumps nowhere, other to third only.
+            // No loops: third has no jumps, other jumps to third only.
             let jumps_other = rule.contains("other");
             if depth == 0 && (jumps_other || rule.contains("third")) || depth == 1 && jumps_other {
                 continue;
@@ -138,7 +138,7 @@ fn nft_rules(rng: &mut impl Rng) -> String {
             {
                 continue;
             }
-            // Rejected where the hook allows it.
+            // Reject only where the hook allows it.
             let rule = rule.replace("reject", "drop");
             text += &format!("add rule ip x {chain} {rule}; ");
         }
@@ -212,7 +212,7 @@ fn iptables_rules(rng: &mut impl Rng) -> String {
             } else {
                 "-j"
             };
-            // One protocol a rule, and each match once.
+            // One protocol per rule, and each match once.
             let once = |what: &str| rule.matches(what).count() <= 1;
             if once("-p ")
                 && once(" -m conntrack")
@@ -238,7 +238,7 @@ enum Talk {
 }
 
 impl Talk {
-    /// Establishes one, and tells its flow.
+    /// Establishes a connection, and returns its flow.
     fn new(row: &Row, is_tcp: bool, to: IpAddr) -> (Talk, Flow) {
         let (client, server) = (row.client.netns(), row.server.netns());
         let to = SocketAddr::new(to, 80);
@@ -268,7 +268,7 @@ impl Talk {
         let mut flow = flow(transport, port, 80);
         if let Some(connection) = &mut flow.connection {
             connection.mark = MARK;
-            // IPS_SEEN_REPLY and IPS_CONFIRMED, and what translation sets.
+            // IPS_SEEN_REPLY and IPS_CONFIRMED, plus the flags of a translation.
             connection.status = Some(0xa);
         }
         if to.ip() == SERVICE {
@@ -288,13 +288,13 @@ impl Talk {
         (talk, flow)
     }
 
-    /// Whether what one end sends arrives at the other within a time.
+    /// Whether a packet from one end arrives at the other within a time.
     fn arrives(&mut self, is_reply: bool, within: Duration) -> bool {
         let mut bytes = [0; 9];
         match self {
             Talk::Udp(near, far) => {
                 let (from, to) = if is_reply { (far, near) } else { (near, far) };
-                // What was rejected comes back as an error.
+                // A rejected packet returns as an error.
                 let _ = from.take_error();
                 let _ = from.send(b"more");
                 let end = Instant::now() + within;
@@ -341,7 +341,7 @@ fn restore(host: &Host, program: &str, rules: &str) -> Result<(), testbed::Error
     host.run(Command::new(program).arg(file.path())).map(drop)
 }
 
-/// Rounds of random rules; `Err` names the first difference.
+/// Runs rounds of random rules; `Err` names the first difference.
 fn compare(seed: u64, rounds: usize, program: Program) {
     let mut rng = rand_pcg::Pcg64Mcg::seed_from_u64(seed);
     let row = Row::new();
@@ -406,7 +406,7 @@ fn compare(seed: u64, rounds: usize, program: Program) {
     assert!(accepted > rounds / 8 && dropped > rounds / 8, "{accepted}, {dropped} of {rounds}");
 }
 
-/// How many rounds; more by OVERLANE_ROUNDS.
+/// Number of rounds, set by OVERLANE_ROUNDS.
 fn rounds() -> usize {
     std::env::var("OVERLANE_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(300)
 }

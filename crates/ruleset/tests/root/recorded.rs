@@ -1,5 +1,5 @@
-//! Rules of real programs (`scripts/cluster/record`) are understood, whole, and let
-//! established connections of pods pass for reasons of the flow alone.
+//! Rules of real programs (`scripts/cluster/record`) are fully supported, and accept established
+//! connections of pods for reasons of the flow alone.
 
 use crate::common;
 #[path = "../../../../fuzz/src/ruleset.rs"]
@@ -39,7 +39,7 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A pod of this node to one of the other, and the hooks that its packets pass.
+/// A flow from a pod of this node to one of the other, and the hooks on its path.
 fn pods(transport: Transport) -> (Flow, Vec<Step>) {
     let tuple = Tuple {
         source: (address("10.244.1.10"), 40000),
@@ -54,7 +54,7 @@ fn service(transport: Transport) -> (Flow, Vec<Step>) {
     let (mut flow, path) = pods(transport);
     flow.tuple.destination = (address("10.96.0.10"), 80);
     if let Some(connection) = &mut flow.connection {
-        // IPS_DST_NAT, and that both translations are decided.
+        // IPS_DST_NAT, and the flags of completed translations.
         connection.status = Some(0xe | 0x20 | 0x180);
     }
     (flow, path)
@@ -77,7 +77,7 @@ fn accepted(answer: &Answer) -> bool {
     answer.verdict == Verdict::Accept && answer.mark == 0
 }
 
-/// Both directions of established connections.
+/// Asserts that both directions of established connections pass.
 fn all_pass(case: &str, rules: &Ruleset) {
     for transport in [Transport::Tcp, Transport::Udp] {
         for (what, (flow, path)) in [("pod", pods(transport)), ("service", service(transport))] {
@@ -120,7 +120,7 @@ fn established_connections_of_pods_pass_on_real_nodes() {
 
 #[test]
 fn what_kube_proxy_drops_is_dropped() {
-    // To a service that has no endpoints: a first packet is rejected, in both modes.
+    // A service without endpoints: first packets are rejected, in both modes.
     for case in ["kube-proxy-iptables", "kube-proxy-nftables"] {
         let rules = Ruleset::from_messages(&messages(case));
         let (mut flow, path) = pods(Transport::Tcp);
@@ -133,7 +133,7 @@ fn what_kube_proxy_drops_is_dropped() {
             panic!("{case}: {:?}", rules.verdict(&flow, &path));
         };
         assert!(at.handle.is_some(), "{case}: {at}");
-        // Invalid packets: KUBE-FORWARD drops them, and counts them in an object by name.
+        // KUBE-FORWARD drops invalid packets, and counts them in a named object.
         if case == "kube-proxy-iptables" {
             let (mut flow, path) = pods(Transport::Tcp);
             flow.connection = None;
@@ -176,7 +176,8 @@ fn recorded_rules_say_the_same_when_the_kernel_has_them_anew() {
             let path = file(case, "nft");
             host.run(Command::new("nft").arg("-f").arg(path)).unwrap();
         } else {
-            // Objects of nfnetlink_acct, which no program here makes: a word and its name go.
+            // Removes objects of nfnetlink_acct, which no program here creates: a word and its
+            // name.
             let text = std::fs::read_to_string(file(case, "iptables")).unwrap();
             let mut parts = text.split("-m nfacct --nfacct-name");
             let mut text = parts.next().unwrap().to_owned();
@@ -196,8 +197,8 @@ fn recorded_rules_say_the_same_when_the_kernel_has_them_anew() {
     }
 }
 
-/// What kube-proxy has in mode nftables for so many services, each with an endpoint; and a
-/// policy for each as kube-router has them: a chain that an established flow comes past.
+/// Rules of kube-proxy in nftables mode for this number of services, each with an endpoint, and a
+/// policy for each as kube-router writes it: a chain on the path of an established flow.
 fn services(count: usize) -> String {
     let mut text = String::from(
         "table ip t {\n map service-ips { type ipv4_addr . inet_proto . inet_service : verdict; }\n \
@@ -250,7 +251,7 @@ fn five_thousand_services_are_read_and_evaluated_in_bounded_time() {
         rules.rules(),
         begin.elapsed() / 1000
     );
-    // It passed a rule of its own policy: with another source it does not.
+    // A rule of its own policy accepted it; with another source it is dropped.
     let mut stranger = flow.clone();
     stranger.tuple.source.0 = address("10.245.0.1");
     assert!(matches!(rules.verdict(&stranger, &path).verdict, Verdict::Drop { .. }));
@@ -276,7 +277,7 @@ fn a_set_that_packets_change_is_one_whatever_its_flags_say() {
 fn long_chains_and_deep_jumps_end() {
     test_support::require!(test_support::need::root(), test_support::need::tool("nft"));
     let host = Host::new("node").unwrap();
-    // Each chain jumps twice to the next: 2^14 ways through them.
+    // Each chain jumps twice to the next: 2^14 paths through them.
     let mut text = String::from("table ip t {\n chain c15 { counter; }\n");
     for at in (1..15).rev() {
         text += &format!(" chain c{at} {{ jump c{0}; jump c{0}; }}\n", at + 1);
@@ -292,7 +293,7 @@ fn long_chains_and_deep_jumps_end() {
 }
 
 proptest! {
-    /// Bytes that no kernel sends: nothing panics, and every evaluation ends.
+    /// Arbitrary bytes: no panic, and every evaluation terminates.
     #[test]
     fn any_bytes_are_decoded_and_evaluated(
         told in prop::collection::vec((0u16..24, prop::collection::vec(any::<u8>(), 0..80)), 0..12),
@@ -303,7 +304,7 @@ proptest! {
         let _ = Ruleset::from_messages(&messages).verdict(&flow, &path);
     }
 
-    /// What the fuzz target does, on its seeds with some bytes changed.
+    /// Runs the fuzz target on its seeds with some bytes changed.
     #[test]
     fn seeds_of_the_fuzz_target_with_changes(
         case in 1..CASES.len(),
@@ -318,7 +319,7 @@ proptest! {
         entries::rules(&data);
     }
 
-    /// Real messages with a few bytes changed, cut short, doubled or in another order.
+    /// Real messages with a few bytes changed, truncated, doubled or reordered.
     #[test]
     fn broken_messages_are_decoded_and_evaluated(
         case in 0..CASES.len(),
@@ -346,7 +347,7 @@ proptest! {
     }
 }
 
-/// What the part leaves out has no say in the verdicts on connections that are there.
+/// Rules outside the established part do not affect verdicts on established connections.
 #[test]
 fn the_lasting_part_of_real_rules_says_the_same_and_is_small() {
     for case in CASES {
@@ -361,7 +362,7 @@ fn the_lasting_part_of_real_rules_says_the_same_and_is_small() {
                 flow.tuple.destination.1 = port;
                 flow.other.source.1 = port;
                 let (one, other) = (whole.verdict(&flow, &path), part.verdict(&flow, &path));
-                // Places of rules are told by the whole only.
+                // Only the whole ruleset has places of rules.
                 let words = |verdict: &Verdict| match verdict {
                     Verdict::Drop { .. } => "drop".to_owned(),
                     Verdict::Depends { what, .. } => what.clone(),

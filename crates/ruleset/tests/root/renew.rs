@@ -1,4 +1,4 @@
-//! Rules that were brought up to date by what notifications name are those that the kernel has.
+//! Rules updated from notifications equal the kernel's rules.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -14,7 +14,8 @@ use testbed::{Host, poll};
 
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// As kube-proxy, flannel, kube-router and Docker begin: (by whom it is read, text).
+/// The initial rules of kube-proxy, flannel, kube-router and Docker: (program that reads them,
+/// text).
 const BEGIN: &str = "
 table inet t {
     set blocked { type ipv4_addr . inet_service; }
@@ -68,7 +69,7 @@ fn change(random: &mut Pcg64) -> String {
     }
 }
 
-/// Whether the kernel takes it: all of it or nothing.
+/// Whether the kernel accepts the whole transaction.
 fn nft(host: &Host, text: &str) -> bool {
     let mut command = Command::new("nft");
     command.args(["-f", "-"]).stdin(Stdio::piped()).stderr(Stdio::null());
@@ -77,7 +78,7 @@ fn nft(host: &Host, text: &str) -> bool {
     child.wait().unwrap().success()
 }
 
-/// What notifications tell that have come.
+/// Reads pending notifications.
 fn told(watch: &Watch, touched: &mut Touched) -> bool {
     match watch.told(100, |_| true) {
         Notified::Nothing => true,

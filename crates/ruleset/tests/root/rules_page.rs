@@ -1,5 +1,5 @@
-//! The page on rules says what the evaluation does: each of its rules is loaded into the
-//! kernel, read back and evaluated.
+//! The page on rules matches the evaluation: each of its rules is loaded into the kernel, read back
+//! and evaluated.
 
 use crate::common;
 
@@ -57,13 +57,13 @@ fn each_rule_of_the_page_is_judged_as_it_says() {
                     "nat" => "POSTROUTING",
                     _ => "FORWARD",
                 };
-                // By a shell, for the quotes.
+                // Through a shell, for the quotes.
                 let line = format!("iptables-nft -t {table} -A {chain} {rest}");
                 host.run(Command::new("sh").args(["-c", &line])).map(drop)
             }
         };
         if let Err(error) = loaded {
-            // Modules and libraries that are not here.
+            // Missing modules and libraries.
             test_support::left_out(&format!("{name}: {error}").replace('\n', " "));
             continue;
         }
@@ -86,7 +86,7 @@ fn each_rule_of_the_page_is_judged_as_it_says() {
 
 #[test]
 fn each_name_that_keeps_slow_is_known() {
-    // What has a row of its own is in the lists, or is understood.
+    // A match with its own row is in the lists, or is supported.
     for (name, _) in ruleset::SLOW_MATCHES {
         assert_eq!(ruleset::SLOW_MATCHES.iter().filter(|(other, _)| *other == name).count(), 1);
     }

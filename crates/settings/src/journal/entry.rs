@@ -44,7 +44,7 @@ pub struct Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Until {
-    /// `CLOCK_BOOTTIME`, milliseconds, valid within one boot. Nobody can set this clock, and it
+    /// `CLOCK_BOOTTIME`, milliseconds, valid within one boot. No user can set this clock, and it
     /// continues during suspend.
     BootMs(u64),
     /// Seconds since 1970, in entries of earlier versions.

@@ -3,7 +3,7 @@
 //! A path is walked from the root, one name at a time, by descriptors, so that the checked
 //! directory is the opened one. Each directory and symbolic link on the path must belong to root or
 //! to this user. None may be writable by its group or by others, except that parents may be sticky
-//! (`/tmp`): there nobody can remove or rename another user's files.
+//! (`/tmp`): there no user can remove or rename another user's files.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};

@@ -1,5 +1,5 @@
-//! Commands whose inverse is the value before: taken as changes, made through the
-//! journal, and taken back to what was.
+//! Commands whose inverse is the previous value: accepted as changes, made through the journal, and
+//! undone to the previous state.
 
 use std::process::Command;
 
@@ -33,7 +33,7 @@ fn what_a_known_command_sets_is_made_and_taken_back() {
     let directory = tempfile::tempdir().unwrap();
     for (command, count) in [
         ("ethtool -K nic0 gro off", 1),
-        // As many features as the kernel has for TSO, and one.
+        // All TSO features of the kernel, and one more.
         ("sudo /usr/sbin/ethtool --offload nic0 tso off gso off", 0),
         ("ethtool -K nic0 tx-udp_tnl-segmentation off", 1),
         ("ethtool -C tap0 rx-frames 16", 1),
@@ -127,7 +127,7 @@ fn a_trial_is_alone_and_leaves_nothing() {
     assert!(matches!(second, Err(JournalError::Busy(_))), "{second:?}");
     trial.make().unwrap();
     assert_eq!(mtu(), 1400);
-    // While it lives it is nobody else's to repair.
+    // While the process lives, no other process may repair its change.
     assert!(Journal::open(path).unwrap().overdue().unwrap().is_empty());
     assert_eq!(Journal::open(path).unwrap().entries().unwrap().len(), 1);
     drop(trial);
@@ -157,16 +157,16 @@ fn a_command_is_taken_back_by_the_one_given_with_it() {
     assert_eq!(journal.undo(&entry).unwrap(), Undone::Restored);
     assert!(!file.exists() && journal.entries().unwrap().is_empty());
 
-    // An inverse that fails leaves the entry.
+    // If an inverse fails, the entry stays.
     let entry = journal.make("try", &touch, None).unwrap();
     std::fs::remove_file(&file).unwrap();
     let error = journal.undo(&entry).unwrap_err().to_string();
-    // What `rm` says is in the user's language.
+    // The message of `rm` is in the user's language.
     let said = format!("rm {name}: exit status: 1: rm: ");
     assert!(error.contains(&said) && !error.ends_with(&said), "{error}");
     assert_eq!(journal.entries().unwrap(), [entry]);
 
-    // A command that fails is taken back at once, whatever it has done of its work.
+    // A command that fails is undone at once, even if it did a part of its work.
     let half = format!("touch {name}; exit 3");
     let half = Change::command_with_inverse(&half, &format!("rm -f {name}")).unwrap();
     let error = journal.make("try", &half, None).unwrap_err().to_string();

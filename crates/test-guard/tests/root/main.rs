@@ -1,8 +1,8 @@
-//! The guard, around shells that leave one thing each.
+//! Runs the guard around shells that leave one object each.
 //!
-//! Each guard runs in network and mount namespaces of its own, with a `/run` of its own, and
-//! regards these as the machine's. BPF objects and control groups are the whole machine's, so a
-//! guard may list those of tests that run at the same time, too.
+//! Each guard runs in its own network and mount namespaces with its own `/run`, and treats these as
+//! the machine's. BPF objects and control groups belong to the whole machine, so a guard may also
+//! list those of concurrent tests.
 
 #![forbid(unsafe_code)]
 
@@ -13,15 +13,15 @@ use std::time::{Duration, Instant};
 use test_support::{need, require};
 
 const GUARD: &str = env!("CARGO_BIN_EXE_test-guard");
-/// Set for the test that serves as a program which loads a BPF program.
+/// Set for the test that acts as a program which loads a BPF program.
 const LOADS: &str = "OVERLANE_GUARD_TEST_LOADS";
 
-/// Runs a command in namespaces of its own; `$G` is the guard.
+/// Runs a command in its own namespaces; `$G` is the guard.
 fn isolated(place: &Path, script: &str) -> Command {
     let mut command = Command::new("unshare");
     let script = format!("mount -t tmpfs tmpfs /run && {script}");
     command.args(["--net", "--mount", "sh", "-c", &script]);
-    // The outer guard's, and the test's own.
+    // Variables of the outer guard and of the test itself.
     for name in ["OVERLANE_TEST", "OVERLANE_TEST_RUN", "NEXTEST_BINARY_ID", "NEXTEST_TEST_NAME"] {
         command.env_remove(name);
     }
@@ -51,7 +51,7 @@ fn leaves(script: &str, object: &str) {
     assert!(said.contains("left behind by sh") && said.contains(object), "{object}: {said}");
 }
 
-/// Objects that a guard listed and that no other test of the machine can have made.
+/// Objects that a guard listed and that no other test of the machine can have created.
 fn own(said: &str) -> Vec<&str> {
     let listed =
         said.lines().filter_map(|line| line.strip_prefix("left behind by ")?.split_once(": "));
@@ -68,7 +68,7 @@ fn runs(argument: &str) -> bool {
 #[test]
 fn a_test_that_leaves_nothing_passes_and_one_that_fails_keeps_its_status() {
     require!(need::root());
-    // What it makes and removes, and a process that ends a moment later, are fine.
+    // Objects that it makes and removes, and a process that ends a moment later, are fine.
     let (_, said) = guarded("touch $TMPDIR/a; rm $TMPDIR/a; (setsid sleep 0.3 &)");
     assert_eq!(own(&said), Vec::<&str>::new());
     let (status, said) = guarded("touch $TMPDIR/kept; exit 7");
@@ -83,7 +83,7 @@ fn a_process_that_was_forked_twice_is_listed_and_killed() {
     require!(need::root());
     leaves("(setsid sleep 1234.1 &) &", "\"sleep 1234.1\"");
     assert!(!runs("1234.1"));
-    // One without the guard's mark in its environment.
+    // A process without the guard's mark in its environment.
     leaves("(setsid env -i sleep 1234.2 &) &", "\"sleep 1234.2\"");
     assert!(!runs("1234.2"));
 }
@@ -103,7 +103,7 @@ fn files_links_mounts_and_groups_are_listed() {
     leaves("mkdir -p /run/overlane/a; echo >/run/overlane/a/b", "file /run/overlane/a/b");
     leaves("ip link add guard0 type veth peer name guard1", " guard0");
     leaves("mkdir /run/m; mount -t tmpfs tmpfs /run/m", " /run/m");
-    // What is mounted in its directory is not emptied.
+    // A mount in its directory is not emptied.
     let kept = tempfile::tempdir().unwrap();
     std::fs::write(kept.path().join("kept"), "").unwrap();
     let place = tempfile::tempdir().unwrap();
@@ -114,7 +114,7 @@ fn files_links_mounts_and_groups_are_listed() {
     assert!(kept.path().join("kept").exists());
 }
 
-/// Loads a BPF program, pins it if there is a place for that, and stays if there is none.
+/// Loads a BPF program, pins it if there is a path for that, and stays otherwise.
 fn load(object: &str) {
     let object = libbpf_rs::ObjectBuilder::default().open_file(object).unwrap();
     let object = object.load().unwrap();
@@ -161,7 +161,7 @@ fn bpf_programs_are_listed() {
 fn a_signal_ends_the_test_and_its_descendants() {
     require!(need::root());
     let place = tempfile::tempdir().unwrap();
-    // The second one does not care, and neither does the test.
+    // The second process ignores it, and so does the test.
     let script = "trap '' TERM; setsid sleep 1234.3 & touch \"$READY\"; sleep 1234.4";
     let ready = place.path().join("ready");
     let mut command = isolated(place.path(), "exec \"$G\" sh -c \"$0\"");
@@ -179,7 +179,7 @@ fn a_signal_ends_the_test_and_its_descendants() {
     assert!(!runs("1234.3") && !runs("1234.4"));
 }
 
-/// Two guards at once, of the tests `one` and `two`, and the end of the run. In the scripts
+/// Two concurrent guards, of the tests `one` and `two`, and the end of the run. In the scripts,
 /// `until_there FILE` waits for a file in the directory `$FLAGS`.
 fn two_at_once(one: &str, two: &str) -> (Option<i32>, String) {
     let place = tempfile::tempdir().unwrap();
@@ -236,7 +236,7 @@ fn of_two_tests_at_once_only_one_is_blamed_for_its_process() {
     assert!(said.contains("one: 101") && said.contains("two: 0"), "{said}");
     assert!(said.contains("left behind by one test: "), "{said}");
     assert!(said.contains("\"sleep 1234.5\""), "{said}");
-    // What the other one removed is fine.
+    // An object that the other one removed is fine.
     assert!(!said.contains("/run/netns/own: "), "{said}");
     // Other tests of the machine may have loaded BPF programs.
     let others = |line: &str| line.starts_with("left behind: BPF ") || line.contains(": cgroup ");

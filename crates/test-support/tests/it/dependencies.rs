@@ -1,6 +1,6 @@
-//! What is built in is what `deny.toml` allows: licences, sources, one version of each
-//! crate. `scripts/check-dependencies` asks cargo-deny, which not every machine has; this asks the same of
-//! `cargo metadata`, without a network.
+//! Dependencies in the program are those that `deny.toml` allows: licences, sources, one version of
+//! each crate. `scripts/check-dependencies` runs cargo-deny, which some machines lack; this test
+//! checks the same with `cargo metadata`, without a network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,8 +9,8 @@ use std::process::Command;
 use serde_json::Value;
 use toml_edit::DocumentMut;
 
-/// Whether an SPDX expression can be met by allowed licences alone. Without parentheses
-/// but around a whole operand, `AND` binds closer than `OR` (SPDX 2.3, annex D).
+/// Whether allowed licences alone satisfy an SPDX expression. Parentheses are supported around a
+/// whole operand only; `AND` binds closer than `OR` (SPDX 2.3, annex D).
 fn allowed(expression: &str, licences: &BTreeSet<String>) -> bool {
     let expression = expression.trim();
     // Old manifests write `/` for `OR`.

@@ -18,9 +18,9 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// A line without what is in string and character literals and in a comment, so that
-/// braces can be counted. Literals over several lines are not understood; rustfmt keeps
-/// the last brace of a function at its own indent, which ends it.
+/// A line without its string and character literals and its comment, so that braces can be counted.
+/// Literals over several lines are not supported; rustfmt keeps the last brace of a function at the
+/// function's indent, which ends it.
 fn code(line: &str) -> String {
     let mut code = String::new();
     let mut characters = line.chars().peekable();
@@ -43,7 +43,7 @@ fn code(line: &str) -> String {
     code
 }
 
-/// Early ends of tests that nothing counts, as line numbers and lines.
+/// Early ends of tests that are not counted, as line numbers and lines.
 fn silent(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut lines = text.lines().enumerate();
@@ -52,7 +52,7 @@ fn silent(text: &str) -> Vec<(usize, &str)> {
             continue;
         }
         let mut indent = None;
-        // Depths of braces at which a closure or a nested function began.
+        // Brace depths at which a closure or a nested function began.
         let (mut depth, mut own) = (0_usize, Vec::new());
         for (number, line) in lines.by_ref() {
             let code = code(line);
@@ -91,7 +91,7 @@ fn silent(text: &str) -> Vec<(usize, &str)> {
             }
         }
     }
-    // A word that only a reader of the log would see.
+    // A message that only a reader of the log would see.
     let printed = ["eprintln!(\"skipped", "println!(\"skipped", ": skipped: "];
     for (number, line) in text.lines().enumerate() {
         if printed.iter().any(|words| line.contains(words)) && line.contains("println!") {

@@ -1,4 +1,4 @@
-//! A test in a process of its own, asked, ended and killed.
+//! A test in a separate process: queried, ended and killed.
 
 use test_support::standing::{Standing, is_meant, stands};
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use test_support::tiers;
 
-/// A line that names no test would move a renamed test into the first tier without notice.
+/// A line without a matching test would silently move a renamed test into the first tier.
 #[test]
 fn nightly_tests_exist() {
     let top = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));

@@ -1,10 +1,10 @@
-//! IPv6 addresses, while the kernel has many others to see to (root).
+//! IPv6 addresses, while the kernel has many others to process (root).
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use testbed::Host;
 
-/// Addresses that come before ours in the kernel's one queue for them.
+/// Addresses ahead of this test's in the kernel's single queue.
 const MANY: u16 = 500;
 
 fn address(network: u16, last: u16) -> IpAddr {

@@ -1,4 +1,4 @@
-//! Settings that are varied, on a wire of our own and on the machine (root).
+//! Varied settings, on a private wire and on the machine (root).
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ fn settings_go_on_a_testbed_and_back() {
         assert_eq!(sysfs(host, "queues/rx-0/rps_cpus"), mask);
     }
 
-    // What a device does not have is an error, and what went before it is back.
+    // An impossible setting is an error, and the settings before it are restored.
     for impossible in ["ring=4096", "queues=999"] {
         let joined = format!("txqueuelen=5+{impossible}");
         let error = one(&joined).apply(&hosts).unwrap_err().to_string();
@@ -72,7 +72,7 @@ fn another_setting_of_the_machine_is_waited_for() {
     let first = one("sysctl:net.core.netdev_budget=302").apply(&[Arc::clone(&host)]).unwrap();
     std::thread::scope(|scope| {
         let second = scope.spawn(|| one("sysctl:net.core.dev_weight=65").apply(&[host]));
-        // It has nothing to say while the first is in effect.
+        // The second run waits while the first setting is in effect.
         let begun = std::time::Instant::now();
         while begun.elapsed() < std::time::Duration::from_millis(100) {
             assert!(!second.is_finished(), "{:?}", second.join());
@@ -109,7 +109,7 @@ fn profiles_features_and_link_attributes_are_varied() {
         assert_eq!(hosts.iter().map(|host| active(host)).collect::<Vec<_>>(), before, "{profile}");
     }
 
-    // The same words as a command has, of one host or of all.
+    // The syntax of the command line, for one host or for all.
     let held = one("feature:rx-gro=off+gso_max_size=16000").apply(&hosts).unwrap();
     assert!(hosts.iter().all(|host| !host.features(NIC).unwrap()["rx-gro"].active));
     held.restore().unwrap();

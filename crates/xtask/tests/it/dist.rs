@@ -56,8 +56,8 @@ fn units_name_the_program_of_the_package() {
     }
 }
 
-/// Stages with the same files in different directories give the same archive. Each digest in it is
-/// that of its blob.
+/// Stages with the same files in different directories give the same archive. Each digest in it
+/// matches its blob.
 #[test]
 fn the_image_is_reproducible_and_its_digests_are_right() {
     require!(need::tools(&["python3", "tar", "sha256sum"]));

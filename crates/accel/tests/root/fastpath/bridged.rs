@@ -1,4 +1,4 @@
-//! Tenants of one bridge whose frames br_netfilter hands to the rules of IP.
+//! Tenants of one bridge whose frames br_netfilter passes to IP rules.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const PORT: u16 = 5402;
 const CALLS: &str = "sysctl -qw net.bridge.bridge-nf-call-iptables=1 \
                      net.bridge.bridge-nf-call-ip6tables=1";
 
-/// A pair with these rules in both hosts, which see what crosses the bridges.
+/// A pair with these rules in both hosts. The rules apply to packets that cross the bridges.
 fn ruled(rules: &str) -> Pair {
     let pair = Pair::new(Offload::Full, false);
     for host in [&pair.a, &pair.b] {
@@ -49,21 +49,22 @@ fn connections_across_a_bridge_go_fast_where_the_rules_let_them() {
     let status = accels.each_ref().map(accel::Accel::status);
     assert!(status.iter().all(|status| status.refusals().next().is_none()), "{status:#?}");
     pair.ping(&[]);
-    // Forbidden in one host, then in the other: a rule of the port, and one of an address.
+    // Drops datagrams in one host by port device, then in the other by address.
     for (host, rule) in [
         (&pair.a, "FORWARD -p udp -m physdev --physdev-is-bridged --physdev-out vxlan0 -j DROP"),
         (&pair.b, "FORWARD -p udp -d 10.1.0.12 -j DROP"),
     ] {
         sh(host, &format!("iptables-nft -I {rule}"));
-        // As in `verdicts`: the reconciler follows within milliseconds, or all goes slow.
+        // As in `verdicts`: the reconciler follows within milliseconds, or all packets take the
+        // slow path.
         std::thread::sleep(Duration::from_millis(u64::from(STALE_MS)));
         assert!(!(0..20).any(|_| arrives(&echo)), "{rule}: a datagram arrived");
-        // The others go on.
+        // The other flows continue.
         settle(&accels, || exchange.go(100));
         sh(host, &format!("iptables-nft -D {rule}"));
         settle(&accels, || echo.go());
     }
-    // What no rule sees wants no verdict.
+    // Packets that no rule sees need no verdict.
     for host in [&pair.a, &pair.b] {
         sh(host, "iptables-nft -P FORWARD DROP; iptables-nft -F FORWARD");
         sh(host, &CALLS.replace("=1", "=0"));
@@ -93,7 +94,7 @@ fn rules_are_asked_about_the_ports_that_the_kernel_tells_them() {
     }
 }
 
-/// br_netfilter routes what it has translated to another address.
+/// br_netfilter routes packets whose destination it has translated.
 #[test]
 fn what_is_translated_on_a_bridge_stays_slow_and_is_told() {
     require!(need::root(), need::tool("iptables-nft"));
@@ -109,7 +110,7 @@ fn what_is_translated_on_a_bridge_stays_slow_and_is_told() {
         let before = accels[0].status();
         (0..12).for_each(|_| echo.go());
         assert_eq!(since(&accels[0], &before, "encap_hit"), 0);
-        // None before the rules were read.
+        // Absent until the rules are read.
         let flows = accels[0].status().flows.unwrap_or_default();
         let is_told = flows.reasons.keys().any(|reason| reason.contains("translated on a bridge"));
         Ok(is_told.then_some(()).ok_or_else(|| format!("{flows:?}")))

@@ -1,4 +1,4 @@
-//! A tenant that sends from invented addresses.
+//! A tenant that sends from many invented addresses.
 
 use accel::{Accel, Wanted};
 use sys::packet_socket::PacketSocket;
@@ -41,7 +41,7 @@ fn a_tenant_that_invents_addresses_spends_its_own_budget_only() {
         Ok((status.unfollowed > 0).then_some(()).ok_or_else(|| format!("{status:#?}")))
     })
     .unwrap();
-    // The other tenant is as fast as before, and nothing was read again for it.
+    // The other tenant is as fast as before, and no full read was needed.
     pair.settle_sender(&accel);
     let (status, vitals) = (accel.status(), accel.vitals());
     assert_eq!(vitals.withdrawals, before.1.withdrawals, "{status:#?}");

@@ -1,5 +1,5 @@
-//! Changes of the kernel's state under a stream of datagrams, and the last one
-//! that left as before.
+//! Changes the kernel's state during a stream of datagrams, and finds the last one that left as
+//! before.
 
 use std::io::{IoSliceMut, Write};
 use std::net::{IpAddr, UdpSocket};
@@ -24,14 +24,14 @@ use super::underlay::Underlay;
 
 /// Datagrams' destination port.
 const PORT: u16 = 5404;
-/// Of [`Underlay::nobody`], where datagrams are sent by a change.
+/// MAC address of [`Underlay::nobody`], the new destination after a change.
 const ELSEWHERE_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 99]);
-/// Between datagrams.
+/// Interval between datagrams.
 const GAP: Duration = Duration::from_micros(100);
-/// Without a datagram the old way for so long, none will come.
+/// After this time without a datagram on the old path, none will follow.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// How tenants' packets come to the VXLAN device, and where that is.
+/// How tenants' packets reach the VXLAN device, and where it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     Bridged,
@@ -44,26 +44,26 @@ pub enum Shape {
 
 /// A kind of change in the sending host.
 pub struct Change {
-    /// What changes.
+    /// Name of the changed object.
     pub name: &'static str,
     /// The testbed.
     pub shape: Shape,
-    /// Prepares it: what is ready has only to be given its input.
+    /// Prepares the change, so that it only remains to trigger it.
     prepare: fn(&Pair) -> Ready,
     /// Whether a frame on the wire left as it did before.
     old: fn(&[u8]) -> bool,
 }
 
-/// How long datagrams left as before.
+/// Time for which datagrams left as before.
 #[derive(Debug, Clone, Copy)]
 pub struct Window {
-    /// After the change began, the last one; zero: none did.
+    /// Time from the start of the change to the last such datagram; zero: none.
     pub last: Duration,
-    /// What the kernel, or the program that asks it, took for the change.
+    /// Duration of the call, by the kernel or the program that makes it.
     pub call: Duration,
 }
 
-/// A change that is about to be made.
+/// A prepared change.
 enum Ready {
     Call(fn(&Pair)),
     /// A program that waits for its input.
@@ -99,7 +99,7 @@ fn is_to_b6(frame: &[u8]) -> bool {
     matches!(Underlay::V6.addresses()[1], IpAddr::V6(b) if frame[38..54] == b.octets())
 }
 
-/// Every kind.
+/// Every kind of change.
 pub const CHANGES: &[Change] = &[
     Change {
         name: "FDB entry moved",
@@ -363,7 +363,7 @@ impl Change {
             Shape::Routed => Pair::routed(Offload::Full, true, true),
             Shape::Sandboxed => Pair::sandboxed(Offload::Full, true),
         };
-        // Whoever is sent to by the change is known before it.
+        // The new destination is a known neighbour before the change.
         pair.a.netlink().add_neighbour(NIC, underlay.nobody(), ELSEWHERE_MAC).unwrap();
         let accel = Accel::start(pair.a.netns(), Wanted::All).unwrap();
         pair.settle_sender(&accel);
@@ -382,7 +382,7 @@ impl Change {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    // Without a route it fails, as it may.
+                    // Without a route, sending may fail.
                     let _ = sender.send_to(&[0; 64], (IpAddr::from(TENANT_B), PORT));
                     std::thread::sleep(GAP);
                 }
@@ -409,7 +409,7 @@ impl Change {
                     && (self.old)(frame)
                 {
                     let after = at.saturating_sub(began);
-                    // What was captured before the change is read after it.
+                    // Frames captured before the change are read after it.
                     if after > last {
                         (last, quiet) = (after, Instant::now());
                     }
@@ -428,8 +428,8 @@ struct Frames<'a, T: AsRawFd> {
 }
 
 impl<T: AsRawFd> Frames<'_, T> {
-    /// The next datagram of ours in VXLAN, and when it was received, since the
-    /// epoch; `None` where a frame is another, or none comes.
+    /// The next VXLAN datagram of this test and its reception time since the epoch; `None` for
+    /// another frame, or if none arrives.
     fn next(&mut self) -> Option<(Duration, &[u8])> {
         let mut control = nix::cmsg_space!(nix::sys::time::TimeSpec);
         let (length, at) = {

@@ -1,4 +1,4 @@
-//! Datagrams through packet filters: one way, answered, and what conntrack calls assured.
+//! Datagrams through packet filters: unanswered, answered, and in conntrack's state assured.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::exchange::RULES;
 use super::pair::{LIMIT, TENANT_B, sh, since};
 use super::verdicts::{Echo, PORT, accelerate, ruled, settle, tenant_b};
 
-/// Sends until packets that all go one way, from the first host to the other, go fast in both.
+/// Sends packets from the first host to the other only, until they take the fast path in both.
 pub fn settle_one_way(accels: &[Accel; 2], send: impl Fn()) {
     poll("the fast path for datagrams one way", LIMIT, || {
         let before = accels.each_ref().map(Accel::status);
@@ -28,7 +28,7 @@ pub fn settle_one_way(accels: &[Accel; 2], send: impl Fn()) {
 #[test]
 fn datagrams_that_nobody_answers_go_fast_by_the_rules_for_first_packets() {
     require!(need::root(), need::tool("iptables-nft"));
-    // Where conntrack looks, where a service is translated, and where nobody asks it.
+    // With conntrack, with a translated service, and without any hook for conntrack.
     let service = "iptables-nft -t nat -A PREROUTING -d 10.96.0.10 -p udp --dport 80 \
                    -j DNAT --to-destination 10.1.0.12:5402";
     let plain = "iptables-nft -P FORWARD DROP; iptables-nft -A FORWARD -s 10.1.0.0/16 -j ACCEPT";
@@ -45,12 +45,13 @@ fn datagrams_that_nobody_answers_go_fast_by_the_rules_for_first_packets() {
             assert_eq!(echo.far.recv(&mut [0; 8]).unwrap(), 5);
         };
         settle_one_way(&accels, go);
-        // Answered they are another thing: no verdict of before holds, until both ways have one.
+        // An answer changes the flow: no earlier verdict is valid, until both directions have new
+        // ones.
         settle(&accels, || echo.go());
-        // Without the rule that accepts first packets established ones go on, others do not.
+        // Without the rule that accepts first packets, established flows continue, others do not.
         sh(&pair.a, "iptables-nft -I FORWARD -m conntrack --ctstate NEW -j DROP");
         if rules == plain {
-            // Conntrack sees it as established once it looks, with the first answer.
+            // Conntrack sees the flow as established with the first answer that it tracks.
             continue;
         }
         settle(&accels, || echo.go());
@@ -63,7 +64,7 @@ fn datagrams_that_nobody_answers_go_fast_by_the_rules_for_first_packets() {
     }
 }
 
-/// As a load has it whose receiver says once that it is there.
+/// Like a load whose receiver answers once to show that it is there.
 #[test]
 fn datagrams_that_were_answered_once_go_fast_in_both_hosts() {
     require!(need::root(), need::tool("iptables-nft"));
@@ -77,7 +78,7 @@ fn datagrams_that_were_answered_once_go_fast_in_both_hosts() {
     });
 }
 
-/// Conntrack has an entry of this source port as assured.
+/// Whether conntrack's entry of this source port is assured.
 fn is_assured(host: &Host, port: u16) -> bool {
     let mut command = std::process::Command::new("conntrack");
     command.args(["-L", "-p", "udp", "--orig-port-src", &port.to_string()]);
@@ -87,7 +88,7 @@ fn is_assured(host: &Host, port: u16) -> bool {
     text.contains("[ASSURED]")
 }
 
-/// Conntrack calls answered datagrams assured after two seconds.
+/// Conntrack marks answered datagrams as assured after two seconds.
 #[test]
 fn answered_datagrams_go_fast_before_conntrack_calls_them_assured() {
     require!(need::root(), need::tool("iptables-nft"), need::tool("conntrack"));
@@ -97,7 +98,7 @@ fn answered_datagrams_go_fast_before_conntrack_calls_them_assured() {
         let echo = Echo::new(&pair, tenant_b(PORT), tenant_b(PORT));
         move || echo.go()
     });
-    // On a machine that is slow some are assured by then: others have their turn.
+    // On a slow machine the entry may be assured by then: try another flow.
     poll("a connection that goes fast and is not assured", LIMIT, || {
         let echo = Echo::new(&pair, tenant_b(PORT), tenant_b(PORT));
         let before = accels[0].status();
@@ -112,7 +113,8 @@ fn answered_datagrams_go_fast_before_conntrack_calls_them_assured() {
     .unwrap();
 }
 
-/// Such datagrams are let pass at first, and no more later: no verdict may hold for both.
+/// The rules accept such datagrams at first, and drop them later, so no verdict may cover both
+/// states.
 #[test]
 fn datagrams_that_rules_stop_once_they_are_assured_stay_slow() {
     require!(need::root(), need::tool("iptables-nft"));

@@ -1,10 +1,10 @@
-//! Random packets by the fast path and by the slow path: what comes out at the
-//! other tenant, on the wire and back at the sender is the same, byte by byte.
+//! Sends random packets over the fast path and the slow path. The output at the other tenant, on
+//! the wire and back at the sender must be equal byte by byte.
 //!
-//! In every other network something changes in the middle: a route, a rule, a policy
-//! ([`turn`]). Then the fast path must not send, nor take, what the kernel does not.
+//! In every other network, a route, a rule or a policy changes halfway ([`turn`]). After that, the
+//! fast path must not send or accept packets that the kernel does not.
 //!
-//! `OVERLANE_ACCEL_CASES` sets how many, `OVERLANE_ACCEL_SEED` from which seed.
+//! `OVERLANE_ACCEL_CASES` sets the number of cases, `OVERLANE_ACCEL_SEED` the first seed.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
@@ -38,22 +38,21 @@ use turn::Turn;
 const CASES: usize = 2000;
 /// Cases between two changes of the path.
 const BATCH: usize = 100;
-/// With nothing in the sockets for so long, ms, nothing will come.
+/// After this time without a packet in the sockets, none will follow. Milliseconds.
 const QUIET: u16 = 100;
 const PORT: &str = "port0";
 const MAC_A: [u8; 6] = [0x02, 0xaa, 0, 0, 0, 1];
 const MAC_B: [u8; 6] = [0x06, 0xbb, 0, 0, 0, 2];
 const VNET: usize = 10;
-/// Frames that a TAP device holds: cases are sent before any is read, and one of them may
-/// leave as 46. With the kernel's 1,000 some would be dropped.
+/// Queue length of a TAP device, frames. All cases are sent before any is read, and one of them may
+/// become 46 frames. The kernel's default of 1,000 would drop some.
 const QUEUE: u32 = 10_000;
-/// The connection of a tenant that takes GSO packets: ports and addresses are
-/// those that `Spec` writes, but for the client's port.
+/// The connection of a tenant that accepts GSO packets. Ports and addresses are those that `Spec`
+/// writes, except for the client's port.
 const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 40_000);
 const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 5201);
 
-/// What came of some cases. Frames are sorted: the two ways deliver at their own
-/// times.
+/// Outcome of several cases. Frames are sorted, because the two paths deliver at different times.
 #[derive(PartialEq, Eq, Default)]
 struct Outcome {
     accepted: Vec<bool>,
@@ -63,7 +62,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// Where and how it first differs.
+    /// The first difference and its place.
     fn difference(&self, other: &Outcome) -> Option<String> {
         if self.accepted != other.accepted {
             return Some("the device accepted others".into());
@@ -94,10 +93,10 @@ impl Outcome {
 
 /// The receiving tenant.
 enum Tenant {
-    /// A TAP device of ours.
+    /// A TAP device of this process.
     Tap(Tap),
-    /// The end of a veth pair in a namespace of its own, with a connection that
-    /// hears nothing: its filter drops what it receives and sends.
+    /// The end of a veth pair in a namespace of its own. Its filter drops every packet that it
+    /// receives and sends.
     Veth { socket: OwnedFd, _host: Host, _connection: TcpStream },
 }
 
@@ -112,7 +111,7 @@ impl Tenant {
     fn read(&self, buffer: &mut [u8]) -> Option<usize> {
         match self {
             Tenant::Tap(tap) => tap.read(buffer).ok(),
-            // Without a vnet header: as if there were nothing to say in it.
+            // Without a vnet header: equivalent to an empty one.
             Tenant::Veth { socket, .. } => {
                 buffer[..VNET].fill(0);
                 let frame = &mut buffer[VNET..];
@@ -122,7 +121,7 @@ impl Tenant {
         }
     }
 
-    /// Behind a veth pair that is there: connects by hand from `tap`.
+    /// Behind an existing veth pair: opens a connection by frames written to `tap`.
     fn connected(host: Host, tap: &Tap, to: MacAddr) -> Tenant {
         let listener = host.netns().run(|| bound(|| TcpListener::bind(SERVER))).unwrap();
         tap.write(&Case::handshake(to, 0x02, 99, 0).bytes()).unwrap();
@@ -155,16 +154,16 @@ fn frames() -> OwnedFd {
     socket
 }
 
-/// Which of the two ways is compared with the slow path.
+/// The path that is compared with the slow path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ComparedPath {
     Fast,
-    /// Rules keep every flow from a verdict.
+    /// Partial bypass: rules deny a verdict to every flow.
     Half,
 }
 
 impl ComparedPath {
-    /// What is counted of packets that take it: sent in the one host, received in the other.
+    /// Counters of packets on this path: sent in the first host, received in the second.
     fn taken(self) -> [&'static [&'static str]; 2] {
         match self {
             ComparedPath::Fast => [&["encap_hit", "encap_shortcut"], &["decap_hit"]],
@@ -173,7 +172,7 @@ impl ComparedPath {
     }
 }
 
-/// Two hosts; the sending tenant is a TAP device of ours.
+/// Two hosts; the sending tenant is a TAP device of this process.
 struct Bench {
     way: ComparedPath,
     tap: Tap,
@@ -185,9 +184,9 @@ struct Bench {
     accels: [Accel; 2],
     hosts: [Host; 2],
     _sandboxes: Option<[Sandbox; 2]>,
-    /// Where the sender's frames go.
+    /// Destination of the sender's frames.
     to: MacAddr,
-    /// What changes in the middle, and whether it has.
+    /// The change halfway, and whether it was made.
     turn: Option<Turn>,
     turned: bool,
     described: String,
@@ -207,24 +206,24 @@ impl Bench {
         let addresses = topology::addresses(underlay);
         underlay.join_at(&hosts[0], &hosts[1], profile, shape.speaks(), addresses);
         turn::second_wire(&hosts, underlay, addresses);
-        // With checksums finished by the NIC that sends, or not at all.
+        // The sending NIC completes checksums, or leaves them partial.
         let finished = random.once_in(2);
         hosts[0].set_features(NIC, &[("tx-checksum-ip-generic", !finished)]).unwrap();
         let tos = random.next() as u8 & 0xfc;
         let own = match underlay {
-            // Of several own addresses only the kernel knows which it takes.
+            // With several own addresses, only the kernel knows which one it uses.
             Underlay::V4 => !random.once_in(3),
             Underlay::V6 => true,
         };
         let binding = topology::Binding { own, device: random.once_in(2) };
         let options = format!(
             "ttl {} tos {} df {} {} srcport {} {}",
-            // 0: the route's.
+            // 0: the route's value.
             if random.once_in(4) { 0 } else { 1 + random.below(255) },
             if random.once_in(4) { "inherit".to_owned() } else { format!("0x{tos:02x}") },
             ["unset", "set"][random.below(2)],
             topology::checksums(underlay, random),
-            // 0 0: the namespace's local ports.
+            // 0 0: the namespace's local port range.
             [0, 49152][random.below(2)],
             0,
         );
@@ -245,7 +244,8 @@ impl Bench {
             None => &hosts[number],
         };
         let tap = open(inner(0));
-        // Of frames on the half path the vnet header has to say whether their sum is finished.
+        // For frames on the partial bypass, the vnet header must say whether the checksum is
+        // finished.
         let is_behind = shape == Shape::Alone || (random.once_in(2) && way == ComparedPath::Fast);
         let behind = is_behind.then(|| Host::new("tenant-b").unwrap());
         let other = match &behind {
@@ -268,7 +268,7 @@ impl Bench {
             let sandbox = sandboxes.as_ref().map(|sandboxes| &sandboxes[number]);
             shape.build(host, sandbox, number, (underlay, binding, &options));
             topology::sh(host, harmless);
-            // What GRO merges depends on when packets come.
+            // The arrival times of packets decide how GRO merges them.
             for (host, device) in [(inner(number), DEVICE), (host, NIC)] {
                 host.set_features(device, &[("rx-gro", false)]).unwrap();
             }
@@ -280,7 +280,7 @@ impl Bench {
         let nics =
             [NIC, turn::OTHER].map(|nic| hosts[1].netlink().link(nic).unwrap().index as usize);
         let accels = hosts.each_ref().map(|host| Accel::start(host.netns(), Wanted::All).unwrap());
-        // Both hosts learn both addresses.
+        // Makes both hosts learn both addresses.
         let [to, from] = shape.doors();
         let tenant = match (behind, other) {
             (Some(tenant), _) => Tenant::connected(tenant, &tap, to),
@@ -315,12 +315,13 @@ impl Bench {
         bench
     }
 
-    /// Packets in each host that were counted by one of its words.
+    /// Packets in each host, counted by the given words.
     fn packets(&self, words: [&[&str]; 2]) -> [u64; 2] {
         [0, 1].map(|host: usize| {
             let status = self.accels[host].status();
             let of = |word: &&str| match *word {
-                // At the tenant's device these have the reason why they were not taken.
+                // The tenant's device counts them by the reason why they did not take the fast
+                // path.
                 "encap_half" => status.sent_half().packets,
                 word => status.packets(word),
             };
@@ -328,7 +329,7 @@ impl Bench {
         })
     }
 
-    /// Sends until packets are counted by these words in the hosts.
+    /// Sends until these counters increase in the hosts.
     fn until(&self, words: [&[&str]; 2]) {
         testbed::poll(&format!("{words:?}"), LIMIT, || {
             let before = self.packets(words);
@@ -343,7 +344,7 @@ impl Bench {
         self.collect();
     }
 
-    /// Changes what is to change, and waits until the fast path has seen it.
+    /// Makes the change, and waits until the fast path has mirrored it.
     fn turn(&mut self) {
         let Some(turn) = &self.turn else { return };
         self.accels.iter().for_each(|accel| accel.pause(false));
@@ -356,11 +357,11 @@ impl Bench {
         })
         .unwrap();
         self.turned = true;
-        // What the kernel learns from the first packets (path MTUs) both ways have then.
+        // Then both paths have the state (path MTUs) that the kernel learns from the first packets.
         self.slow();
     }
 
-    /// Waits until packets may be taken.
+    /// Waits until the plan is in force.
     fn in_force(&self) {
         testbed::poll("maps in force", LIMIT, || {
             let all = self.accels.iter().all(|accel| accel.status().generation & 1 == 0);
@@ -372,15 +373,15 @@ impl Bench {
     fn fast(&self) {
         self.accels.iter().for_each(|accel| accel.pause(false));
         if self.turned {
-            // Whether anything is taken now is what is to be seen. A heartbeat comes
-            // within the time in which nothing else does.
+            // The case must show whether any packet is forwarded now. A heartbeat arrives within
+            // the time in which no packet does.
             self.in_force();
             self.tap.write(&Case::probe(self.to).bytes()).unwrap();
             self.collect();
             return;
         }
         let [sent, received] = self.way.taken();
-        // Finished outer checksums nobody has verified: the slow path's.
+        // Finished outer checksums are unverified, so the slow path gets them.
         let received = match self.way {
             ComparedPath::Fast => [received, &["decap_checksum"]].concat(),
             ComparedPath::Half => [received, &["decap_verdict", "decap_tracking"]].concat(),
@@ -391,7 +392,7 @@ impl Bench {
     fn slow(&self) {
         self.accels.iter().for_each(|accel| accel.pause(true));
         if self.turned {
-            // The heartbeat is too old after 100 ms.
+            // A heartbeat expires after 100 ms.
             for _ in 0..2 {
                 self.tap.write(&Case::probe(self.to).bytes()).unwrap();
                 self.collect();
@@ -406,7 +407,7 @@ impl Bench {
         Outcome { accepted, ..self.collect() }
     }
 
-    /// Everything that has come, until nothing does.
+    /// Reads packets until none arrives for [`QUIET`].
     fn collect(&self) -> Outcome {
         let mut outcome = Outcome::default();
         let mut buffer = vec![0; 70_000];
@@ -427,7 +428,7 @@ impl Bench {
                 outcome.there.extend(seen(frame));
             }
             while let Ok((length, at)) = recvfrom::<LinkAddr>(self.wire.as_raw_fd(), &mut buffer) {
-                // Bytes of a tenant may look like a tunnel's, on other devices.
+                // A tenant's bytes may look like a tunnel's on other devices.
                 let at = at.unwrap().ifindex();
                 if let Some(nic) = self.nics.iter().position(|nic| *nic == at) {
                     let frame = tunnelled(self.underlay, &buffer[..length]);
@@ -442,16 +443,16 @@ impl Bench {
     }
 }
 
-/// Finishes the sum of a frame with its vnet header, as the kernel does on the half path: that a
-/// packet was in a tunnel (`skb->encapsulation`) no program can take back, and devices that cannot
-/// sum up inside of tunnels have the kernel do it.
+/// Completes the checksum of a frame with its vnet header, as the kernel does on the partial
+/// bypass: no program can clear `skb->encapsulation`, so devices without checksum offload inside
+/// tunnels leave the checksum to the kernel.
 fn finish_sum(bytes: &mut [u8]) {
     let (header, frame) = bytes.split_at_mut(VNET);
     let of = |at: usize| usize::from(u16::from_le_bytes([header[at], header[at + 1]]));
     let (start, offset, is_gso) = (of(6), of(8), header[1] != 0);
     if header[0] & flags::NEEDS_CSUM != 0 && !is_gso {
         packet::checksum::complete_partial(frame, start, offset).unwrap();
-        // The kernel does not ask whether it is TCP, whose 0 may stay.
+        // The kernel treats TCP like UDP here, although TCP's 0 could stay.
         let field = &mut frame[start + offset..start + offset + 2];
         if field == [0, 0] {
             field.fill(0xff);
@@ -460,14 +461,14 @@ fn finish_sum(bytes: &mut [u8]) {
     }
 }
 
-/// A frame with its vnet header, without what the kernel varies; `None` for what
-/// hosts with IPv6 say unasked.
+/// A frame with its vnet header, without fields that the kernel varies; `None` for packets that
+/// hosts with IPv6 send by themselves.
 fn seen(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = bytes.to_vec();
     if topology::is_own(&bytes[VNET..]) {
         return None;
     }
-    // That a sum was verified already is no property of the packet; a hint.
+    // Whether a checksum was already verified is a hint, not a property of the packet.
     bytes[0] &= flags::NEEDS_CSUM;
     bytes[2..4].fill(0);
     if bytes[0] == 0 {
@@ -477,7 +478,7 @@ fn seen(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// A VXLAN frame on the wire, without identification and checksum of its IPv4 header.
+/// A VXLAN frame on the wire, without identification and checksum of its outer IPv4 header.
 fn tunnelled(underlay: Underlay, frame: &[u8]) -> Option<Vec<u8>> {
     let inner = underlay.inner(frame)?;
     let mut frame = frame.to_vec();
@@ -513,7 +514,7 @@ fn fare_the_same(way: ComparedPath, cases: usize) {
     let mut random = Random(seed);
     let (mut done, mut taken, mut accepted) = (0, [0; 2], 0);
     let (mut turns, mut varied) = (BTreeMap::new(), 0);
-    // On a starved machine fewer take the fast path: then more are tried.
+    // On a starved machine fewer packets take the fast path, so more cases are run.
     let enough = |taken: [u64; 2]| taken[0] as usize > cases / 5;
     while done < cases || (done < 5 * cases && !enough(taken)) {
         let mut bench = Bench::random(way, done / (4 * BATCH), &mut random);
@@ -523,8 +524,8 @@ fn fare_the_same(way: ComparedPath, cases: usize) {
             }
             let batch: Vec<Case> =
                 (0..BATCH).map(|_| Case::random(&mut random, bench.to)).collect();
-            // What the kernel learns from a destination's first packets (the path MTU of an inner
-            // address, where it routes) both ways have then.
+            // Then both paths have the state that the kernel learns from a destination's first
+            // packets (the path MTU of an inner address, where it routes).
             if bench.turned {
                 bench.send(&batch);
             }
@@ -543,8 +544,8 @@ fn fare_the_same(way: ComparedPath, cases: usize) {
                 && bench.turned
                 && before == after
             {
-                // The kernel alone did both: what it answers and how it cuts depends on what
-                // it has learned (path MTUs).
+                // Both runs used the kernel alone: its answers and segmentation depend on learned
+                // state (path MTUs).
                 eprintln!("varies without the fast path: {}: {difference}", bench.described);
                 varied += BATCH;
             } else if let Some(difference) = difference {

@@ -7,8 +7,8 @@ use test_support::bound;
 
 use super::pair::{LIMIT, Pair};
 
-/// As flannel and kube-proxy have them, in short: established connections, marks, comments,
-/// invalid packets, translation that does not concern the tenants.
+/// A short form of flannel's and kube-proxy's rules: established connections, marks, comments,
+/// invalid packets, and a translation that does not affect the tenants.
 pub const RULES: &str = "
     iptables-nft -P FORWARD DROP
     iptables-nft -N KUBE-FORWARD
@@ -31,14 +31,14 @@ pub const RULES: &str = "
     iptables-nft -t nat -A KUBE-POSTROUTING -j MARK --xor-mark 0x4000
     iptables-nft -t nat -A KUBE-POSTROUTING -j MASQUERADE";
 
-/// Request and answer over one connection, as often as one likes.
+/// Requests and answers over one connection.
 pub struct Exchange {
     pub near: TcpStream,
     pub far: TcpStream,
 }
 
 impl Exchange {
-    /// From the first host's tenant to `to`, which is answered at `at` in the other's.
+    /// Connects the first host's tenant to `to`; the server listens at `at` in the other's.
     pub fn new(pair: &Pair, to: SocketAddr, at: SocketAddr) -> Exchange {
         let listener = pair.tenant_b.netns().run(|| bound(|| TcpListener::bind(at))).unwrap();
         let connect = || TcpStream::connect_timeout(&to, LIMIT).unwrap();
@@ -51,7 +51,7 @@ impl Exchange {
         Exchange { near, far }
     }
 
-    /// One of `bytes` there and back.
+    /// Sends `bytes` bytes there and back.
     pub fn go(&mut self, bytes: usize) {
         let sent: Vec<u8> = (0..bytes).map(|at| (at / 251 + at) as u8).collect();
         let mut received = vec![0; bytes];

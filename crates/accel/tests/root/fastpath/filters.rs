@@ -1,5 +1,5 @@
-//! Packet filters in the host of a bridge or of a sandbox: what provably leaves the tunnel's
-//! datagrams alone is no reason, everything else is.
+//! Packet filters in the host of a bridge or of a sandbox: rules that provably do not affect the
+//! tunnel's datagrams are no reason for the slow path, all others are.
 
 use std::process::Command;
 
@@ -11,8 +11,7 @@ use super::pair::{DEVICE, LIMIT, Pair, sh, since};
 use super::refusals::refused;
 use super::underlay::Underlay;
 
-/// What dockerd 20.10 and its Swarm make in a host, with a published port of each
-/// protocol.
+/// Rules that dockerd 20.10 and its Swarm add to a host, with a published port of each protocol.
 const DOCKER: &str = "
     iptables-nft -P FORWARD DROP
     for chain in DOCKER DOCKER-USER DOCKER-INGRESS DOCKER-ISOLATION-STAGE-1 \
@@ -46,7 +45,7 @@ fn chain(family: &str, words: &str) -> String {
     format!("nft 'table {family} t {{ chain c {{ type {words} }}; }}'")
 }
 
-/// No packet goes by the fast path; whether any arrives is the rule's affair.
+/// Asserts that no packet takes the fast path. The rule decides whether any arrives.
 fn is_slow(pair: &Pair, accel: &Accel) {
     let before = accel.status();
     let mut ping = Command::new("ping");
@@ -55,7 +54,7 @@ fn is_slow(pair: &Pair, accel: &Accel) {
     assert_eq!(since(accel, &before, "decap_hit"), 0);
 }
 
-/// A change after this generation is in force, and refuses nothing.
+/// A change after this generation is in force, and causes no refusal.
 fn followed(accel: &Accel, generation: u64, change: &str) {
     poll(&format!("{change} to be followed"), LIMIT, || {
         let status = accel.status();
@@ -67,7 +66,7 @@ fn followed(accel: &Accel, generation: u64, change: &str) {
     .unwrap();
 }
 
-/// Bridges in the hosts, and in sandboxes.
+/// Bridges in the hosts, and bridges in sandboxes.
 const SHAPES: [fn(Underlay) -> Pair; 2] = [
     |underlay| Pair::over(underlay, Offload::Full, true),
     |underlay| Pair::sandboxed_over(underlay, Offload::Full, true),
@@ -87,7 +86,7 @@ fn docker_s_own_chains(pair: &Pair) {
     sh(&pair.a, DOCKER);
     followed(&accels[0], generation, "Docker's chains");
     pair.settle(&accels);
-    // The same ones are, where they are for the tunnel's port.
+    // The same rules are a reason if they match the tunnel's port.
     for (rule, expected) in [
         (
             "-t nat -A DOCKER -p udp --sport 1 --dport 4789 -j DNAT --to-destination 172.17.0.2",
@@ -117,8 +116,7 @@ fn docker_s_own_chains(pair: &Pair) {
     }
 }
 
-/// A chain in the sender's host that keeps datagrams to `remote` on the slow path while it
-/// is there.
+/// A chain in the sender's host that keeps datagrams to `remote` on the slow path while it exists.
 fn concerns(
     pair: &Pair,
     accels: &[Accel; 2],
@@ -127,7 +125,7 @@ fn concerns(
     expected: &str,
 ) {
     sh(&pair.a, &chain(family, words));
-    // A mark may be that of several rules.
+    // Several rules can set a mark.
     let rule = if expected == "a mark" { "rules".into() } else { format!("{family} t c") };
     let reason = format!("[{remote}: packet filter: nftables {rule}: {expected}]");
     refused(&accels[0], &reason, words);
@@ -179,7 +177,7 @@ fn rules_that_may_do_something(pair: &Pair) {
     ] {
         concerns(pair, &accels, "10.0.0.2", (family, words), expected);
     }
-    // A bridge's own host may have them at any device, that of a sandbox at the tunnel's.
+    // A bridge in its own host can have them at any device, a sandbox at the tunnel's.
     let at = if pair.sandboxes.is_some() { "10.0.0.2" } else { DEVICE };
     let reason = |family| format!("[{at}: packet filter: nftables {family} t c]");
     sh(&pair.a, &chain("netdev", "filter hook ingress device nic0 priority 0;"));

@@ -1,4 +1,5 @@
-//! Flows without a verdict: rules see every packet of them, and the tunnel's own way is passed by.
+//! Flows without a verdict: rules see every packet of them, and only the tunnel's own path is
+//! bypassed.
 
 use std::process::Command;
 
@@ -11,7 +12,7 @@ use super::underlay::Underlay;
 use super::verdicts::accelerate;
 use super::wire::captures_of;
 
-/// It depends on the packet: no flow gets a verdict.
+/// A rule that depends on the packet, so that no flow gets a verdict.
 const HOLDS: &str = "
     nft add table inet held
     nft 'add chain inet held c { type filter hook forward priority 0; }'
@@ -40,8 +41,8 @@ fn counts([a, b]: &[Accel; 2]) -> [u64; 4] {
     [sent(a), received(a), sent(b), received(b)]
 }
 
-/// Sends until packets of both directions go so in both hosts. Where outer checksums are sent,
-/// echoes do not: BPF cannot sum them up.
+/// Sends until packets of both directions take the partial bypass in both hosts. With outer
+/// checksums, pings do not take it: BPF cannot compute their checksums.
 fn settle(pair: &Pair, accels: &[Accel; 2]) {
     poll("the half path, both ways", LIMIT, || {
         let before = counts(accels);
@@ -54,12 +55,12 @@ fn settle(pair: &Pair, accels: &[Accel; 2]) {
     .unwrap();
 }
 
-/// How many of so many echoes are answered; the last is waited for so long, seconds.
+/// Number of answered pings out of `of`; waits `wait` seconds for the last answer.
 fn answered(pair: &Pair, of: usize, wait: &str, more: &[&str]) -> usize {
     let mut ping = Command::new("ping");
     ping.args(["-n", "-q", "-i", "0.002", "-W", wait, "-c", &of.to_string()]).args(more);
     ping.arg(TENANT_B.to_string());
-    // Its status is not 0 where an answer is missing.
+    // Its exit status is not 0 if an answer is missing.
     let output = pair.tenant_a.netns().run(|| ping.output().unwrap()).unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let words: Vec<&str> = said.split_whitespace().collect();
@@ -83,7 +84,8 @@ fn bytes_go_both_ways_past_the_device_only() {
             let (nic, device) = (counters(&pair.b, NIC), counters(&pair.b, DEVICE));
             let before = counts(&accels);
             let what = format!("{offload} over {underlay:?}, checksum {udp_csum}");
-            // How many of them are GSO packets, which do not go so from the wire, is the moment's.
+            // The number of GSO packets among them varies; those from the wire do not take this
+            // path.
             poll(&format!("packets of {what}"), LIMIT, || {
                 pair.stream(TENANT_B.into(), 3_000_000);
                 pair.stream("fd00::12".parse().unwrap(), 3_000_000);
@@ -97,7 +99,7 @@ fn bytes_go_both_ways_past_the_device_only() {
                     .ok_or_else(|| format!("{:#?}", accels.each_ref().map(Accel::status))))
             })
             .unwrap();
-            // What was delivered here, the device has not seen.
+            // The device has not seen packets that were delivered directly.
             let half = received(&accels[1]) - before[3];
             let slow = counters(&pair.b, DEVICE).since(&device);
             let all = counters(&pair.b, NIC).since(&nic);
@@ -119,13 +121,13 @@ fn on_the_wire_it_looks_as_the_kernel_s() {
     }
 }
 
-/// What each rule is, and where: `true` in the sender's host.
+/// Rules that forbid packets; `true` for rules in the sender's host.
 const FORBIDS: [(&str, bool); 6] = [
     ("iptables-nft -I FORWARD -p icmp -j DROP", true),
     ("iptables-nft -I FORWARD -p icmp -j DROP", false),
     ("iptables-nft -t raw -I PREROUTING -i DEVICE -p icmp -j DROP", false),
     ("iptables-nft -t mangle -I POSTROUTING -o DEVICE -p icmp -j DROP", true),
-    // About the tunnel's datagrams.
+    // A rule for the tunnel's datagrams.
     ("iptables-nft -I OUTPUT -p udp --dport 4789 -j DROP", true),
     ("iptables-nft -I INPUT -p udp --dport 4789 -j DROP", false),
 ];
@@ -144,7 +146,7 @@ fn what_a_rule_forbids_does_not_arrive() {
         sh(host, &rule.replace(" -I ", " -D "));
     }
     settle(&pair, &accels);
-    // Each packet comes to the rules.
+    // Every packet reaches the rules.
     let seen = |host: &Host| {
         let mut list = Command::new("nft");
         let rules = host.run(list.args(["list", "chain", "inet", "held", "c"])).unwrap();
@@ -159,7 +161,7 @@ fn what_a_rule_forbids_does_not_arrive() {
     }
 }
 
-/// The tunnel's datagrams inherit marks of the packets inside, which other rules may be about.
+/// The tunnel's datagrams inherit marks of inner packets, which other rules may match.
 #[test]
 fn packets_with_a_mark_take_the_whole_way() {
     require!(need::root(), need::tool("nft"), need::tool("iptables-nft"));
@@ -175,7 +177,7 @@ fn packets_with_a_mark_take_the_whole_way() {
     assert_eq!(answered(&pair, 20, "10", &["-s", "501"]), 20);
 }
 
-/// Rules about the tunnel's datagrams are to count each of them.
+/// With --accounting, rules must count each of the tunnel's datagrams.
 #[test]
 fn with_accounting_it_is_not_taken() {
     require!(need::root(), need::tool("nft"));

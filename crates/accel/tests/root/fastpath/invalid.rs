@@ -1,5 +1,6 @@
 //! Segments that conntrack calls invalid, and ends of connections: the fast path and the kernel's
-//! own path treat them alike. Tenants are TAP devices, so every byte of a connection is made here.
+//! own path treat them in the same way. Tenants are TAP devices, so the test builds every byte of a
+//! connection.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -24,7 +25,7 @@ const RST: u8 = 0x04;
 const PSH: u8 = 0x08;
 const ACK: u8 = 0x10;
 const WINDOW: u16 = 30_000;
-/// Tenants: two that talk, and a neighbour of the first.
+/// Tenants: client, server, and a neighbour of the client.
 const MACS: [MacAddr; 3] = [
     MacAddr([2, 0x77, 0, 0, 0, 0x11]),
     MacAddr([2, 0x77, 0, 0, 0, 0x12]),
@@ -37,12 +38,12 @@ const RULES: &str = "nft 'table inet t { chain c { type filter hook forward prio
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flaw {
     None,
-    /// The checksum is right, but nobody has verified it.
+    /// The checksum is right but unverified.
     Finished,
     Checksum,
     /// Another data offset, in words.
     Offset(u8),
-    /// Only so many bytes of the transport header and what follows.
+    /// Cut to this number of bytes from the transport header on.
     Cut(usize),
     /// A datagram with another length field.
     Length(u16),
@@ -51,7 +52,7 @@ enum Flaw {
 /// A segment, or a datagram if `udp`.
 #[derive(Debug, Clone, Copy)]
 struct Segment {
-    /// Sent in the name of the second tenant.
+    /// Sent by the second tenant, or with its addresses.
     back: bool,
     seq: u32,
     ack: u32,
@@ -61,7 +62,7 @@ struct Segment {
     flaw: Flaw,
 }
 
-/// Two hosts, whose tenants' packets are routed, or cross a bridge with br_netfilter.
+/// Two hosts. Their tenants' packets are routed, or cross a bridge with br_netfilter.
 struct World {
     hosts: [Host; 2],
     taps: [Tap; 3],
@@ -242,7 +243,7 @@ impl World {
                 }
             }
         }
-        // The sum of what was changed is right, or nobody has to look.
+        // The checksum over the changed field is right, or need not be verified.
         if matches!(segment.flaw, Flaw::Offset(_)) {
             vnet.flags = flags::DATA_VALID;
         }
@@ -259,7 +260,8 @@ impl World {
         let mut buffer = vec![0; 70_000];
         while tap.read(&mut buffer).is_ok() {}
         self.taps[source].write(&bytes).unwrap();
-        // Addresses, TTL and sums change on the way: the transport header does not, up to its sum.
+        // Addresses, TTL and checksums change on the way; the transport header before its checksum
+        // does not.
         let start = VNET + if self.v6 { 54 } else { 34 };
         let length = if segment.udp { 6 } else { 16 };
         let wanted = &bytes[start..(start + length).min(bytes.len())];
@@ -307,7 +309,7 @@ impl World {
         self.port += 1;
         self.next = [seed, seed.wrapping_mul(7)];
         let syn = Segment { ack: 0, ..self.segment(false, SYN, 0) };
-        // The first frames teach the bridges; they may be lost.
+        // The bridges learn from the first frames, which may be lost.
         poll("the first segment", LIMIT, || {
             Ok(if self.send(&syn) { Ok(()) } else { Err(String::new()) })
         })
@@ -359,7 +361,7 @@ fn mac_of(host: &Host, device: &str) -> MacAddr {
 /// Sends the segments of a case in a world. Returns which of them arrived.
 type Act = fn(&mut World) -> Vec<bool>;
 
-/// Blind: addresses and ports are known, the sequence numbers are not.
+/// A blind attacker knows addresses and ports, but not the sequence numbers.
 fn blind(world: &World, flags: u8, payload: usize) -> Vec<bool> {
     let far = |at: u32| at.wrapping_mul(0x2345_6789).wrapping_add(1 << 30);
     let stab = |at: u32| {
@@ -387,7 +389,7 @@ fn off(world: &World, seq: u32, ack: u32) -> Vec<bool> {
     [of(false), of(true)].iter().map(|segment| world.send(segment)).collect()
 }
 
-/// Resets its own connection after new ones are forbidden, and takes the port again.
+/// Resets its own connection after new ones are forbidden, and reuses the port.
 fn reset_and_reuse(world: &mut World) -> Vec<bool> {
     for host in &world.hosts {
         sh(host, "nft insert rule inet t c ct state new drop");
@@ -420,7 +422,7 @@ const CASES: &[(&str, Act)] = &[
     }),
     ("datagrams of wrong lengths and sums", |world| {
         let of = |back, flaw| Segment { udp: true, flaw, ..world.segment(back, 0, 60) };
-        // An answered flow, so that datagrams are on the fast path.
+        // An answered flow, so that datagrams take the fast path.
         for _ in 0..40 {
             [false, true].iter().for_each(|back| world.must(&of(*back, Flaw::None)));
         }
@@ -477,7 +479,7 @@ fn compare(is_routed: bool) {
             if arrived != kernel && !(is_dropped && arrived.iter().all(|arrived| !arrived)) {
                 differences.push(format!("{name}: {arrived:?} arrived, without it {kernel:?}"));
             }
-            // Conntrack hears of a reset a moment later.
+            // Conntrack handles a reset a moment later.
             let same = poll(&name, LIMIT, || {
                 let states = fast.states();
                 let seen = || format!("entries are {states:?}, without it {expected:?}");
@@ -527,7 +529,7 @@ fn random(random: &mut Random, world: &World) -> (usize, Segment) {
     let back = random.once_in(2);
     let flags = FLAGS[random.below(FLAGS.len())];
     let segment = world.segment(back, flags, [0, 0, 1, 40, 600][random.below(5)]);
-    // Without data, older kernels do not look at the sequence number.
+    // Older kernels do not check the sequence number of segments without data.
     let seq = if segment.payload == 0 && flags & (RST | FIN) == 0 { 0 } else { off(random) };
     let flaw = match random.below(16) {
         0 => Flaw::Checksum,
@@ -553,7 +555,7 @@ fn random_segments_leave_the_same_entries_behind() {
     compare_random(count, seed as u64);
 }
 
-/// The same in the number that proves it.
+/// The same with enough random segments to be a proof.
 #[test]
 fn many_random_segments_leave_the_same_entries_behind() {
     require!(need::root(), need::tools(&["nft", "conntrack"]));
@@ -584,7 +586,7 @@ fn compare_random(count: usize, seed: u64) {
                 history.push((source, other, kernel, arrived));
                 (sent, turn) = (sent + 1, turn + 1);
                 let expected = slow.states();
-                // Conntrack hears of a reset a moment later.
+                // Conntrack handles a reset a moment later.
                 let until = Instant::now() + Duration::from_secs(1);
                 let states = loop {
                     let states = fast.states();
@@ -595,7 +597,7 @@ fn compare_random(count: usize, seed: u64) {
                 if arrived == kernel && states == expected {
                     continue;
                 }
-                // Dropped, though the kernel lets it pass or obeys it.
+                // Dropped, although the kernel passes or obeys it.
                 if arrived <= kernel && one.flags & (RST | FIN | SYN) != 0 {
                     stricter += 1;
                 } else {
@@ -605,7 +607,7 @@ fn compare_random(count: usize, seed: u64) {
                         fast.next
                     ));
                 }
-                // From here on the two are not comparable.
+                // From here on the two are no longer comparable.
                 break;
             }
         }

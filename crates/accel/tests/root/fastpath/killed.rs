@@ -1,4 +1,4 @@
-//! A process that is killed under datagrams both ways: none of them is lost.
+//! Kills a process during datagrams in both directions: none of them is lost.
 
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, AsRawFd};
@@ -16,9 +16,9 @@ use super::pair::{LIMIT, Pair, TENANT_A, TENANT_B};
 use super::sandboxed::pairs;
 use super::underlay::Underlay;
 
-/// Where the process that is to be killed finds its namespace.
+/// Names the namespace for the process that is to be killed.
 const NETNS: &str = "OVERLANE_ACCEL_TEST_NETNS";
-/// The test that another process runs, to be killed in it.
+/// The test that a separate process runs until it is killed.
 const STANDING: &str = "fastpath::killed::a_kill_loses_no_packet";
 
 /// In a process of its own.
@@ -26,7 +26,7 @@ fn stands_until_killed() {
     let path = std::env::var(NETNS).unwrap();
     let netns = NetNs::open(path.as_ref()).unwrap();
     let accel = Accel::start(&netns, Wanted::All).unwrap();
-    // What is counted, each time it is asked; until it is killed.
+    // Prints counters on each request, until it is killed.
     for _ in stands("") {
         let status = accel.status();
         println!("{} {}", status.packets("encap_hit"), status.packets("decap_hit"));
@@ -57,14 +57,14 @@ fn a_kill_loses_no_packet_and_what_it_left_is_removed_by_the_next() {
     }
 }
 
-/// Packets that it has sent and received by the fast path.
+/// Packets that it has sent and received over the fast path.
 fn hits(standing: &mut Standing) -> [u64; 2] {
     let line = standing.ask("").unwrap();
     let mut words = line.split(' ').map(|word| word.parse().unwrap());
     [words.next().unwrap(), words.next().unwrap()]
 }
 
-/// Packets of all namespaces that found the queue of their CPU full
+/// Packets, in all namespaces, that were dropped at a full CPU backlog
 /// (`Documentation/networking/scaling.rst`, `softnet_stat`).
 fn full_backlogs() -> u32 {
     let text = std::fs::read_to_string("/proc/net/softnet_stat").unwrap();
@@ -74,7 +74,7 @@ fn full_backlogs() -> u32 {
 
 /// Kills a process that accelerates the second host.
 fn kill(pair: &Pair, rounds: usize) {
-    // A killed process's programs go one after the other.
+    // The programs of a killed process are detached one after the other.
     for round in 0..rounds {
         let fd = pair.b.netns().as_fd().as_raw_fd();
         let path = format!("/proc/{}/fd/{fd}", std::process::id());
@@ -96,15 +96,15 @@ fn kill(pair: &Pair, rounds: usize) {
             setsockopt(socket, sockopt::RcvBufForce, &(8 << 20)).unwrap();
         }
         const SENT: u32 = 20_000;
-        // Packets of one direction that may be under way. Far fewer than `netdev_max_backlog`
-        // (1,000), so that receivers that get no CPU for a while cost no packet.
+        // Packets of one direction that may be in flight. Far fewer than `netdev_max_backlog`
+        // (1,000), so that receivers without CPU time lose no packet.
         const WINDOW: u32 = 200;
         let arrived = [AtomicU32::new(0), AtomicU32::new(0)];
         let send = |socket: &UdpSocket, arrived: &AtomicU32| {
             for number in 0..SENT {
                 let begun = Instant::now();
                 while number >= arrived.load(Ordering::Relaxed) + WINDOW {
-                    // More than a window is lost: the receivers report it.
+                    // More than a window is lost; the receivers report it.
                     if begun.elapsed() > LIMIT {
                         return;
                     }
@@ -140,7 +140,7 @@ fn kill(pair: &Pair, rounds: usize) {
             standing.kill().unwrap();
             received.map(|thread| thread.join().unwrap())
         });
-        // Floods of other namespaces may fill the queues of a CPU, which all namespaces share.
+        // Floods of other namespaces may fill CPU backlogs, which all namespaces share.
         let full = full_backlogs() - full;
         for received in received {
             assert!(
@@ -148,7 +148,7 @@ fn kill(pair: &Pair, rounds: usize) {
                 "round {round}: {received} of {SENT}, {full} elsewhere"
             );
         }
-        // Without programs, and of no use to anyone.
+        // The pair is left without programs, unused.
         assert_eq!(pairs(&pair.b).len(), usize::from(pair.sandboxes.is_some()));
         pair.ping(&[]);
     }

@@ -1,4 +1,4 @@
-//! Packet sockets where the fast path passes by are told of.
+//! Reports packet sockets that the fast path bypasses.
 
 use std::process::Command;
 
@@ -39,7 +39,7 @@ fn who_listens_where_packets_pass_by_is_told() {
         drop(process);
         told(&[]);
     }
-    // What comes by the NIC is seen there on either path; other hosts are none of ours.
+    // Both paths show packets at the NIC, and other hosts do not matter.
     let _nic = listen(&processes, &pair.a, "nic0");
     let _other = listen(&processes, &pair.b, "any");
     let _port = listen(&processes, &pair.a, PORT);

@@ -1,5 +1,4 @@
-//! The fast path against a real kernel: traffic, bytes on the wire, refusals,
-//! staleness.
+//! The fast path against a real kernel: traffic, bytes on the wire, refusals, outdated state.
 
 mod address_types;
 mod bridged;

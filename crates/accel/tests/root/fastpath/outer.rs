@@ -1,5 +1,5 @@
-//! Outer headers of every kind, as a wire may bring them: what the tenant gets is the same
-//! by both paths. The wire is a TAP device of ours.
+//! Sends outer headers of every kind that a wire can deliver: both paths must give the tenant the
+//! same packets. The wire is a TAP device of this process.
 
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -19,13 +19,13 @@ use super::pair::{BRIDGE, DEVICE, LIMIT, PORT, sh};
 use super::underlay::Underlay;
 
 const NIC: &str = "nic0";
-/// Of the other host and of the tenant behind it.
+/// MAC addresses of the other host and of the tenant behind it.
 const THERE: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const TENANT_THERE: [u8; 6] = [2, 0, 0, 0, 0, 2];
-/// Behind the inner headers: the number of the case.
+/// Offset of the case's number, behind the inner headers.
 const NUMBER: usize = 14 + 20 + 8;
 
-/// A host whose NIC is ours, and its tenant.
+/// A host whose NIC is a TAP device of this process, and its tenant.
 struct Bench {
     underlay: Underlay,
     tap: Tap,
@@ -77,7 +77,7 @@ impl Bench {
         Bench { underlay, tap, host, tenant, accel, received }
     }
 
-    /// A frame of the other host's, as its kernel sends it without outer checksums.
+    /// A frame of the other host, as its kernel sends it without outer checksums.
     fn frame(&self, number: u16, inner_tos: u8) -> Vec<u8> {
         let mut inner = vec![0; NUMBER];
         inner[..6].copy_from_slice(&mac("tenant-b", "eth0").0);
@@ -121,7 +121,7 @@ impl Bench {
         self.summed(frame)
     }
 
-    /// With the right sum in an outer IPv4 header.
+    /// Sets the right checksum of an outer IPv4 header.
     fn summed(&self, mut frame: Vec<u8>) -> Vec<u8> {
         if self.underlay == Underlay::V4 {
             frame[24..26].fill(0);
@@ -143,10 +143,10 @@ impl Bench {
         self.summed(frame)
     }
 
-    /// Every kind, each with its number.
+    /// Every kind of outer header, each with its number.
     fn cases(&self) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
-        // RFC 6040: every mark outside of every mark.
+        // RFC 6040: every outer mark with every inner mark.
         for inner in 0..4 {
             for outer in 0..4 {
                 let frame = self.frame(all.len() as u16, 0xa0 | inner);
@@ -160,7 +160,7 @@ impl Bench {
             how(&mut frame);
             all.push(self.summed(frame));
         };
-        // Lengths, and bytes behind them.
+        // Lengths, and bytes behind the frame.
         let lengths: &[usize] = if self.underlay == Underlay::V4 { &[16] } else { &[18] };
         for at in lengths.iter().copied().chain([udp + 4]) {
             for by in [255, 1] {
@@ -173,7 +173,7 @@ impl Bench {
         for length in [udp + 16, udp + 16 + 14, udp + 16 + 13, udp + 8, udp + 3] {
             change(&|frame| frame.truncate(length));
         }
-        // Addresses, ports, the tunnel's header.
+        // Addresses, ports, the VXLAN header.
         for at in [udp - 1, udp - (udp - 14) / 2 + 1, 0, 5, 6, udp + 1, udp + 3] {
             change(&|frame| frame[at] ^= 1);
         }
@@ -182,9 +182,9 @@ impl Bench {
                 change(&|frame| frame[at] ^= bit);
             }
         }
-        // A checksum, which nobody has verified, and that is wrong.
+        // A wrong and unverified checksum.
         change(&|frame| frame[udp + 6..udp + 8].copy_from_slice(&[1, 2]));
-        // What a router changes on the way, and what it may not.
+        // Fields that a router changes on the way, and fields that it must not change.
         match self.underlay {
             Underlay::V4 => {
                 for (at, value) in [(22, 1), (22, 0), (20, 0x40), (20, 0x20), (21, 1), (14, 0x46)] {
@@ -195,7 +195,7 @@ impl Bench {
                 for (at, value) in [(21, 1), (21, 0), (15, 9), (17, 5), (14, 0x40), (20, 0)] {
                     change(&|frame| frame[at] = value);
                 }
-                // Options for each hop, and a fragment that is all.
+                // Hop-by-hop options, and a fragment header of a whole packet.
                 for next in [0, 60, 44] {
                     change(&|frame| {
                         frame[20] = next;
@@ -212,10 +212,10 @@ impl Bench {
         all
     }
 
-    /// What the tenant gets of all.
+    /// Sends frames, and returns those that reach the tenant.
     fn send(&self, cases: &[Vec<u8>]) -> Vec<Vec<u8>> {
         for frame in cases {
-            // A TAP refuses what is shorter than an Ethernet header.
+            // A TAP refuses frames that are shorter than an Ethernet header.
             let _ = self.tap.write(frame);
         }
         self.collect()
@@ -233,7 +233,7 @@ impl Bench {
         all
     }
 
-    /// Sends until packets are counted by one of these words.
+    /// Sends until the counter of this word increases.
     fn until(&self, word: &str) {
         poll(word, LIMIT, || {
             let before = self.accel.status().packets(word);
@@ -283,7 +283,7 @@ fn outer_headers_of_every_kind_fare_the_same_on_both_paths() {
         let taken = after.packets("decap_hit") - before.packets("decap_hit");
         let (arrived, all) = (fast.len(), cases.len());
         println!("{underlay:?}: {all} frames, {arrived} arrived, {taken} by the fast path");
-        // On a starved machine the heartbeat may have been too old.
+        // On a starved machine the heartbeat may have expired.
         let stale = after.packets("decap_stale") > before.packets("decap_stale");
         assert!(stale || taken >= 10, "{underlay:?}: {taken} of {arrived}: {after:#?}");
         assert!(arrived < all - 20, "{underlay:?}: {arrived} of {all}");
@@ -299,7 +299,7 @@ fn a_frame_is_that_of_the_device_it_came_for_not_of_its_vni() {
     for underlay in Underlay::BOTH {
         let bench = Bench::new(underlay);
         let [there, here] = underlay.addresses();
-        // In the same bridge, with the same VNI, and served: it has an address of its own.
+        // A second accelerated device in the same bridge with the same VNI and its own UDP port.
         sh(
             &bench.host,
             &format!(
@@ -320,8 +320,8 @@ fn a_frame_is_that_of_the_device_it_came_for_not_of_its_vni() {
         })
         .unwrap();
         bench.until("decap_hit");
-        // The tenant there is known behind the first device; by the other it comes from
-        // elsewhere, which the bridge has to learn.
+        // The bridge knows the tenant behind the first device. A frame through the second device
+        // makes it learn a move.
         let mut frame = bench.frame(0, 0);
         let port = underlay.udp() + 2;
         frame[port..port + 2].copy_from_slice(&OTHER_PORT.to_be_bytes());

@@ -1,12 +1,12 @@
-//! The page of hooks holds to the tree: each test that it names is there.
+//! The page of hooks matches the sources: each named test exists.
 
 use std::path::{Path, PathBuf};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/reference/accel-hooks.md");
-/// Where tests are.
+/// Directories with tests.
 const SOURCES: [&str; 3] = ["src", "tests", "../netstate/src"];
 
-/// Path, without its ending, and text of each file.
+/// Path without extension, and text of each file.
 fn sources(directory: &Path, all: &mut Vec<(PathBuf, String)>) {
     for entry in directory.read_dir().unwrap() {
         let path: PathBuf = entry.unwrap().path();

@@ -1,5 +1,4 @@
-//! Two test hosts with a VXLAN device each, bridged or routed to, and a tenant behind
-//! each.
+//! Two test hosts with a bridged or routed VXLAN device each, and a tenant behind each.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
@@ -21,7 +20,7 @@ pub const DEVICE: &str = "vxlan0";
 pub const BRIDGE: &str = "br0";
 pub const PORT: &str = "veth0";
 
-/// Runs a shell's script in a host, every command of which must succeed.
+/// Runs a shell script in a host; every command must succeed.
 pub fn sh(host: &Host, script: &str) {
     host.run(Command::new("sh").args(["-ec", script])).unwrap();
 }
@@ -51,7 +50,7 @@ pub struct Pair {
     pub b: Host,
     pub tenant_a: Host,
     pub tenant_b: Host,
-    /// Where bridges and VXLAN devices are, when not in `a` and `b`.
+    /// Namespaces of bridges and VXLAN devices, if they are not in `a` and `b`.
     pub sandboxes: Option<[Sandbox; 2]>,
 }
 
@@ -61,7 +60,7 @@ impl Pair {
         Pair::over(Underlay::V4, offload, udp_csum)
     }
 
-    /// The same, whatever the underlay.
+    /// The same over a given underlay.
     pub fn over(underlay: Underlay, offload: Offload, udp_csum: bool) -> Pair {
         let pair = Pair {
             a: Host::new("a").unwrap(),
@@ -97,13 +96,13 @@ impl Pair {
         pair
     }
 
-    /// The same addresses, routed: a host's neighbour is the other host's VXLAN device,
-    /// its FDB entry static. Tenants are behind bridges or alone on their veth pairs.
+    /// The same addresses, routed: a host's neighbour is the other host's VXLAN device, with a
+    /// static FDB entry. Tenants are behind bridges or alone on their veth pairs.
     pub fn routed(offload: Offload, udp_csum: bool, bridge: bool) -> Pair {
         Pair::routed_over(Underlay::V4, offload, udp_csum, bridge)
     }
 
-    /// The same, whatever the underlay.
+    /// The same over a given underlay.
     pub fn routed_over(underlay: Underlay, offload: Offload, udp_csum: bool, bridge: bool) -> Pair {
         let host = |name| Host::with_ipv6(name).unwrap();
         let pair = Pair {
@@ -129,7 +128,8 @@ impl Pair {
             }
             let inner = if bridge { BRIDGE } else { PORT };
             let (here_mac, there_mac) = (mac(here.name(), DEVICE), mac(there.name(), DEVICE));
-            // Not a gateway's routes are tested, but their way: one for each tenant.
+            // One route for each tenant, because the test is about the path, not about a gateway's
+            // routes.
             here.run(Command::new("sh").args([
                 "-ec",
                 &format!(
@@ -165,17 +165,17 @@ impl Pair {
         pair
     }
 
-    /// Waits until both directions' addresses are learned and accelerated.
+    /// Waits until the addresses of both directions are learned and accelerated.
     pub fn accelerate(&self) -> [Accel; 2] {
         let start = |host: &Host| Accel::start(host.netns(), Wanted::All).unwrap();
         let both = [start(&self.a), start(&self.b)];
         self.settle(&both);
-        // Links that have carried packets have all their addresses.
+        // After traffic, links have all their addresses.
         self.settle_addresses();
         both
     }
 
-    /// Sends until packets go the fast way in both hosts.
+    /// Sends until packets take the fast path in both hosts.
     pub fn settle(&self, both: &[Accel; 2]) {
         let hits = || {
             both.each_ref().map(|accel| {
@@ -198,7 +198,7 @@ impl Pair {
         .unwrap();
     }
 
-    /// Sends until packets leave the fast way.
+    /// Sends until the sender's packets take the fast path.
     pub fn settle_sender(&self, accel: &Accel) {
         poll("the fast path of the sender", LIMIT, || {
             let before = accel.status();
@@ -215,7 +215,7 @@ impl Pair {
         self.tenant_a.run(command.arg(TENANT_B.to_string())).unwrap();
     }
 
-    /// Waits for all IPv6 addresses: by their link-local ones routers resolve neighbours.
+    /// Waits for all IPv6 addresses: routers resolve neighbours with the link-local ones.
     fn settle_addresses(&self) {
         for host in [&self.a, &self.b, &self.tenant_a, &self.tenant_b] {
             host.settle().unwrap();
@@ -255,7 +255,7 @@ impl Pair {
     }
 }
 
-/// What was counted under a word since an earlier status.
+/// Packets counted under a word since an earlier status.
 pub fn since(accel: &Accel, before: &Status, word: &str) -> u64 {
     accel.status().packets(word) - before.packets(word)
 }

@@ -1,6 +1,6 @@
-//! The underlay's routes: what the kernel would not send, or send another way, the fast
-//! path does not send either. Datagrams and connections, whose checksums are partial, not
-//! echo requests, which may fare otherwise.
+//! Routes of the underlay: the fast path sends no packet that the kernel would drop or send over
+//! another route. Tests use datagrams and connections, whose checksums are partial. Pings may take
+//! other paths.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,10 +17,10 @@ use super::underlay::Underlay;
 const DATAGRAMS: u32 = 8;
 /// The second wire between the hosts.
 const OTHER: &str = "nic1";
-/// An answer comes within this time, or not at all.
+/// Time limit of an answer.
 const ANSWER: Duration = Duration::from_millis(500);
 
-/// What the second tenant answers of eight datagrams and one connection.
+/// The second tenant's answers to eight datagrams and one connection.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub struct Answered {
     datagrams: u32,
@@ -69,7 +69,8 @@ fn start(pair: &Pair) -> Accel {
     Accel::start(pair.a.netns(), Wanted::All).unwrap()
 }
 
-/// The sender's kernel, the fast path when the route comes later, and when it was first.
+/// Compares the sender's kernel with the fast path, with the route added before and after its
+/// start.
 fn all_obey(pair: &Pair, route: &str, expected: Answered, reason: &str) {
     pair.ping(&[]);
     sh(&pair.a, &format!("ip route add {route}"));
@@ -118,7 +119,8 @@ fn sent(host: &Host) -> [u64; 2] {
     [NIC, OTHER].map(|nic| host.netlink().link(nic).unwrap().counters.tx_packets)
 }
 
-/// Whether datagrams leave by the second wire, and none by the first one. They arrive by either.
+/// Whether datagrams leave over the second wire and none over the first one. They may arrive on
+/// either.
 #[track_caller]
 fn leave_by_other(pair: &Pair, what: &str) -> Result<(), String> {
     let before = sent(&pair.a);
@@ -146,7 +148,7 @@ fn packets_leave_by_the_nic_that_a_route_says() {
     sh(&pair.a, &format!("ip route del {route}"));
     pair.settle_sender(&accel);
     sh(&pair.a, &format!("ip route add {route}"));
-    // The agent hears of it when it has a CPU.
+    // The agent handles the notification when it gets CPU time.
     let later = "the fast path, the route later";
     poll(later, LIMIT, || Ok(leave_by_other(&pair, later))).unwrap();
     poll("the fast path by the other NIC", LIMIT, || {

@@ -1,4 +1,4 @@
-//! What is refused, with its reason; traffic goes on by the slow path.
+//! Refused objects are reported with the reason; traffic continues on the slow path.
 
 use std::os::fd::AsFd;
 use std::process::Command;
@@ -12,7 +12,7 @@ use testbed::{Host, Offload, poll};
 
 use super::pair::{DEVICE, LIMIT, PORT, Pair, sh};
 
-/// Every reason that a status gives, with what it is about.
+/// Every reason in a status, with its object.
 fn reasons(status: &Status) -> String {
     status.refusals().map(|(name, reason)| format!("[{name}: {}]", reason.evidence)).collect()
 }
@@ -25,7 +25,7 @@ pub fn refused(accel: &Accel, expected: &str, after: &str) {
     .unwrap();
 }
 
-/// The kernel gives rules their handles.
+/// The kernel assigns rule handles.
 fn without_handles(reasons: &str) -> String {
     let mut parts = reasons.split(" handle ");
     let mut all = parts.next().unwrap_or_default().to_owned();
@@ -35,10 +35,10 @@ fn without_handles(reasons: &str) -> String {
     all
 }
 
-/// What is done in a host, what undoes it, reason, whether traffic still goes.
+/// (command in a host, its inverse, reason, whether traffic still passes)
 pub type Case = (&'static str, &'static str, &'static str, bool);
 
-/// Each is refused while it is there, and packets go the fast way again after it.
+/// Each is refused while the state exists; afterwards packets take the fast path again.
 pub fn refused_in_turn(pair: &Pair, cases: &[Case]) {
     let accels = pair.accelerate();
     for (change, undo, expected, flows) in cases {
@@ -258,7 +258,7 @@ fn older_tables_of_iptables_are_refused() {
     require!(need::root());
     let pair = Pair::new(Offload::Full, true);
     let accels = pair.accelerate();
-    // Reading it makes the table.
+    // Reading creates the table.
     let read = pair.a.run(Command::new("iptables-legacy").args(["-t", "filter", "-L"]));
     require!(read.map_err(|e| format!("iptables-legacy does not work here: {e}")));
     refused(&accels[0], "[vxlan0: packet filter: iptables-legacy filter]", "iptables-legacy");
@@ -311,7 +311,7 @@ fn a_program_of_somebody_else_is_neither_displaced_nor_passed_by() {
     require!(need::root());
     let pair = Pair::new(Offload::Full, true);
     let accels = pair.accelerate();
-    // Another fast path is as foreign as any program.
+    // A second fast path counts as a foreign program.
     let second = Accel::start(pair.a.netns(), Wanted::All).unwrap();
     let expected = "[veth0: veth0: foreign program at a tcx hook]";
     refused(&second, expected, "a second fast path");
@@ -320,7 +320,7 @@ fn a_program_of_somebody_else_is_neither_displaced_nor_passed_by() {
     pair.settle(&accels);
 }
 
-/// Any program: without its maps filled it lets everything pass.
+/// A foreign program: with empty maps it lets every packet pass.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fastpath.bpf.o"));
 
 #[test]
@@ -357,7 +357,7 @@ fn a_program_goes_at_once_though_another_process_looks_at_its_link() {
     let link = pair.a.netns().run(|| tcx::attach(program, index, Hook::Egress)).unwrap();
     let link = link.unwrap().released_early().unwrap();
     assert_eq!(at(), 1);
-    // As whoever lists the links of the machine does.
+    // Holds every link of the machine open, as a program that lists links does.
     let mut held = Vec::new();
     let mut last = 0;
     while let Some(id) = bpf_link::next(last).unwrap() {

@@ -1,4 +1,4 @@
-//! Maps without room for every address.
+//! Maps that are too small for all addresses.
 
 use accel::{Accel, Options, Wanted};
 use test_support::{need, require};
@@ -10,7 +10,7 @@ use super::pair::{DEVICE, LIMIT, Pair, TENANT_B, bridge, since};
 fn addresses_without_room_go_the_slow_way_until_there_is_some() {
     require!(need::root());
     let pair = Pair::new(Offload::Full, false);
-    // Written before those of the tenants, in the order of addresses.
+    // These addresses are mirrored before the tenants', because they are sorted.
     let [first, second] = ["00:00:00:00:01:01", "00:00:00:00:01:02"];
     for address in [first, second] {
         bridge(
@@ -40,7 +40,7 @@ fn addresses_without_room_go_the_slow_way_until_there_is_some() {
     assert_eq!(taken, [0; 3], "{status:#?}");
     assert!(status.accelerates(DEVICE) && status.problem.is_none(), "{status:#?}");
 
-    // What others leave is given to them.
+    // Space freed by the other addresses goes to the tenants.
     for address in [first, second] {
         bridge(&pair.a, &format!("fdb del {address} dev {DEVICE} master static\n"));
     }

@@ -1,4 +1,4 @@
-//! The routed shape: what a router does to packets, what it leaves to the kernel.
+//! The routed shape: packet processing of the router, and packets left to the kernel.
 
 use std::os::fd::AsRawFd;
 use std::process::Command;
@@ -36,7 +36,7 @@ fn routed_traffic_goes_both_ways_past_routes_and_device() {
     }
 }
 
-/// (what is done in a host, what undoes it, reason, whether traffic still goes)
+/// (command in a host, its inverse, reason, whether traffic still passes)
 const CASES: &[Case] = &[
     (
         "sysctl -qw net.ipv4.ip_forward=0",
@@ -133,7 +133,7 @@ const CASES: &[Case] = &[
     ),
     (
         "ip link set vxlan0 down",
-        // Its routes and neighbours went with it.
+        // Setting it down has removed its routes and neighbours.
         "ip link set vxlan0 up
          mac=$(bridge fdb show dev vxlan0 | cut -d' ' -f1)
          ip route add 10.1.0.12/32 via 10.1.12.0 dev vxlan0 onlink
@@ -176,7 +176,7 @@ fn a_device_of_its_own_is_refused_like_a_bridge() {
 fn what_a_router_answers_the_kernel_answers() {
     require!(need::root());
     let pair = Pair::routed(Offload::Full, true, true);
-    // As often as they are asked: on a starved machine that is more than six times.
+    // No rate limit: a starved machine sends more than six such errors.
     for router in [&pair.a, &pair.b] {
         sh(router, "sysctl -qw net.ipv4.icmp_ratelimit=0 net.ipv6.icmp.ratelimit=0");
     }
@@ -187,7 +187,7 @@ fn what_a_router_answers_the_kernel_answers() {
         let error = pair.tenant_a.run(&mut ping).unwrap_err().to_string();
         assert!(error.contains(answer), "{options:?}: {error}");
     };
-    // By the first router, and by the second.
+    // Errors from the first router and from the second.
     for (hops, to, answer, router, counter) in [
         ("1", "10.1.0.12", "From 10.1.0.1 icmp_seq=1 Time to live exceeded", 0, "encap_ttl"),
         ("1", "fd00::12", "From fd00::1 icmp_seq=1 Time exceeded: Hop limit", 0, "encap_ttl"),
@@ -199,10 +199,10 @@ fn what_a_router_answers_the_kernel_answers() {
     sh(&pair.tenant_a, "ip link set eth0 mtu 1500; ip link set eth0 up");
     sh(&pair.a, "ip link set veth0 mtu 1500");
     fails(&["-M", "do", "-s", "1472", "10.1.0.12"], "Frag needed and DF set (mtu = 1450)");
-    // Without the flag it is sent in fragments.
+    // Without DF it is fragmented.
     sh(&pair.tenant_a, "ip route flush cache");
     pair.ping(&["-M", "dont", "-s", "1472"]);
-    // Its own addresses answer, and sources it does not know go the kernel's way.
+    // Its own addresses answer, and unknown sources take the slow path.
     let before = accels[0].status();
     for own in ["10.1.0.1", "fd00::1"] {
         counted(&accels[0], "encap_route", || {
@@ -219,8 +219,8 @@ fn what_a_router_answers_the_kernel_answers() {
     });
 }
 
-/// Does something until a counter has seen it: on a starved machine the heartbeat is
-/// too old now and then, and a packet takes the slow path for that.
+/// Repeats an action until a counter increases: on a starved machine the heartbeat may expire, and
+/// a packet takes the slow path for that reason.
 fn counted(accel: &Accel, counter: &str, act: impl Fn()) {
     const ATTEMPTS: u32 = 20;
     for _ in 0..ATTEMPTS {
@@ -291,7 +291,7 @@ fn next_hop_objects_and_learned_path_mtus_are_no_reason() {
         Ok(if got.contains("mtu 1000") { Ok(()) } else { Err(got) })
     })
     .unwrap();
-    // A refusal and its end: all routes are read again.
+    // A refusal and its end trigger a full read of routes.
     for (change, accelerates) in
         [("tc qdisc add dev vxlan0 root pfifo", false), ("tc qdisc del dev vxlan0 root", true)]
     {
@@ -304,7 +304,7 @@ fn next_hop_objects_and_learned_path_mtus_are_no_reason() {
         .unwrap();
     }
     pair.settle(&accels);
-    // The object goes, and the route with it: the kernel says nothing of the route.
+    // Removing the object removes the route without a notification for the route.
     let before = accels[0].status();
     sh(&pair.a, "ip nexthop del id 7");
     let mut ping = Command::new("ping");

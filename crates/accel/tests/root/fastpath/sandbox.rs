@@ -9,7 +9,7 @@ use testbed::{Host, Offload, mac};
 use super::pair::{BRIDGE, DEVICE, PORT, Pair, TENANT_A, TENANT_B, sh};
 use super::underlay::Underlay;
 
-/// A process that keeps a namespace: what only this one holds is not looked for.
+/// A process that keeps a namespace alive. Sandboxes that only this process holds are not searched.
 pub struct Keeper(Child);
 
 impl Keeper {
@@ -31,7 +31,7 @@ impl Drop for Keeper {
 pub struct Sandbox {
     host: Host,
     keeper: Option<Keeper>,
-    /// Of the tenant's namespace.
+    /// Keeps the tenant's namespace alive.
     pub tenant: Option<Keeper>,
 }
 
@@ -53,17 +53,17 @@ impl Sandbox {
         self.keeper = Some(Keeper::of(&self.host));
     }
 
-    /// What a device of the sandbox is called in a status.
+    /// Name of the sandbox's device in a status.
     pub fn device(&self) -> String {
         format!("net:[{}]/{DEVICE}", self.host.netns().inode())
     }
 
-    /// Nobody keeps it any more, but for this process.
+    /// Leaves this process as the only one that keeps the namespace.
     pub fn abandon(&mut self) {
         self.keeper = None;
     }
 
-    /// Brings the VXLAN device of `host` here and makes the rest around it.
+    /// Moves the VXLAN device of `host` here, and builds bridge and port around it.
     pub fn adopt(&self, host: &Host, mtu: u32, port: &str, bridge_netfilter: bool) {
         host.netlink().set_netns(DEVICE, self.netns()).unwrap();
         self.netlink().set_up(DEVICE).unwrap();
@@ -76,15 +76,15 @@ impl Sandbox {
 }
 
 impl Pair {
-    /// As dockerd makes it: the VXLAN device made in the host, without a device of the
-    /// underlay, an own or a default remote address, with `proxy l2miss l3miss`, then
-    /// moved; static entries for the other tenant; bridge-nf-call on.
+    /// Builds sandboxes as dockerd does. The VXLAN device is created in the host without an
+    /// underlay device, local address or default remote, with `proxy l2miss l3miss`, and then
+    /// moved. Entries for the other tenant are static, and bridge-nf-call is on.
     pub fn sandboxed(offload: Offload, udp_csum: bool) -> Pair {
         Pair::sandboxed_over(Underlay::V4, offload, udp_csum)
     }
 
-    /// The same, whatever the underlay; over IPv6 the device has an own address: that is
-    /// what tells its family.
+    /// The same over a given underlay. Over IPv6 the device has a local address, which selects the
+    /// address family.
     pub fn sandboxed_over(underlay: Underlay, offload: Offload, udp_csum: bool) -> Pair {
         let mut pair = Pair {
             a: Host::new("a").unwrap(),
@@ -141,7 +141,8 @@ impl Pair {
             sandbox.netlink().add_vxlan_fdb(DEVICE, there, remote).unwrap();
             sandbox.netlink().add_neighbour(DEVICE, other.into(), there).unwrap();
             tenant.address("eth0", own, 24).unwrap();
-            // Docker's tenants have IPv4 only; there is no flood to ask for others by.
+            // Docker's tenants have IPv4 only, and there is no flooding for other address
+            // resolution.
             let [.., last] = own.octets();
             let [.., other] = other.octets();
             sh(

@@ -27,7 +27,7 @@ fn traffic_crosses_the_border_past_bridge_and_device() {
                 udp_csum,
                 &format!("{offload} over {underlay:?}, checksum {udp_csum}"),
             );
-            // What was delivered here, the device has not seen.
+            // The device has not seen packets that were delivered directly.
             poll("pings that the device does not see", LIMIT, || {
                 let (hits, slow) = (accels[1].status().packets("decap_hit"), all());
                 pair.ping(&[]);
@@ -48,8 +48,7 @@ fn what_would_be_passed_by_is_refused_in_both_namespaces() {
     let accels = pair.accelerate();
     let mut done = 0;
     for (change, undo, expected, flows) in CASES.iter().chain(OF_SANDBOXES) {
-        // Of devices that only one of the namespaces has.
-        // Routes are the underlay's.
+        // Some devices are in one of the namespaces only. Routes belong to the underlay.
         let at_nic = change.contains("nic0") || change.starts_with("ip route");
         let of_port = change.contains("veth0");
         if change.contains("nomaster") || (at_nic && of_port) {
@@ -62,9 +61,9 @@ fn what_would_be_passed_by_is_refused_in_both_namespaces() {
                 continue;
             }
             sh(host, change);
-            // The device has another name in the status: with its namespace's before it.
+            // The status names the device with its namespace as a prefix.
             let known = match change.contains("netdev") {
-                // The NIC's is one of the way to each remote VTEP.
+                // A reason of the NIC is reported for each remote VTEP.
                 true => expected.replace("[vxlan0: ", "[10.0.0.2: "),
                 false => expected.trim_start_matches('[').to_owned(),
             };
@@ -107,7 +106,7 @@ fn a_sandbox_is_found_let_go_and_found_again() {
     pair.ping(&[]);
 }
 
-/// Veth pairs of the fast path.
+/// Veth pairs that belong to the fast path.
 pub fn pairs(host: &Host) -> Vec<String> {
     let links = host.netlink().links().unwrap();
     links.into_iter().map(|link| link.name).filter(|name| name.starts_with("ovl")).collect()
@@ -157,7 +156,7 @@ fn what_cannot_be_joined_stays_slow_and_says_why() {
     pair.ping(&[]);
     refused(&accel, &format!("vxlan0: add veth {name}: File exists"), "a name is taken");
     drop(accel);
-    // From the sandbox its underlay cannot be seen.
+    // The underlay is not visible from the sandbox.
     let accel = Accel::start(pair.sandbox_a().netns(), Wanted::All).unwrap();
     refused(&accel, "[vxlan0: its underlay is in another namespace", "started in the sandbox");
     pair.ping(&[]);

@@ -1,4 +1,4 @@
-//! The socket of a VXLAN device is the kernel's alone.
+//! The socket of a VXLAN device belongs to the kernel alone.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -8,8 +8,7 @@ use testbed::Offload;
 
 use super::pair::Pair;
 
-/// What comes to a tunnel's port is nobody's but the tunnel's: the fast path takes nothing
-/// from another socket.
+/// Only the tunnel gets packets to its port: the fast path takes none from another socket.
 #[test]
 fn nobody_else_gets_the_port_of_a_tunnel() {
     require!(need::root());
@@ -24,7 +23,7 @@ fn nobody_else_gets_the_port_of_a_tunnel() {
         let got = pair.a.netns().run(|| (alone(address), shared(address))).unwrap();
         assert_eq!(got, (Err(Errno::EADDRINUSE), Err(Errno::EADDRINUSE)), "{address}");
     }
-    // Its neighbours' are free.
+    // Neighbouring ports are free.
     let got = pair.a.netns().run(|| alone("10.0.0.1:4790".parse().unwrap())).unwrap();
     assert_eq!(got, Ok(()));
 }

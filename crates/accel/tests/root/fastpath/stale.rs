@@ -1,4 +1,4 @@
-//! What the kernel has changed is no longer forwarded as before.
+//! After a change in the kernel, packets are no longer forwarded as before.
 
 use std::process::Command;
 
@@ -39,7 +39,7 @@ fn a_moved_address_is_no_longer_sent_where_it_was() {
         pair.a.run(&mut command).unwrap();
     };
     let generation = accels[0].status().generation;
-    // Nobody has that address: nothing may reach the tenant now.
+    // No host has that address: no packet may reach the tenant now.
     fdb("replace", "10.0.0.99");
     poll("the change to be followed", LIMIT, || {
         let status = accels[0].status();
@@ -62,7 +62,7 @@ fn a_moved_address_is_no_longer_sent_where_it_was() {
     pair.settle(&accels);
 }
 
-/// What a status says but for what is counted.
+/// A status without its counters.
 fn said(accel: &Accel) -> Status {
     let mut status = Status { generation: 0, followed: 0, ..accel.status() };
     status.packets.clear();
@@ -79,7 +79,7 @@ fn single_entries_are_followed_while_all_others_stay_in_force() {
     for pair in [Pair::new(Offload::Full, false), Pair::sandboxed(Offload::Full, false)] {
         let [accel, _other] = pair.accelerate();
         let host = pair.sandboxes.as_ref().map_or(&pair.a, |sandboxes| &*sandboxes[0]);
-        // New, known to the bridge, at another VTEP, back, at a tenant's port, and gone.
+        // Steps: new, learned by the bridge, at another VTEP, back, at a tenant's port, removed.
         let of = |number| {
             let mac = address(number);
             let lines = [
@@ -111,7 +111,7 @@ fn single_entries_are_followed_while_all_others_stay_in_force() {
             })?;
             pair.ping(&[]);
             let now = accel.status();
-            // Another change (a neighbour's state) may have had everything read anew.
+            // Another change (a neighbour's state) may have caused a full read.
             let alone = now.generation == before.generation
                 && since(&accel, &before, "encap_stale") == 0
                 && since(&accel, &before, "encap_hit") > 0;
@@ -135,7 +135,7 @@ fn a_neighbour_that_stays_where_it_is_is_no_change() {
         let neighbour = format!("10.0.0.2 lladdr {} dev {NIC}", mac("b", NIC));
         let state = |state| format!("ip neigh replace {neighbour} nud {state}\n");
         sh(&pair.a, &["stale", "reachable"].map(state).concat().repeat(4));
-        // One that is followed comes after all of them.
+        // The last change is mirrored after all others.
         bridge(&pair.a, &entry("add", numbers.next().unwrap(), "10.0.0.2"));
         poll("the last change", LIMIT, || {
             let now = accel.status();
@@ -149,12 +149,12 @@ fn a_neighbour_that_stays_where_it_is_is_no_change() {
     .unwrap();
 }
 
-/// How soon is the benchmark's to tell (`bench/run accel`).
+/// The benchmark measures the delay (`bench/run accel`).
 #[test]
 fn after_every_change_datagrams_leave_as_the_kernel_has_it() {
     require!(need::root());
     for change in CHANGES {
-        // Ends with an error where the old way goes on.
+        // Panics if datagrams keep leaving as before.
         let window = change.window();
         println!("{}: {:?}, the call {:?}", change.name, window.last, window.call);
     }

@@ -1,4 +1,4 @@
-//! Traffic goes, and goes the fast way.
+//! Traffic passes, and takes the fast path.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -26,16 +26,16 @@ fn traffic_goes_both_ways_past_bridge_and_device() {
     }
 }
 
-/// Streams and echoes go both ways, and those that the fast path takes pass the VXLAN
-/// device by.
+/// Asserts that streams and pings pass in both directions, and that packets on the fast path bypass
+/// the VXLAN device.
 pub fn past_device(pair: &Pair, accels: &[Accel; 2], udp_csum: bool, what: &str) {
     let counters = |host: &Host, device: &str| host.netlink().link(device).unwrap().counters;
-    // What comes while they are read is counted at the NIC at least.
+    // Packets that arrive during the reading are counted at the NIC at least.
     let nic = counters(&pair.b, NIC);
     let device = counters(&pair.b, DEVICE);
     let before = accels.each_ref().map(Accel::status);
     stream_past(pair, accels, udp_csum, what);
-    // What was delivered here, the device has not seen.
+    // The device has not seen packets that were delivered directly.
     let hits = since(&accels[1], &before[1], "decap_hit");
     let slow = counters(&pair.b, DEVICE).since(&device);
     let all = counters(&pair.b, NIC).since(&nic);
@@ -47,8 +47,8 @@ pub fn past_device(pair: &Pair, accels: &[Accel; 2], udp_csum: bool, what: &str)
     );
 }
 
-/// Streams and echoes go both ways, most of them the fast way: within one round, since on
-/// a starved machine the first may wait for the mirror the slow way.
+/// Asserts that streams and pings pass in both directions, most of them on the fast path. One round
+/// must suffice: on a starved machine the first round may wait for the mirror on the slow path.
 pub fn stream_past(pair: &Pair, accels: &[Accel; 2], udp_csum: bool, what: &str) {
     let six: IpAddr = "fd00::12".parse().unwrap();
     poll("packets on the fast path, both ways", LIMIT, || {
@@ -62,7 +62,7 @@ pub fn stream_past(pair: &Pair, accels: &[Accel; 2], udp_csum: bool, what: &str)
             let shortcuts = of("encap_shortcut");
             assert!(udp_csum || shortcuts == 0, "{what}: {:#?}", accel.status());
             let hits = of("decap_hit");
-            // A tenant's own sockets take GSO packets.
+            // A tenant's own sockets accept GSO packets.
             hits > 20 && of("encap_hit") + shortcuts > 20 && of("decap_gso") < hits
         });
         let seen = || format!("{what}: {:#?}", accels.each_ref().map(Accel::status));
@@ -85,7 +85,8 @@ fn packets_are_counted_at_their_devices() {
             let device = &status.devices[0];
             let port = &device.ports[0];
             assert_eq!((port.name.as_str(), port.entries, device.entries), (PORT, 1, 1));
-            // One tenant, one device: what the one has sent, the other was spared of.
+            // With one tenant and one device, packets sent by the port bypass the device, and vice
+            // versa.
             let [both, port_s, device_s] = [
                 ["encap_hit", "decap_hit"].as_slice(),
                 &["encap_refresh", "encap_group"],
@@ -95,14 +96,14 @@ fn packets_are_counted_at_their_devices() {
                 let all = status.packets(word);
                 (all, [packets(&port.packets, word), packets(&device.packets, word)])
             };
-            // While they are read there may be others.
+            // More packets may arrive while counters are read.
             let all = both.iter().map(at).all(|(all, at)| all > 0 && at == [all, all])
                 && port_s.iter().map(at).all(|(all, at)| all > 0 && at == [all, 0])
                 && device_s.iter().map(at).all(|(all, at)| all > 0 && at == [0, all]);
             Ok(all.then_some(()).ok_or_else(|| format!("{status:#?}")))
         })
         .unwrap();
-        // What was counted at a port that has gone stays in the sum.
+        // The total keeps the counts of a port that was removed.
         let before = accels[1].status();
         let host = pair.sandboxes.as_ref().map_or(&pair.b, |sandboxes| &*sandboxes[1]);
         host.netlink().delete_link(PORT).unwrap();

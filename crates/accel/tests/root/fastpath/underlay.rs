@@ -1,4 +1,4 @@
-//! What the hosts of a pair reach each other by: IPv4 or IPv6.
+//! The underlay between the hosts of a pair: IPv4 or IPv6.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -13,7 +13,7 @@ pub enum Underlay {
 impl Underlay {
     pub const BOTH: [Underlay; 2] = [Underlay::V4, Underlay::V6];
 
-    /// Of the first host and of the second.
+    /// Addresses of the first and the second host.
     pub fn addresses(self) -> [IpAddr; 2] {
         match self {
             Underlay::V4 => [Wire::A.into(), Wire::B.into()],
@@ -21,7 +21,7 @@ impl Underlay {
         }
     }
 
-    /// Nobody's, in the same network.
+    /// An unused address in the same network.
     pub fn nobody(self) -> IpAddr {
         match self {
             Underlay::V4 => [10, 0, 0, 99].into(),
@@ -29,7 +29,7 @@ impl Underlay {
         }
     }
 
-    /// Of what is inside of a tunnel, where the NICs have 1500.
+    /// MTU inside the tunnel, if the NICs have 1500.
     pub fn mtu(self) -> u32 {
         match self {
             Underlay::V4 => 1450,
@@ -45,7 +45,7 @@ impl Underlay {
         }
     }
 
-    /// Where the inner Ethernet header is in a frame that is VXLAN.
+    /// Offset of the inner Ethernet header in a VXLAN frame.
     pub fn inner(self, frame: &[u8]) -> Option<usize> {
         let (kind, next) = match self {
             Underlay::V4 => ([8, 0], 23),
@@ -58,8 +58,7 @@ impl Underlay {
         ours.then_some(udp + 16)
     }
 
-    /// Options of a VXLAN device that sends outer checksums, or neither sends nor asks for
-    /// them.
+    /// Options of a VXLAN device that sends outer checksums, or neither sends nor requires them.
     pub fn options(self, checksum: bool) -> &'static str {
         match (self, checksum) {
             (Underlay::V4, true) => "udpcsum",
@@ -69,7 +68,7 @@ impl Underlay {
         }
     }
 
-    /// Joins two hosts. What is made in them afterwards has no IPv6 unless `speaks`.
+    /// Joins two hosts. Devices that are added later have no IPv6 unless `speaks`.
     pub fn join(self, a: &Host, b: &Host, offload: Offload, speaks: bool) {
         self.join_at(a, b, offload, speaks, self.addresses());
     }

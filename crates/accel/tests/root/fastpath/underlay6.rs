@@ -1,5 +1,5 @@
-//! What only an underlay of IPv6 has: reasons to stay slow, checksums that may be left
-//! out, MTU and hop limit of a NIC's own.
+//! Properties of an IPv6 underlay: reasons for the slow path, optional checksums, and the MTU and
+//! hop limit of a NIC.
 
 use std::net::UdpSocket;
 use std::process::Command;
@@ -124,7 +124,7 @@ fn datagrams_without_a_checksum_are_taken_only_where_the_device_takes_them() {
         &format!("ip neigh add {TENANT_B} lladdr {} dev eth0", mac("tenant-b", "eth0")),
     );
     let accel = Accel::start(pair.b.netns(), Wanted::All).unwrap();
-    // Some ping from the other side, so that its address is known.
+    // Pings from the other side make its address known.
     sh(&pair.tenant_b, "ping -n -c 1 -W 1 10.1.0.11 || true");
     poll("datagrams without a checksum", LIMIT, || {
         let mut ping = Command::new("ping");
@@ -163,11 +163,11 @@ fn mtu_and_hop_limit_are_those_of_the_nic() {
     .collect();
     assert!(!limits.is_empty() && limits.iter().all(|limit| *limit == 23), "{limits:?}");
 
-    // What the kernel does not notify is looked at once a second.
+    // The kernel does not notify this change; the daemon polls it once a second.
     sh(&pair.a, "sysctl -qw net.ipv6.conf.nic0.mtu=1400");
     let socket = pair.tenant_a.netns().run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
     poll("a packet to be too big", LIMIT, || {
-        // What the kernel has told the tenant of one that took the slow path.
+        // The tenant has learned a path MTU from a packet on the slow path.
         sh(&pair.tenant_a, "ip route flush cache");
         let _ = socket.send_to(&[0; 1350], (TENANT_B, 5409));
         let seen = since(&accels[0], &before, "encap_mtu");

@@ -1,5 +1,5 @@
-//! Programs of others at hooks that no namespace lists: what they refuse, the fast path
-//! does not let pass.
+//! Foreign programs at hooks that no namespace lists: the fast path does not forward packets that
+//! they drop.
 
 use std::os::fd::AsRawFd as _;
 use std::process::Command;
@@ -20,7 +20,7 @@ use super::refusals::refused;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/strangers.bpf.o"));
 
-/// The object with this program only.
+/// Loads the object with this program only.
 fn load(name: &str) -> Object {
     try_load(name).unwrap()
 }
@@ -53,7 +53,7 @@ fn start(pair: &Pair) -> Accel {
     Accel::start(pair.a.netns(), Wanted::All).unwrap()
 }
 
-/// The kernel; the fast path, there first and later.
+/// Compares the kernel with the fast path, with the program attached before and after its start.
 fn obeyed(pair: &Pair, reason: &str, expected: Answered, mut attach: impl FnMut() -> Link) {
     pair.ping(&[]);
     let link = attach();
@@ -150,7 +150,7 @@ fn programs_of_control_groups_see_nothing_on_either_path() {
     require!(need::root());
     let group = require!(Group::new());
     let pair = Pair::new(Offload::Full, false);
-    // The device's socket belongs to the group of who sets it up.
+    // The device's socket belongs to the control group of the process that sets the device up.
     let script = format!(
         "echo $$ > {}/cgroup.procs; ip link set {DEVICE} down; ip link set {DEVICE} up",
         group.0.display()
@@ -177,7 +177,7 @@ fn xdp_programs_attached_by_links_are_reasons() {
         let index = pair.a.netlink().link(device).unwrap().index.cast_signed();
         let attach = || with(&mut object, "look", |p| p.attach_xdp(index));
         let Ok(link) = pair.a.netns().run(attach).unwrap() else {
-            // libbpf attaches to the driver or generically; bridges may have neither.
+            // libbpf attaches in native or generic mode; bridges may support neither.
             panic!("no XDP on {device}");
         };
         refused(&accels[0], &format!("{device}: XDP program"), device);
@@ -197,7 +197,7 @@ fn programs_of_security_modules_are_reasons_where_they_are_about_packets() {
     ));
     let pair = Pair::new(Offload::Full, false);
     let accels = pair.accelerate();
-    // Some kernels name the module and refuse its programs.
+    // Some kernels list the module but refuse its programs.
     let mut files = require!(try_load("read"));
     let _files = with(&mut files, "read", |p| p.attach_lsm().unwrap());
     pair.settle(&accels);

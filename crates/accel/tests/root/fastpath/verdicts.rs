@@ -1,4 +1,5 @@
-//! Flows through packet filters: what goes fast, what that takes, and when it ends.
+//! Flows through packet filters: which flows take the fast path, on what conditions, and until
+//! when.
 
 use std::io::Read;
 use std::net::{SocketAddr, UdpSocket};
@@ -21,7 +22,7 @@ pub fn accelerate(pair: &Pair) -> [Accel; 2] {
     [&pair.a, &pair.b].map(|host| Accel::start(host.netns(), Wanted::All).unwrap())
 }
 
-/// Sends until packets of both directions go fast in both hosts.
+/// Sends until packets of both directions take the fast path in both hosts.
 pub fn settle(accels: &[Accel; 2], mut send: impl FnMut()) {
     poll("the fast path for a flow, both ways in both hosts", LIMIT, || {
         let before = accels.each_ref().map(Accel::status);
@@ -60,12 +61,12 @@ fn a_connection_through_the_rules_of_a_real_node_goes_fast() {
         settle(&accels, || exchange.go(1_000_000));
         let refusals: Vec<_> = accels.iter().map(Accel::status).collect();
         assert!(refusals.iter().all(|s| s.refusals().next().is_none()), "{refusals:#?}");
-        // Echoes are nobody's connection: they go on by the slow path.
+        // Pings belong to no connection and stay on the slow path.
         pair.ping(&[]);
     }
 }
 
-/// Datagrams there and back.
+/// Datagrams with answers.
 pub struct Echo {
     pub near: UdpSocket,
     pub far: UdpSocket,
@@ -97,7 +98,7 @@ impl Echo {
     }
 }
 
-/// Flows remember that their source is routed to where they come from.
+/// Flows store that their source is routed to the device that they come from.
 #[test]
 fn a_source_that_is_routed_elsewhere_is_slow_from_the_change_on() {
     require!(need::root(), need::tool("iptables-nft"));
@@ -122,7 +123,7 @@ fn a_source_that_is_routed_elsewhere_is_slow_from_the_change_on() {
     settle_one_way(&accels, go);
 }
 
-/// (what the sender's host translates, where to, where that is answered)
+/// (rule of the sender's host, destination, destination after translation)
 const SERVICES: &[(&str, &str, &str)] = &[
     (
         "iptables-nft -t nat -A PREROUTING -d 10.96.0.10 -p PROTOCOL --dport 80 \
@@ -130,7 +131,7 @@ const SERVICES: &[(&str, &str, &str)] = &[
         "10.96.0.10:80",
         "10.1.0.12:5402",
     ),
-    // The port alone, the address alone.
+    // Translates only the port, then only the address.
     (
         "iptables-nft -t nat -A PREROUTING -d 10.1.0.12 -p PROTOCOL --dport 80 \
          -j DNAT --to-destination 10.1.0.12:5402",
@@ -143,7 +144,7 @@ const SERVICES: &[(&str, &str, &str)] = &[
         "10.96.0.10:5402",
         "10.1.0.12:5402",
     ),
-    // Both ends.
+    // Translates both ends.
     (
         "iptables-nft -t nat -A PREROUTING -d 10.96.0.10 -p PROTOCOL --dport 80 \
          -j DNAT --to-destination 10.1.0.12:5402
@@ -166,7 +167,7 @@ fn services_are_translated_as_conntrack_says() {
         let (to, at) = (to.parse().unwrap(), at.parse().unwrap());
         for protocol in ["tcp", "udp"] {
             let pair = ruled(true, RULES);
-            // Answers to a masqueraded source come to the router itself.
+            // Answers to a masqueraded source are addressed to the router itself.
             sh(&pair.b, "ip route add 10.1.11.0/32 dev vxlan0");
             sh(&pair.a, &rule.replace("PROTOCOL", protocol));
             let accels = accelerate(&pair);
@@ -199,7 +200,7 @@ fn a_rule_that_depends_on_the_packet_keeps_its_flows_slow_and_is_told() {
             ": statistic",
         ),
     ] {
-        // Before what accepts, but for a table of its own.
+        // Inserted before the accepting rules, except for rules in their own table.
         sh(&pair.a, &format!("iptables-nft {}", rule.replace("-A FORWARD", "-I FORWARD")));
         poll(rule, LIMIT, || {
             let before = accels[0].status();
@@ -246,8 +247,8 @@ fn a_forbidden_flow_ends_and_comes_back() {
         (&pair.a, "iptables-nft -F FLANNEL-FWD; iptables-nft -F KUBE-FORWARD", RULES),
     ] {
         sh(host, forbid);
-        // The reconciler follows within milliseconds; a heartbeat that is late by more sends
-        // everything by the slow path.
+        // The reconciler follows within milliseconds; with a later heartbeat, all packets take the
+        // slow path.
         std::thread::sleep(Duration::from_millis(u64::from(STALE_MS)));
         echo.far.set_nonblocking(true).unwrap();
         while echo.far.recv(&mut [0; 64]).is_ok() {}
@@ -262,7 +263,7 @@ fn a_forbidden_flow_ends_and_comes_back() {
         let way = ["encap_hit", "decap_hit"][at];
         assert_eq!(since(&accels[at], &before[at], way), 0, "{forbid}");
         echo.far.set_nonblocking(false).unwrap();
-        // Rules of a chain that was emptied are all made anew.
+        // All rules of a flushed chain are written again.
         let anew =
             "iptables-nft -F; iptables-nft -X; iptables-nft -t nat -F; iptables-nft -t nat -X;";
         sh(host, &if allow == RULES { format!("{anew} {RULES}") } else { allow.to_owned() });
@@ -270,10 +271,10 @@ fn a_forbidden_flow_ends_and_comes_back() {
     }
 }
 
-/// As `STALE_MS` of `bpf/abi.h`.
+/// `STALE_MS` of `bpf/abi.h`.
 pub const STALE_MS: u32 = 100;
 
-/// How many packets a counter of `inet t` has.
+/// Packets at a counter of `inet t`.
 fn counted(host: &Host, name: &str) -> u64 {
     let mut command = std::process::Command::new("nft");
     command.args(["list", "counter", "inet", "t", name]).stdout(std::process::Stdio::piped());
@@ -301,7 +302,7 @@ fn a_connection_that_was_fast_is_valid_on_the_slow_path() {
     // Far beyond any window that conntrack has seen.
     settle(&accels, || exchange.go(3_000_000));
     drop(accels);
-    // And by the slow path from now on, to the end.
+    // From now on over the slow path, until the end.
     exchange.go(3_000_000);
     exchange.go(100);
     let Exchange { near, mut far } = exchange;
@@ -320,7 +321,7 @@ fn an_entry_that_goes_ends_the_verdict_and_one_in_use_is_kept() {
     let accels = accelerate(&pair);
     let echo = Echo::new(&pair, tenant_b(PORT), tenant_b(PORT));
     settle(&accels, || echo.go());
-    // Shorter than what is between two packets on the slow path, and than what it was when the
+    // Shorter than the interval between two packets on the slow path, and than the timeout when the
     // verdict was given.
     sh(&pair.a, "sysctl -qw net.netfilter.nf_conntrack_udp_timeout_stream=3");
     let before = accels[0].status();
@@ -336,8 +337,8 @@ fn an_entry_that_goes_ends_the_verdict_and_one_in_use_is_kept() {
         &pair.a,
         "conntrack -L -p udp --dport 5402 2>/dev/null | awk '{ exit !(NR == 1 && $3 <= 3) }'",
     );
-    // Without its entry the flow is nobody's. A packet may take the slow path for another reason,
-    // as one does in a while: then the next one has to tell.
+    // Without its entry, the flow is untracked. Now and then a packet takes the slow path for
+    // another reason; then the next packet must show it.
     poll("a packet without its entry", LIMIT, || {
         sh(&pair.a, "conntrack -D -p udp --dport 5402");
         let before = accels[0].status();
@@ -360,7 +361,7 @@ fn is_generation_known() -> bool {
     (numbers.next(), numbers.next()) >= (Some(6), Some(17))
 }
 
-/// A rule is in force with the call that sets it, however late the daemon hears of it.
+/// A rule is in force when its call returns, even if the daemon handles the notification late.
 #[test]
 fn rules_are_obeyed_while_the_daemon_hangs() {
     require!(need::root(), need::tools(&["iptables-nft", "nft"]));
@@ -374,7 +375,7 @@ fn rules_are_obeyed_while_the_daemon_hangs() {
         settle(&accels, || echo.go());
         let hanging = Instant::now();
         accels[0].pause(true);
-        // A turn that had begun has ended by then.
+        // A reconciler turn that had started has ended by then.
         std::thread::sleep(Duration::from_millis(30));
         let before = hits();
         (0..3).for_each(|_| echo.go());
@@ -387,7 +388,7 @@ fn rules_are_obeyed_while_the_daemon_hangs() {
         let before = hits();
         (0..3).for_each(|_| assert_eq!(echo.near.send_to(b"there", echo.to).unwrap(), 5));
         let taken = hits() - before;
-        // Later the heartbeat stops it, whatever the rules are.
+        // Later the expired heartbeat stops the fast path, regardless of rules.
         let soon = hanging.elapsed() < Duration::from_millis(90);
         sh(&pair.a, "nft delete table inet later");
         accels[0].pause(false);
@@ -400,7 +401,7 @@ fn rules_are_obeyed_while_the_daemon_hangs() {
     assert!(echo.far.recv(&mut [0; 8]).is_err(), "a datagram that a rule drops arrived");
 }
 
-/// What flannel has without `--ip-masq`: nothing makes conntrack look.
+/// Rules of flannel without `--ip-masq`: no rule enables conntrack.
 #[test]
 fn where_no_rule_asks_conntrack_flows_without_entries_go_fast() {
     require!(need::root(), need::tool("iptables-nft"));
@@ -412,7 +413,7 @@ fn where_no_rule_asks_conntrack_flows_without_entries_go_fast() {
     settle(&accels, || exchange.go(100));
     let echo = Echo::new(&pair, tenant_b(PORT), tenant_b(PORT));
     settle(&accels, || echo.go());
-    // As soon as one translates, there may be entries, and no verdict is by the rules alone.
+    // Once a rule translates, there may be entries, and no verdict depends on the rules alone.
     let number = || accels[0].status().flows.map(|flows| flows.number);
     let (before, nat) = (number(), "iptables-nft -t nat -A POSTROUTING -d 192.0.2.1 -j MASQUERADE");
     sh(&pair.a, nat);
@@ -420,8 +421,8 @@ fn where_no_rule_asks_conntrack_flows_without_entries_go_fast() {
         Ok(if number() > before { Ok(()) } else { Err(format!("{before:?}")) })
     })
     .unwrap();
-    // Conntrack does not know the windows of a connection that it finds in progress: it accepts
-    // any sequence number, and the connection stays slow.
+    // Conntrack does not know the windows of a connection that it picks up in progress: it accepts
+    // any sequence number, and the connection stays on the slow path.
     exchange.go(100);
     let mut exchange = Exchange::new(&pair, tenant_b(PORT + 1), tenant_b(PORT + 1));
     settle(&accels, || exchange.go(100));
@@ -429,7 +430,7 @@ fn where_no_rule_asks_conntrack_flows_without_entries_go_fast() {
     sh(&pair.a, nat);
     settle(&accels, || exchange.go(100));
     assert_eq!(number(), before, "one more such rule ends no verdict");
-    // As soon as one asks.
+    // A rule enables conntrack.
     sh(&pair.a, "iptables-nft -I FORWARD -m conntrack --ctstate INVALID -j DROP");
     settle(&accels, || exchange.go(100));
     sh(&pair.a, "iptables-nft -I FORWARD -p udp -j DROP");

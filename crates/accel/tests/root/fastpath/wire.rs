@@ -1,4 +1,4 @@
-//! On the wire both paths look the same, byte by byte.
+//! Both paths send the same bytes on the wire.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -15,8 +15,8 @@ use testbed::{NIC, Offload};
 use super::pair::{LIMIT, Pair, TENANT_B};
 use super::underlay::Underlay;
 
-/// IPv4 identification and header checksum, from the header on: the kernel varies
-/// the first, and the second with it.
+/// Offsets of IPv4 identification and header checksum in the header. The kernel varies the
+/// identification, and thus the checksum.
 const VARIED: [usize; 4] = [4, 5, 10, 11];
 /// Inner datagrams' destination port.
 const PORT: u16 = 5402;
@@ -25,8 +25,8 @@ fn word(frame: &[u8], at: usize) -> u16 {
     frame.get(at..at + 2).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
 }
 
-/// VXLAN frames that arrive in host `b` with one of our datagrams inside, while
-/// `send` runs and until `expected` have come.
+/// VXLAN frames with a datagram of this test that arrive in host `b` while `send` runs, until
+/// `expected` have arrived.
 fn capture(pair: &Pair, underlay: Underlay, expected: usize, send: impl Fn()) -> Vec<Vec<u8>> {
     let open = || {
         socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), SockProtocol::EthAll)
@@ -61,7 +61,7 @@ fn capture(pair: &Pair, underlay: Underlay, expected: usize, send: impl Fn()) ->
     frames
 }
 
-/// A few datagrams of every kind, the same each time.
+/// Sends a few datagrams of every kind, always the same ones.
 fn send(pair: &Pair, to: IpAddr) {
     let from: IpAddr = if to.is_ipv4() { "0.0.0.0".parse() } else { "::".parse() }.unwrap();
     let socket = pair.tenant_a.netns().run(|| UdpSocket::bind((from, 5403)).unwrap()).unwrap();
@@ -70,7 +70,7 @@ fn send(pair: &Pair, to: IpAddr) {
     for size in [0, 1, 64, 1379] {
         socket.send_to(&payload[..size], target).unwrap();
     }
-    // DSCP, and ECN that the outer header repeats.
+    // DSCP, and ECN that the outer header copies.
     if to.is_ipv4() {
         for tos in [0xb8u8, 0xb9, 0xba, 0xbb] {
             setsockopt(&socket, sockopt::Ipv4Tos, &i32::from(tos)).unwrap();
@@ -119,20 +119,20 @@ fn captures_are_the_same(pair: fn(Underlay, bool) -> Pair) {
     }
 }
 
-/// Captures of what the fast path sends and of what the kernel does are the same; `taken` counts
-/// what the fast path has sent.
+/// Asserts that captures of the fast path and of the kernel are equal; `taken` counts packets that
+/// the fast path has sent.
 pub fn captures_of(pair: &Pair, underlay: Underlay, udp_csum: bool, taken: impl Fn(&Accel) -> u64) {
-    // So that every checksum on the wire is finished.
+    // Every checksum on the wire is finished.
     pair.a.set_features(NIC, &[("tx-checksum-ip-generic", false)]).unwrap();
-    // In the sender only: the receiver leaves finished outer checksums to the
-    // slow path, as nobody has verified them.
+    // In the sender only: the receiver leaves finished outer checksums to the slow path, as they
+    // are unverified.
     let accel = Accel::start(pair.a.netns(), Wanted::All).unwrap();
     pair.ping6();
     for (to, expected) in [(IpAddr::from(TENANT_B), 16), ("fd00::12".parse().unwrap(), 12)] {
         let enough = if udp_csum { expected - 8 } else { expected - 7 } as u64;
-        // The mirror may be rewritten meanwhile, on a busy machine also be late.
+        // Meanwhile the mirror may be rewritten, or late on a busy machine.
         let fast = testbed::poll("a capture of the fast path", LIMIT, || {
-            // A first packet of each entry may be the slow path's.
+            // The first packet of each entry may take the slow path.
             send(pair, to);
             let before = taken(&accel);
             let fast = capture(pair, underlay, expected, || send(pair, to));

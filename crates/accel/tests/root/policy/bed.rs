@@ -1,4 +1,4 @@
-//! Two hosts with pods, joined as flannel joins nodes, or by bridges whose frames come to rules.
+//! Two hosts with pods, joined as flannel joins nodes, or by bridges whose frames pass rules.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
@@ -31,7 +31,7 @@ impl Protocol {
     }
 }
 
-/// What a rule is about: packets of a protocol from a pod to one of the other host.
+/// Key of a rule: packets of a protocol from a pod to one of the other host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key {
     /// Pods are numbered over both hosts.
@@ -40,7 +40,6 @@ pub struct Key {
     pub protocol: Protocol,
 }
 
-/// How many there are.
 pub const KEYS: usize = 2 * PODS * PODS * Protocol::ALL.len();
 
 impl Key {
@@ -54,18 +53,17 @@ impl Key {
         (0..KEYS).map(Key::numbered)
     }
 
-    /// What answers to it.
+    /// Key of the answers.
     pub fn back(self) -> Key {
         Key { from: self.to, to: self.from, ..self }
     }
 
-    /// The host that has its rule, which is either's.
+    /// The host with the rule of this key.
     pub fn host(self) -> usize {
         (self.from + self.to / 2 + self.protocol as usize) % 2
     }
 }
 
-/// Address of a pod.
 pub fn address(pod: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 244, (pod / PODS) as u8, 10 + (pod % PODS) as u8)
 }
@@ -73,9 +71,9 @@ pub fn address(pod: usize) -> Ipv4Addr {
 /// How pods of the two hosts are joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Joined {
-    /// By routes to a VXLAN device, as flannel does it.
+    /// By routes to a VXLAN device, as in flannel.
     Routed,
-    /// By one bridge over both hosts, with br_netfilter.
+    /// By one bridge across both hosts, with br_netfilter.
     Bridged,
 }
 
@@ -83,8 +81,8 @@ pub struct Bed {
     accels: Option<[Accel; 2]>,
     pub hosts: [Host; 2],
     pub pods: Vec<Host>,
-    /// Rules are set so long after the call is noted to have returned: the fault that this
-    /// test is to find.
+    /// Delay after the recorded return of the call until rules are set: the fault that this test
+    /// must find.
     pub late: Duration,
 }
 
@@ -160,7 +158,7 @@ impl Bed {
         Bed { accels, hosts, pods, late: Duration::ZERO }
     }
 
-    /// Packets that the programs forwarded themselves, and all that they saw.
+    /// Packets that the programs forwarded, and all packets that they saw.
     pub fn carried(&self) -> (u64, u64) {
         let counts = self.accels.iter().flatten().map(Accel::status).map(|status| {
             let of = |reason: &Reason| status.packets(reason.word());
@@ -171,8 +169,8 @@ impl Bed {
     }
 }
 
-/// The kernel has room for a thousand learned neighbours of all namespaces together: these are
-/// known without.
+/// Adds permanent neighbours: the kernel has room for a thousand learned neighbours of all
+/// namespaces together.
 fn know_each_other(pods: &[Host]) {
     for (here, pod) in pods.iter().enumerate() {
         let there = if here < PODS { PODS..2 * PODS } else { 0..PODS };
@@ -187,7 +185,7 @@ fn know_each_other(pods: &[Host]) {
     }
 }
 
-/// Runs a shell's script in a host, every command of which must succeed.
+/// Runs a shell script in a host; every command must succeed.
 pub fn sh(host: &Host, script: &str) {
     host.run(Command::new("sh").args(["-ec", script])).unwrap();
 }

@@ -1,4 +1,4 @@
-//! What may have arrived and what must have.
+//! Decides which packets may have arrived and which must have.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -7,15 +7,15 @@ use super::bed::Key;
 use super::rules::Style;
 use super::traffic::{Kind, Received, Sent, Taken};
 
-/// What a call that has returned may still let pass: the fast path's bound.
+/// How long packets may pass after the call has returned: the fast path's bound.
 const BOUND: Duration = Duration::from_millis(10);
-/// How long a packet may be under way on a busy machine. What is sent so shortly before a
-/// rule forbids it need not arrive.
+/// How long a packet may take on a busy machine. A packet sent less than this before a rule forbids
+/// it need not arrive.
 pub const UNDER_WAY: Duration = Duration::from_millis(300);
-/// Problems of each kind that are told.
+/// Reported problems of each kind.
 const TOLD: usize = 10;
 
-/// A change of a rule: when the call began and when it had returned.
+/// A change of a rule: the start of the call, and its return.
 #[derive(Debug, Clone, Copy)]
 pub struct Flip {
     pub start: Instant,
@@ -23,7 +23,7 @@ pub struct Flip {
     pub deny: bool,
 }
 
-/// The changes of each key, in order. First all is allowed.
+/// The changes of each key, in order. At first all keys are allowed.
 #[derive(Default)]
 pub struct Flips(HashMap<Key, Vec<Flip>>);
 
@@ -37,17 +37,17 @@ impl Flips {
         self.0.get(&key).and_then(|flips| flips.last()).is_some_and(|flip| flip.deny)
     }
 
-    /// The last change that was in force for certain, and the next one.
+    /// The last change that was certainly in force, and the next one.
     fn around(&self, key: Key, sent: Instant) -> Option<(Option<Flip>, Option<Flip>)> {
         let flips = self.0.get(&key).map_or(&[][..], Vec::as_slice);
         let next = flips.iter().position(|flip| flip.start >= sent).unwrap_or(flips.len());
         let last = next.checked_sub(1).map(|at| flips[at]);
-        // Within the bound it is not certain.
+        // Within the bound, the state is uncertain.
         let is_certain = last.is_none_or(|last| last.end + BOUND < sent);
         is_certain.then(|| (last, flips.get(next).copied()))
     }
 
-    /// Forbidden when it was sent, and still when it arrived.
+    /// Whether it was forbidden when it was sent, and still when it arrived.
     fn forbids(&self, key: Key, sent: Instant, received: Instant) -> bool {
         let Some((Some(last), next)) = self.around(key, sent) else { return false };
         last.deny && next.is_none_or(|next| received < next.start)
@@ -58,14 +58,14 @@ impl Flips {
         self.around(key, sent).is_some_and(|(last, _)| last.is_some_and(|last| last.deny))
     }
 
-    /// Allowed when it was sent and long enough after.
+    /// Whether it was allowed when it was sent and long enough afterwards.
     fn allows(&self, key: Key, sent: Instant) -> bool {
         let Some((last, next)) = self.around(key, sent) else { return false };
         last.is_none_or(|last| !last.deny) && next.is_none_or(|next| sent + UNDER_WAY < next.start)
     }
 }
 
-/// What became of a round's packets, or of all.
+/// Outcome of the packets of a round, or of all rounds.
 #[derive(Default)]
 pub struct Verdict {
     flips: usize,
@@ -73,9 +73,9 @@ pub struct Verdict {
     forbidden: usize,
     undecided: usize,
     arrived: usize,
-    /// Forbidden, and arrived.
+    /// Forbidden packets that arrived.
     pub late: Vec<String>,
-    /// Allowed, and lost.
+    /// Allowed packets that were lost.
     pub lost: Vec<String>,
 }
 
@@ -88,7 +88,7 @@ impl Verdict {
         self.arrived += other.arrived;
     }
 
-    /// There was enough of everything for the test to say something.
+    /// Asserts that there were enough packets and changes for a meaningful result.
     pub fn is_of_use(&self) {
         assert!(
             self.flips > 50 && self.allowed > 500 && self.forbidden > 100 && self.arrived > 500,
@@ -108,12 +108,12 @@ impl std::fmt::Display for Verdict {
     }
 }
 
-/// The keys on whose rules it depends that a packet arrives.
+/// Keys whose rules decide whether a packet arrives.
 fn keys(style: Style, key: Key, kind: Kind) -> Vec<Key> {
     match kind {
-        // Under way for long, in both directions.
+        // Established in both directions long ago.
         Kind::Flow | Kind::Stream if style.spares_established() => vec![],
-        // What is seen of it is that its answer came.
+        // The answer shows that it arrived.
         Kind::Connection if !style.spares_established() => vec![key, key.back()],
         _ => vec![key],
     }

@@ -1,10 +1,10 @@
-//! Rules of policies, flipped at random under load: what a rule forbids does not arrive later
-//! than the bound after the call that set it has returned, and what rules allow arrives.
+//! Flips policy rules at random under load. A forbidden packet must not arrive later than the bound
+//! after the call that set the rule has returned, and allowed packets must arrive.
 //!
-//! Two beds of 16 by 16 pods get the same packets and the same flips at the same moments. One
-//! has the fast path in both hosts, the other is the slow path to compare with.
-//! `OVERLANE_POLICY_SECONDS` says for how long (12 s; `bench/run policy` takes ten minutes),
-//! `OVERLANE_POLICY_SEED` repeats the choices of a run.
+//! Two beds of 16 by 16 pods get the same packets and the same flips at the same times. One has the
+//! fast path in both hosts, the other uses the slow path for comparison. `OVERLANE_POLICY_SECONDS`
+//! sets the duration (12 s; `bench/run policy` takes ten minutes), `OVERLANE_POLICY_SEED` repeats
+//! the choices of a run.
 
 mod bed;
 mod judge;
@@ -20,21 +20,21 @@ use rules::Style;
 use test_support::{need, require};
 use traffic::Traffic;
 
-/// Two for each socket of two beds.
+/// Two descriptors for each socket of two beds.
 const DESCRIPTORS: u64 = 8192;
-/// How long one round of packets lasts, before it is judged.
+/// Length of one round of packets before it is judged.
 const ROUND: Duration = Duration::from_secs(4);
 /// Keys whose rules change in a round: few, so that each changes often.
 const FLIPPED: usize = 48;
-/// Of these, keys that half of the packets are of: their flows last, and go fast between two
-/// changes.
+/// Number of these keys that carry half of the packets: their flows persist, and take the fast path
+/// between two changes.
 const BUSY: usize = 12;
 
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|e| panic!("{name}: {e}")))
 }
 
-/// Choices that can be repeated (xorshift64*).
+/// Repeatable random choices (xorshift64*).
 pub struct Choices(u64);
 
 impl Choices {
@@ -77,7 +77,7 @@ fn rules_hold(joined: Joined) {
     }
     let mut all = [Verdict::default(), Verdict::default()];
     let mut problems = Vec::new();
-    // At least a round of each.
+    // At least one round of each style.
     let mut rounds = 0;
     while rounds < Style::ALL.len() || Instant::now() < end {
         let style = Style::ALL[rounds % Style::ALL.len()];
@@ -111,7 +111,7 @@ fn rules_hold(joined: Joined) {
     );
 }
 
-/// The test itself: rules that are in force later than said, in one of the beds.
+/// Tests the test: one bed's rules are in force later than reported.
 #[test]
 fn rules_that_come_late_are_noticed() {
     require!(need::root(), need::tools(&["nft", "ip", "bridge"]));
@@ -133,7 +133,7 @@ fn rules_that_come_late_are_noticed() {
     assert!(right.late.is_empty() && right.lost.is_empty(), "{:?} {:?}", right.late, right.lost);
 }
 
-/// Packets in both beds while rules change.
+/// Sends packets in both beds while rules change.
 fn round(
     beds: &[Bed; 2],
     traffic: &mut [Traffic; 2],
@@ -157,7 +157,7 @@ fn round(
                 let mut flips = [Flips::default(), Flips::default()];
                 while sending.load(Ordering::Relaxed) {
                     style.flip(beds, keys, &mut for_flips, &mut flips);
-                    // Each change voids verdicts: now and then they have time to be given.
+                    // Each change voids verdicts: pause now and then, so that new ones are given.
                     let quiet = if for_flips.below(12) == 0 { 600 } else { 0 };
                     let pause = quiet + 5 + for_flips.below(40) as u64;
                     std::thread::sleep(Duration::from_millis(pause));
@@ -180,7 +180,7 @@ fn round(
             sending.store(false, Ordering::Relaxed);
             flipper.join().unwrap()
         });
-        // What is under way arrives, and is read.
+        // Packets in flight arrive and are read.
         std::thread::sleep(judge::UNDER_WAY + judge::UNDER_WAY);
         one.look_at_connections();
         other.look_at_connections();

@@ -1,4 +1,4 @@
-//! Rules as those who make policies for pods write them.
+//! Rules in the form that network policy plug-ins write.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -9,20 +9,20 @@ use super::judge::{Flip, Flips};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
-    /// A set of what is denied, asked for each packet (Calico's and Cilium's way with sets).
+    /// A set of denied addresses, evaluated for each packet, as Calico and Cilium use sets.
     NftSet,
-    /// A chain for each pod, reached from FORWARD, ahead of what accepts connections that
-    /// are there (kube-router's way).
+    /// A chain for each pod, reached from FORWARD, before the rule that accepts established
+    /// connections (like kube-router).
     Iptables,
-    /// Connections that are there are accepted first, so that rules are about the first
-    /// packets (kube-proxy's and most firewalls' way).
+    /// Established connections are accepted first, so that rules apply to first packets (like
+    /// kube-proxy and most firewalls).
     FirstPackets,
 }
 
 impl Style {
     pub const ALL: [Style; 3] = [Style::NftSet, Style::Iptables, Style::FirstPackets];
 
-    /// Writes the rules that deny nothing.
+    /// Installs rules that deny nothing.
     pub fn install(self, bed: &Bed) {
         let script = match self {
             Style::NftSet => "nft 'table inet policies {
@@ -78,12 +78,12 @@ impl Style {
         bed.hosts.iter().for_each(|host| sh(host, script));
     }
 
-    /// Whether rules are about first packets only.
+    /// Whether rules apply to first packets only.
     pub fn spares_established(self) -> bool {
         self == Style::FirstPackets
     }
 
-    /// Allows some of the keys that are denied and denies others, in both beds, and notes when.
+    /// Allows some denied keys and denies others, in both beds, and records the times.
     pub fn flip(
         self,
         beds: &[Bed; 2],

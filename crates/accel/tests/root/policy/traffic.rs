@@ -1,5 +1,5 @@
-//! Traffic among the pods: datagrams of flows that last and of new ones, echo requests,
-//! streams that last, and new connections. Each message says what it is and when it was sent.
+//! Traffic among the pods: datagrams of persistent and of new flows, pings, persistent streams, and
+//! new connections. Each message carries its kind and its send time.
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
@@ -19,32 +19,32 @@ use nix::sys::socket::{
 
 use super::bed::{Bed, Key, PODS, Protocol, address};
 
-/// Of datagrams, of streams, of new connections.
+/// Ports of datagrams, streams and new connections.
 const PORTS: [u16; 3] = [7000, 7001, 7002];
 const LIMIT: Duration = Duration::from_secs(60);
 const MAGIC: u16 = 0x6f76;
 const FRAME: usize = 24;
-/// New connections under way at once.
+/// Maximum number of new connections in progress.
 const MOST: usize = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A datagram between two ports that go on.
+    /// A datagram of a persistent flow.
     Flow,
     /// A datagram from a new port.
     FirstDatagram,
-    /// An echo request with a new identifier.
+    /// A ping with a new identifier.
     Echo,
-    /// A part of a TCP connection that goes on.
+    /// A message on a persistent TCP connection.
     Stream,
-    /// A TCP connection that is asked for.
+    /// A new TCP connection.
     Connection,
 }
 
 const KINDS: [Kind; 5] =
     [Kind::Flow, Kind::FirstDatagram, Kind::Echo, Kind::Stream, Kind::Connection];
 
-/// A message that must arrive where rules allow it. Streams send again.
+/// A message that must arrive if rules allow it. Streams retransmit.
 pub struct Sent {
     pub id: u64,
     pub key: Key,
@@ -60,7 +60,7 @@ pub struct Received {
     pub at: Instant,
 }
 
-/// What a round has sent and received.
+/// Messages that a round has sent and received.
 pub struct Taken {
     pub sent: Vec<Sent>,
     pub received: Vec<Received>,
@@ -70,7 +70,7 @@ pub struct Taken {
 struct End {
     key: Key,
     socket: TcpStream,
-    /// Written when there is room again.
+    /// Data to write when the socket has space.
     pending: Vec<u8>,
     messages: u64,
 }
@@ -84,7 +84,7 @@ struct Connection {
 
 pub struct Traffic {
     base: Instant,
-    /// The last echo's.
+    /// Identifier of the last ping.
     identifiers: HashMap<Key, u16>,
     next: u64,
     datagrams: Vec<UdpSocket>,
@@ -96,7 +96,7 @@ pub struct Traffic {
     inbox: Arc<Mutex<Inbox>>,
 }
 
-/// What receives, for one thread at a time.
+/// The receiving side, for one thread at a time.
 struct Inbox {
     base: Instant,
     epoll: Epoll,
@@ -105,14 +105,14 @@ struct Inbox {
     listeners: Vec<TcpListener>,
     streams: Vec<(TcpStream, Vec<u8>)>,
     received: Vec<Received>,
-    /// Messages of streams, of all rounds.
+    /// Messages of streams in all rounds.
     of_streams: u64,
 }
 
 pub struct Receiver(Arc<Mutex<Inbox>>);
 
 impl Receiver {
-    /// Receives until it is told to stop.
+    /// Receives until `stop` is set.
     pub fn run(&mut self, stop: &AtomicBool) {
         let mut inbox = self.0.lock().unwrap();
         while !stop.load(Ordering::Relaxed) {
@@ -151,7 +151,7 @@ impl Traffic {
         let listeners: Vec<TcpListener> =
             each(&|pod| listen(pod, 2).into()).into_iter().map(TcpListener::from).collect();
         let mut ends = Vec::new();
-        // Each pod has one with four of the other host.
+        // Each pod has a stream with four pods of the other host.
         for from in 0..PODS {
             for step in [0, 3, 7, 12] {
                 let to = PODS + (from + step) % PODS;
@@ -202,7 +202,7 @@ impl Traffic {
         Receiver(self.inbox.clone())
     }
 
-    /// Sends on every flow until both ways of all have carried something.
+    /// Sends on every flow until each has carried a message in both directions.
     pub fn warm_up(&mut self, bed: &Bed) {
         let mut left: Vec<Key> = Key::all().filter(|key| key.protocol == Protocol::Udp).collect();
         testbed::poll("all flows", LIMIT, || {
@@ -220,7 +220,7 @@ impl Traffic {
         self.take();
     }
 
-    /// Sends a message: on what goes on, or as the first of something new.
+    /// Sends a message in an existing flow, or the first one of a new flow.
     pub fn send(&mut self, bed: &Bed, key: Key, fresh: bool) {
         self.next += 1;
         let id = self.next;
@@ -245,8 +245,8 @@ impl Traffic {
             }
             _ => {
                 let socket = self.echoes[key.from].as_raw_fd();
-                // Conntrack knows an echo by it: another one of this key would be part of what
-                // is established for 30 s.
+                // Conntrack identifies a ping by this number: another ping with it would belong to
+                // an entry that stays established for 30 s.
                 let identifier = self.identifiers.entry(key).or_default();
                 *identifier = identifier.wrapping_add(1);
                 let packet = echo_request(*identifier, &message);
@@ -256,13 +256,13 @@ impl Traffic {
         self.sent.push(Sent { id, key, kind, at });
     }
 
-    /// On a stream between these pods, or on any.
+    /// Sends on a stream between these pods, or on any.
     fn send_on_stream(&mut self, key: Key, id: u64) {
         let own = self.ends.iter().position(|end| end.key == key);
         let at = own.unwrap_or(id as usize % self.ends.len());
         let message = self.message(Kind::Stream, self.ends[at].key, id, Instant::now());
         let end = &mut self.ends[at];
-        // One that is stopped is not filled further.
+        // A blocked stream is not filled further.
         if end.pending.len() < FRAME {
             end.pending.extend(message);
             end.messages += 1;
@@ -290,7 +290,7 @@ impl Traffic {
         self.connections.push(Connection { id, key, sent, socket });
     }
 
-    /// Looks which connections have been answered.
+    /// Checks which connections have been answered.
     pub fn look_at_connections(&mut self) {
         let mut asked: Vec<PollFd<'_>> = self
             .connections
@@ -317,7 +317,7 @@ impl Traffic {
         self.answered.extend(answered);
     }
 
-    /// What was sent and received since the last time.
+    /// Messages sent and received since the last call.
     pub fn take(&mut self) -> Taken {
         self.connections.clear();
         let mut received = std::mem::take(&mut self.inbox.lock().unwrap().received);
@@ -325,7 +325,7 @@ impl Traffic {
         Taken { sent: std::mem::take(&mut self.sent), received }
     }
 
-    /// Waits until all messages on streams have arrived: rules forbid none now.
+    /// Waits until all stream messages have arrived: no rule forbids any now.
     pub fn streams_catch_up(&mut self) {
         let messages: u64 = self.ends.iter().map(|end| end.messages).sum();
         testbed::poll("messages on streams", LIMIT, || {
@@ -336,7 +336,7 @@ impl Traffic {
             Ok(if arrived == messages { Ok(()) } else { Err(format!("{arrived} of {messages}")) })
         })
         .unwrap();
-        // Their rules are another round's.
+        // Their rules belong to another round.
         self.take();
     }
 
@@ -363,7 +363,7 @@ impl End {
 }
 
 impl Inbox {
-    /// Numbers of sockets: those of datagrams, echo requests, listeners, streams.
+    /// Numbers of sockets: datagrams, pings, listeners, streams.
     fn watch(&self) {
         let add = |number: usize, socket: &dyn AsFd| {
             let event = EpollEvent::new(EpollFlags::EPOLLIN, number as u64);
@@ -376,7 +376,7 @@ impl Inbox {
         self.streams.iter().enumerate().for_each(|(n, (socket, _))| add(3 * pods + n, socket));
     }
 
-    /// Waits for so many milliseconds at most, and reads all that is there.
+    /// Waits for at most `wait_ms` milliseconds, and reads all pending messages.
     fn receive(&mut self, wait_ms: u16) {
         let pods = 2 * PODS;
         let mut events = [EpollEvent::empty(); 64];
@@ -396,7 +396,7 @@ impl Inbox {
                 (1, pod) => {
                     let socket = self.echoes[pod].as_raw_fd();
                     while let Ok(length) = recv(socket, &mut buffer, MsgFlags::empty()) {
-                        // Behind the IPv4 header, of 20 bytes: echo requests only.
+                        // After the IPv4 header of 20 bytes: echo requests only.
                         if length >= 28 && buffer[20] == 8 {
                             self.message(&buffer[28..length]);
                         }

@@ -6,7 +6,7 @@ pub fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// Every document for people, in a fixed order.
+/// Every document, in a fixed order.
 pub fn pages() -> Vec<PathBuf> {
     let mut pages: Vec<PathBuf> =
         ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
@@ -34,9 +34,9 @@ pub fn pages() -> Vec<PathBuf> {
 pub struct Block {
     /// `PAGE:LINE`, for messages.
     pub place: String,
-    /// The words behind the fence: language, then what is to be done with it.
+    /// The words after the fence: the language, then directives for the test.
     pub tags: Vec<String>,
-    /// What is in it.
+    /// Text inside the fence.
     pub text: String,
 }
 
@@ -45,8 +45,8 @@ impl Block {
         self.tags.iter().any(|own| own == tag)
     }
 
-    /// The simple commands in it: all of a block tagged `sh`, what follows `$ ` in one
-    /// tagged `console`, none of any other.
+    /// The simple commands in it: all of a block tagged `sh`, text after `$ ` in a block tagged
+    /// `console`, none of any other.
     pub fn commands(&self) -> Vec<Vec<String>> {
         if self.is("sh") {
             commands(&self.text)
@@ -87,8 +87,8 @@ pub fn blocks(page: &Path) -> (Vec<Block>, String) {
     (blocks, prose)
 }
 
-/// The simple commands of a shell script, as words. Quotes are taken off, comments and
-/// redirections left out; nothing is expanded.
+/// The simple commands of a shell script, as words. Quotes are removed, comments and redirections
+/// are left out, and nothing is expanded.
 pub fn commands(script: &str) -> Vec<Vec<String>> {
     let script = script.replace("\\\n", " ");
     let (mut commands, mut words) = (Vec::new(), Vec::<String>::new());

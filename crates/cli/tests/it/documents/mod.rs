@@ -1,7 +1,6 @@
-//! The documents: their commands run, their links lead somewhere, their generated parts
-//! are what the program says.
+//! The documents: their commands run, their links resolve, their generated parts match the program.
 //!
-//! That every command line is one of the program's is tested in `src/documents.rs`.
+//! `src/documents.rs` tests that every command line is valid.
 
 mod fence;
 
@@ -72,7 +71,6 @@ fn links_lead_somewhere() {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
-/// What a heading is linked by.
 fn anchor(heading: &str) -> String {
     let words = heading.trim_start_matches('#').trim().to_lowercase();
     words
@@ -82,7 +80,7 @@ fn anchor(heading: &str) -> String {
         .replace(' ', "-")
 }
 
-/// Every page of the book is in its summary, and the other way round.
+/// The summary lists every page of the book, and only these.
 #[test]
 fn the_summary_has_every_page() {
     let book = fence::top().join("docs/src");
@@ -146,8 +144,8 @@ fn files() -> Vec<String> {
     files
 }
 
-/// Sources and folders in inline code are there: `crates/x/src/y.rs`, or its end,
-/// `x/src/y.rs`, `y.rs`. The archive and the changelog tell of what was.
+/// Sources and directories in inline code exist: `crates/x/src/y.rs`, or its end, `x/src/y.rs`,
+/// `y.rs`. The archive and the changelog describe earlier states.
 #[test]
 fn sources_that_are_named_exist() {
     let files = files();
@@ -166,7 +164,7 @@ fn sources_that_are_named_exist() {
                 let file = format!("/{file}");
                 file.ends_with(&format!("/{place}")) || file.contains(&format!("/{place}/"))
             });
-            // `vtep.toml` and the like are the reader's own.
+            // `vtep.toml` and similar files are the reader's own.
             let own = code.ends_with(".toml") && !code.contains('/');
             if (source || folder) && !pattern && !own && !known {
                 problems.push(format!("{}: {code}", page.display()));
@@ -185,7 +183,7 @@ fn generated_parts_are_what_the_program_says() {
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
 }
 
-/// The tables of workloads and of engines have every one that the program knows.
+/// The tables of workloads and of engines contain every one that the program knows.
 #[test]
 fn workloads_and_engines_are_explained() {
     let page = fence::top().join("docs/src/reference/workloads.md");
@@ -200,7 +198,7 @@ fn workloads_and_engines_are_explained() {
     }
 }
 
-/// The page has the codes that the program's own help has.
+/// The page lists the codes of the program's own help.
 #[test]
 fn exit_codes_are_explained() {
     let page = fence::top().join("docs/src/reference/exit-codes.md");
@@ -213,7 +211,7 @@ fn exit_codes_are_explained() {
     }
 }
 
-/// README and ARCHITECTURE are read in minutes.
+/// README and ARCHITECTURE are short.
 #[test]
 fn documents_are_short() {
     for name in ["README.md", "ARCHITECTURE.md"] {

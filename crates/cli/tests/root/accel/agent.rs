@@ -18,7 +18,7 @@ use super::{Connection, Served, network, schema, text};
 
 const PLACE: &str = "127.0.0.1:9473";
 
-/// What is answered to a GET in a host: status line, body.
+/// Answer to a GET in a host: status line, body.
 fn get(host: &Host, path: &str) -> std::io::Result<(String, String)> {
     let connect = || TcpStream::connect(PLACE);
     let mut stream = host.netns().run(connect).unwrap()?;
@@ -38,7 +38,7 @@ fn agent(arguments: &[&str]) -> Command {
     command
 }
 
-/// The value of a metric, with its labels as they are written.
+/// The value of a metric, named with its labels.
 fn value(page: &str, metric: &str) -> Option<f64> {
     page.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(' ')?.parse().ok())
 }
@@ -75,7 +75,7 @@ fn metrics_and_probes_are_served_and_a_silent_scraper_holds_up_nothing() {
     ] {
         assert!(value(&page, metric).is_some_and(|value| value >= least), "{metric}\n{page}");
     }
-    // Loose: the machine that this runs on may be busy.
+    // A loose limit, because the machine may be busy.
     assert!(value(&page, "overlane_accel_heartbeat_age_seconds").unwrap() < 5.0, "{page}");
     drop(silent);
     connection.exchange();
@@ -162,12 +162,12 @@ struct Datagrams {
     stop: std::sync::Arc<AtomicBool>,
     sent: std::sync::Arc<AtomicU64>,
     thread: Option<std::thread::JoinHandle<()>>,
-    /// Numbers of those that arrived, once it has ended.
+    /// Numbers of the received datagrams, once the receiver has ended.
     receiving: Option<std::thread::JoinHandle<std::collections::BTreeSet<u64>>>,
 }
 
 impl Datagrams {
-    /// A thousand a second, a machine under load permitting.
+    /// A thousand per second, if the machine's load permits.
     fn start(network: &lab::Network) -> Datagrams {
         let address = network.address;
         let bind = |ip| move || UdpSocket::bind((ip, 0)).unwrap();
@@ -188,7 +188,7 @@ impl Datagrams {
             }
         });
         receiver.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
-        // However long it takes, no buffer is full.
+        // Paced, so that no buffer fills up.
         let theirs = (stop.clone(), sent.clone());
         let receiving = std::thread::spawn(move || {
             let mut arrived = std::collections::BTreeSet::new();
@@ -210,7 +210,7 @@ impl Datagrams {
         Datagrams { stop, sent, thread: Some(thread), receiving: Some(receiving) }
     }
 
-    /// Those that are missing, and how many were sent.
+    /// The missing numbers, and the number of sent datagrams.
     fn end(mut self) -> (Vec<u64>, u64) {
         self.stop.store(true, Ordering::Release);
         self.thread.take().unwrap().join().unwrap();
@@ -235,10 +235,10 @@ fn ten_takeovers_lose_no_packet() {
     for _ in 0..10 {
         for (served, running) in [&a, &b].into_iter().zip(&mut serving) {
             let mut next = start(served);
-            // The one before has ended by itself, and in peace.
+            // The predecessor has ended by itself, successfully.
             std::mem::swap(running, &mut next);
             assert_eq!(next.end(), Some(0));
-            // Whoever asks finds the successor.
+            // A status request reaches the successor.
             assert_eq!(served.status()["pid"], running.child.id());
             assert!(served.status()["devices"][0]["refused"].is_null(), "{}", served.status());
             let (head, _) = get(&served.host, "/readyz").unwrap();
@@ -258,7 +258,7 @@ fn ten_takeovers_lose_no_packet() {
     connection.exchange();
 }
 
-/// In a sandbox packets cross by a veth pair, of which each process has its own.
+/// In a sandbox packets cross a veth pair, and each process has its own.
 #[test]
 fn takeovers_beside_a_sandbox_lose_no_packet() {
     let network = require!(network());
@@ -276,7 +276,7 @@ fn takeovers_beside_a_sandbox_lose_no_packet() {
         let mut last = std::mem::replace(&mut running, start());
         assert_eq!(last.end(), Some(0));
         connection.until_taken(&b);
-        // The successor looks for sandboxes once it serves.
+        // The successor searches for sandboxes after it has started serving.
         let pairs = || {
             let now = links();
             Ok((now == before + 1).then_some(()).ok_or_else(|| format!("{now}, not {before} + 1")))
@@ -290,7 +290,7 @@ fn takeovers_beside_a_sandbox_lose_no_packet() {
     assert_eq!(links(), before);
 }
 
-/// Whoever serves ends between the moment that it is asked and the hand-over.
+/// The predecessor ends between the request and the hand-over.
 #[test]
 fn a_predecessor_that_hangs_or_is_killed_is_succeeded() {
     let network = require!(network());
@@ -315,7 +315,7 @@ fn a_predecessor_that_hangs_or_is_killed_is_succeeded() {
     }
 }
 
-/// Packets that a host's VXLAN device was handed: those on the slow path.
+/// Packets sent through a host's VXLAN device: those on the slow path.
 fn handed_to_the_device(host: &Host) -> u64 {
     let ip = || Command::new("ip").args(["-s", "-j", "link", "show", "vxlan0"]).output().unwrap();
     let value: Value = serde_json::from_slice(&host.netns().run(ip).unwrap().stdout).unwrap();
@@ -334,8 +334,8 @@ fn the_fast_path_is_in_force_all_through_a_takeover() {
     let path = directory.path().join("events");
     let arguments = ["--takeover", "--events", path.to_str().unwrap()];
     let datagrams = Datagrams::start(&network);
-    // What took the slow path is a small part. A loaded machine holds up heartbeats, with a
-    // takeover and without: once in ten it does not.
+    // Few packets take the slow path. A loaded machine delays heartbeats, with a takeover and
+    // without, so one in ten tries must succeed.
     let most_went_fast = (0..10).any(|_| {
         let (device, before) =
             (handed_to_the_device(&a.host), datagrams.sent.load(Ordering::Acquire));
@@ -354,7 +354,7 @@ fn the_fast_path_is_in_force_all_through_a_takeover() {
     assert_eq!(running.end(), Some(0));
     let all = events(&path);
     assert!(all[0]["predecessor"].is_u64(), "{all:#?}");
-    // A predecessor's programs are never strangers' to its successor.
+    // The successor never takes a predecessor's programs for foreign ones.
     let before_the_end = all.iter().take_while(|event| event["event"] != "handed_over");
     let mut slow = before_the_end.filter(|event| event["state"] == "slow");
     assert!(slow.next().is_none(), "{all:#?}");
@@ -394,7 +394,7 @@ fn a_successor_that_fails_leaves_the_predecessor_alone() {
     let mut connection = Connection::new(&network);
     let (mut first, _) = Foreground::start(&a.host, agent(&["--takeover"]), None);
     connection.until_taken(&a);
-    // It is killed somewhere on its way.
+    // It is killed at different stages of the takeover.
     for millis in [0, 30, 60, 90, 120, 200] {
         let mut command = agent(&["--takeover"]);
         let spawn = || command.stdout(Stdio::null()).spawn().unwrap();
@@ -406,7 +406,7 @@ fn a_successor_that_fails_leaves_the_predecessor_alone() {
             let before = a.hits();
             connection.exchange();
             if first.child.try_wait().unwrap().is_some() {
-                // The other was late enough to have taken over.
+                // The kill came too late: the successor had taken over.
                 assert!(a.status().is_null(), "{}", a.status());
                 first = Foreground::start(&a.host, agent(&["--takeover"]), None).0;
             }

@@ -1,4 +1,4 @@
-//! `accel check`: what it says before anything is attached, and what it leaves.
+//! `accel check`: its report before anything is attached, and its clean-up.
 
 use std::net::Ipv4Addr;
 use std::process::Command;
@@ -85,7 +85,7 @@ fn addresses_that_no_plan_knows_stay_slow() {
     let a = Served::of(&network, "a");
     let mut connection = Connection::new(&network);
     connection.exchange();
-    // The host speaks over its bridge by itself: no tenant's port sees that.
+    // The host sends over its bridge itself, which no tenant's port sees.
     a.host.address("br0", Ipv4Addr::new(10, 99, 0, 1), 24).unwrap();
     let b = Served::of(&network, "b");
     b.host.address("br0", Ipv4Addr::new(10, 99, 0, 2), 24).unwrap();

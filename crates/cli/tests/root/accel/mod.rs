@@ -1,5 +1,5 @@
-//! `overlane accel` as a program: on, off, status, and its violent end, under a
-//! connection that must not notice.
+//! `overlane accel` as a program: on, off, status, and a kill, during a connection that must not be
+//! affected.
 
 mod agent;
 mod check;
@@ -26,7 +26,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A host's fast path; ended when dropped, however the test ends.
+/// A host's fast path; ended on drop, also if the test fails.
 struct Served {
     host: Arc<Host>,
     netns: String,
@@ -39,8 +39,8 @@ impl Served {
         Served { host, netns }
     }
 
-    /// `overlane accel` with a verb and what it is about. In the host: the process that
-    /// serves it can be asked where it was started.
+    /// `overlane accel` with a verb and its arguments, run in the host: the process that serves the
+    /// host accepts requests from where it was started.
     fn accel(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(OVERLANE);
         command.args(["accel", arguments[0], "--netns", &self.netns]).args(&arguments[1..]);
@@ -91,7 +91,7 @@ impl Connection {
         Connection { client, server }
     }
 
-    /// A megabyte there and a byte back.
+    /// Sends a megabyte and receives a byte.
     fn exchange(&mut self) {
         let sent: Vec<u8> = (0..1_000_000u32).map(|at| (at / 251 + at) as u8).collect();
         std::thread::scope(|scope| {
@@ -106,7 +106,7 @@ impl Connection {
         });
     }
 
-    /// Exchanges until the fast path of a host delivers.
+    /// Exchanges data until the fast path of a host delivers packets.
     fn until_taken(&mut self, served: &Served) {
         let before = served.hits();
         poll("the fast path", LIMIT, || {
@@ -124,13 +124,13 @@ fn network() -> Result<Network, String> {
     Ok(lab::find("vxlan").unwrap().build(&params).unwrap())
 }
 
-/// Has the tunnel go over IPv6.
+/// Moves the tunnel to IPv6.
 fn over_ipv6(network: &Network) {
     const MTU: u32 = 1500 - 70;
     let address = |last| IpAddr::from(Ipv6Addr::new(0xfd07, 0, 0, 0, 0, 0, 0, last));
     for (host, own, other) in [("a", 1, 2), ("b", 2, 1)] {
         let host = network.host(host).unwrap();
-        // Nothing else speaks it there: nobody's address is learned but the tenants'.
+        // No other program uses IPv6 there, so only the tenants' addresses are learned.
         for of in ["lo", NIC] {
             host.sysctl(&format!("net/ipv6/conf/{of}/disable_ipv6"), "0").unwrap();
         }
@@ -156,7 +156,7 @@ fn over_ipv6(network: &Network) {
     }
 }
 
-/// A process that accelerates in the foreground, and what it says first.
+/// A process that accelerates in the foreground, and its first line.
 fn run(served: &Served, devices: &str) -> (Foreground, String) {
     let mut command = Command::new(OVERLANE);
     command.args(["accel", "run", devices]);
@@ -206,13 +206,13 @@ fn survives(network: &Network) {
         assert!(shown.contains(expected), "{shown}");
     }
 
-    // Killed: the kernel detaches, and the slow path goes on.
+    // After a kill, the kernel detaches the programs, and the slow path continues.
     foreground.child.kill().unwrap();
     assert_eq!(foreground.end(), None);
     connection.exchange();
     assert!(b.status().is_null(), "{}", b.status());
 
-    // Nothing is left that another one would find at the hooks.
+    // No program is left at the hooks.
     let mut foreground = run_one(&b);
     connection.until_taken(&b);
     foreground.signal(Signal::SIGTERM);
@@ -233,7 +233,7 @@ fn one_process_serves_a_namespace() {
     let output = a.accel(&["run", "--all"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("is already accelerated"), "{}", text(&output.stderr));
-    // A second device is taken up by the one that runs.
+    // The running process accelerates a second device.
     let output = a.accel(&["on", "--all"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(a.status()["pid"], foreground.child.id());
@@ -260,7 +260,7 @@ fn maps_are_as_large_as_asked_for_and_the_status_tells_what_does_not_fit() {
     let shown = text(&a.accel(&["status"]).stdout);
     assert!(shown.contains(", 1 entries beyond --max-entries 1 take the slow path"), "{shown}");
 
-    // It is as it was started.
+    // It keeps its start options.
     let output = a.accel(&["on", "--max-entries", "5", "--all"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("has 1 entries"), "{}", text(&output.stderr));
@@ -275,7 +275,7 @@ fn what_is_refused_has_a_code_an_object_and_a_remedy() {
     let chain = "table netdev t { chain c { type filter hook ingress device nic0 priority 0; }; }";
     let made = a.host.netns().run(|| Command::new("nft").arg(chain).status().unwrap()).unwrap();
     assert!(made.success());
-    // Asked for by name and refused: not all was done.
+    // A refused device that was named: only a part was done.
     let output = a.accel(&["on", "vxlan0"]);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stdout));
     let shown = text(&output.stdout);

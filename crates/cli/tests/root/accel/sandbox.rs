@@ -1,5 +1,5 @@
-//! The fast path beside devices in a sandbox, as Docker's Swarm has them: with the rights
-//! that the units give, and killed.
+//! The fast path for devices in a sandbox, as in Docker Swarm: with the privileges of the units,
+//! and killed.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,7 +22,7 @@ const DEVICE: &str = "vxlan0";
 const PORT: &str = "veth0";
 const BRIDGE: &str = "br0";
 
-/// Moves what is not the NIC of a host into a namespace of its own.
+/// Moves all devices but the NIC from a host into a namespace of its own.
 pub fn sandbox(network: &Network, host: &str) -> Host {
     let host = network.host(host).unwrap().netlink();
     let sandbox = Host::new("sandbox").unwrap();
@@ -36,7 +36,7 @@ pub fn sandbox(network: &Network, host: &str) -> Host {
     sandbox
 }
 
-/// What a sandbox's device is called.
+/// Name of a sandbox's device.
 fn device(sandbox: &Host) -> String {
     format!("net:[{}]/{DEVICE}", sandbox.netns().inode())
 }
@@ -45,8 +45,8 @@ pub fn links(host: &Host) -> BTreeSet<String> {
     host.netlink().links().unwrap().into_iter().map(|link| link.name).collect()
 }
 
-/// Programs at all devices of a host. A device that goes while they are counted, as the pair
-/// into a sandbox does, has none.
+/// Programs at all devices of a host. A device that is removed meanwhile, such as the pair into a
+/// sandbox, has none.
 fn programs(host: &Host) -> u32 {
     let links = host.netlink().links().unwrap();
     let at = |index, hook| match tcx::count(index, hook) {
@@ -77,14 +77,14 @@ fn a_kill_beside_a_sandbox_leaves_an_unused_pair_that_off_and_the_next_start_rem
     for removed_by_off in [true, false] {
         let (mut killed, _) = run(&served, "--all");
         connection.until_taken(&served);
-        // The pair may come a turn later than the tunnel.
+        // The pair may be created a turn later than the tunnel.
         poll("programs in host and sandbox", LIMIT, || {
             let both = [programs(host), programs(&sandboxes[1])];
             Ok(if both.iter().all(|count| *count >= 2) { Ok(()) } else { Err(format!("{both:?}")) })
         })
         .unwrap();
 
-        // Under traffic that must not notice.
+        // During traffic that must not be affected.
         let (done, exchanged) = (AtomicBool::new(false), AtomicU32::new(0));
         std::thread::scope(|scope| {
             let traffic = scope.spawn(|| {
@@ -110,7 +110,7 @@ fn a_kill_beside_a_sandbox_leaves_an_unused_pair_that_off_and_the_next_start_rem
             traffic.join().unwrap();
         });
 
-        // Nothing but the pair, of which nobody makes use.
+        // Only the unused pair is left.
         poll("the end of the programs", LIMIT, || {
             let left = programs(host) + programs(&sandboxes[1]);
             Ok(if left == 0 { Ok(()) } else { Err(format!("{left} programs")) })
@@ -132,7 +132,7 @@ fn a_kill_beside_a_sandbox_leaves_an_unused_pair_that_off_and_the_next_start_rem
         }
     }
 
-    // What is left by now is replaced, and works.
+    // Remaining state is replaced, and works.
     let (mut next, _) = run(&served, "--all");
     assert_eq!([links(host), links(&sandboxes[1])], with_pair);
     connection.until_taken(&served);
@@ -143,7 +143,7 @@ fn a_kill_beside_a_sandbox_leaves_an_unused_pair_that_off_and_the_next_start_rem
     connection.exchange();
 }
 
-/// Programs for a namespace that comes later are loaded by a process that is confined.
+/// A confined process has preloaded programs for a namespace that is created later.
 #[test]
 fn a_sandbox_that_comes_later_is_accelerated_by_a_confined_process() {
     let network = require!(network());
@@ -159,7 +159,7 @@ fn a_sandbox_that_comes_later_is_accelerated_by_a_confined_process() {
     assert_eq!(running.end(), Some(0));
 }
 
-/// The finder alone tells who keeps a sandbox.
+/// Only the finder detects whether a sandbox is still kept.
 #[test]
 fn a_killed_finder_gives_sandboxes_back_to_the_slow_path() {
     let network = require!(network());
@@ -189,7 +189,7 @@ fn a_killed_finder_gives_sandboxes_back_to_the_slow_path() {
     assert_eq!(running.end(), Some(0));
 }
 
-/// A unit's command, and the capabilities it leaves, as setpriv has them.
+/// A unit's command, and its capabilities in setpriv's form.
 fn unit(name: &str) -> (Vec<String>, Vec<String>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/systemd").join(name);
     let unit = std::fs::read_to_string(&path).unwrap();
@@ -201,8 +201,7 @@ fn unit(name: &str) -> (Vec<String>, Vec<String>) {
     (command, value("CapabilityBoundingSet="))
 }
 
-/// Starts a unit's command with these capabilities, and tells whether that accelerates
-/// the device.
+/// Starts a unit's command with these capabilities. Returns whether it accelerates the device.
 fn start(
     served: &Served,
     command: &[String],
@@ -219,8 +218,7 @@ fn start(
     (running, said.is_some_and(|said| said.contains(&format!("{device}: accelerated"))))
 }
 
-/// Whether the thread with the heartbeat of the process that serves the namespace runs
-/// before all that are scheduled fairly.
+/// Whether the heartbeat thread of the process that serves the namespace has real-time priority.
 fn runs_in_real_time(served: &Served) -> bool {
     /// `SCHED_RR` of `include/uapi/linux/sched.h`.
     const ROUND_ROBIN: &str = "2";
@@ -238,7 +236,7 @@ fn runs_in_real_time(served: &Served) -> bool {
 fn a_unit_gives_the_rights_that_its_command_needs_and_no_more() {
     require!(need::tool("setpriv"));
     let network = require!(network());
-    // Where a root's thread cannot be, the capability is of no use either.
+    // Where root cannot start a real-time thread, the capability does not help either.
     let possible = std::thread::spawn(|| sys::priority::real_time().is_ok()).join().unwrap();
     let mut connection = Connection::new(&network);
     let served = Served::of(&network, "b");
@@ -246,15 +244,16 @@ fn a_unit_gives_the_rights_that_its_command_needs_and_no_more() {
         let (command, all) = unit(name);
         let all: Vec<&str> = all.iter().map(String::as_str).collect();
         let (running, _) = start(&served, &command, &all, device);
-        // A process that ended for want of rights is not there to be asked.
+        // A process that ended for lack of privileges does not answer.
         assert!(!served.status().is_null(), "{name}: {all:?} do not suffice");
         connection.until_taken(&served);
         assert_eq!(runs_in_real_time(&served), possible, "{name}");
         drop(running);
-        // The kernel's addresses are read where SELinux is active, and hidden by kptr_restrict only.
+        // The kernel's addresses are read only if SELinux is active, and kptr_restrict alone hides
+        // them.
         let is_tested = |name: &&&str| **name != "syslog" && (possible || **name != "sys_nice");
         for without in all.iter().filter(is_tested) {
-            // The next one finds nothing of the last.
+            // The next process finds nothing of the last one.
             served.off();
             let fewer: Vec<&str> = all.iter().copied().filter(|name| name != without).collect();
             let (_running, accelerated) = start(&served, &command, &fewer, device);
@@ -267,7 +266,7 @@ fn a_unit_gives_the_rights_that_its_command_needs_and_no_more() {
     check("overlane-accel.service", &device(&sandbox));
 }
 
-/// The command and the capabilities of `examples/kubernetes/accel`, as they are written there.
+/// The command and the capabilities written in `examples/kubernetes/accel`.
 fn daemonset() -> (Vec<String>, Vec<String>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../examples/kubernetes/accel/base/daemonset.yaml");
@@ -280,7 +279,7 @@ fn daemonset() -> (Vec<String>, Vec<String>) {
     (command, names.map(str::to_lowercase).collect())
 }
 
-/// An image has few capabilities, and a container those that are named.
+/// An image has few capabilities, and a container the listed ones.
 #[test]
 fn the_daemonset_gives_the_rights_that_its_command_needs() {
     require!(need::tool("setpriv"));

@@ -1,4 +1,4 @@
-//! What somebody who has taken over a process would try against others, call by call.
+//! System calls that an attacker in control of a process would try.
 
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -7,15 +7,15 @@ use std::process::{Child, Command};
 use nix::libc;
 use test_support::inject::{Argument, CallOutcome, inject};
 
-/// A call that must not do its work.
+/// A call that must not succeed.
 pub struct Attack {
-    /// What it would do.
+    /// Effect of the call.
     pub what: &'static str,
     call: i64,
     arguments: Vec<Argument>,
 }
 
-/// What belongs to root, in a directory that anyone may enter: attacked, and looked after.
+/// Objects of root in a directory that anyone may enter: attacked, then checked.
 pub struct Victim {
     directory: tempfile::TempDir,
     process: Child,
@@ -42,7 +42,7 @@ impl Victim {
         Victim { directory, process, _listener: listener }
     }
 
-    /// A file of root's that anyone may read.
+    /// A file of root that anyone may read.
     pub fn file(&self) -> PathBuf {
         self.directory.path().join("file")
     }
@@ -57,7 +57,7 @@ impl Victim {
         assert_eq!(mode & 0o7777, 0o644, "{after}");
     }
 
-    /// Every attack that no program of ours has a use for.
+    /// Every attack, as a call that no program of this project needs.
     pub fn attacks(&self) -> Vec<Attack> {
         let file = self.file();
         let file = file.to_str().unwrap();
@@ -154,7 +154,7 @@ impl Victim {
         add("fork", libc::SYS_fork, vec![]);
         add("fork", libc::SYS_clone, numbers(&[libc::SIGCHLD.into(), 0, 0, 0, 0]));
 
-        // Rights.
+        // Privileges.
         add("become root", libc::SYS_setresuid, numbers(&[0, 0, 0]));
         add("become root", libc::SYS_setuid, numbers(&[0]));
         add("become root's group", libc::SYS_setresgid, numbers(&[0, 0, 0]));
@@ -178,13 +178,13 @@ impl Victim {
         let mapping = [0, 4096, exec.into(), private.into(), -1, 0];
         add("map code", libc::SYS_mmap, numbers(&mapping));
 
-        // What is open already.
+        // Descriptors that are already open.
         add(
             "type at a terminal",
             libc::SYS_ioctl,
             vec![0.into(), Argument::Number(libc::TIOCSTI), "x".into()],
         );
-        // The kernel looks at the lower half only.
+        // The kernel ignores the upper half.
         let high = Argument::Number(libc::TIOCSTI | 1 << 32);
         add("type at a terminal", libc::SYS_ioctl, vec![0.into(), high, "x".into()]);
         add(
@@ -214,7 +214,7 @@ impl Victim {
         attacks
     }
 
-    /// Further ones against a program that has no rights at all left and opens no file.
+    /// Further attacks for a program without any privileges that opens no file.
     pub fn attacks_without_rights(&self) -> Vec<Attack> {
         let mut attacks = Vec::new();
         let mut add = |what, call, arguments: Vec<Argument>| {
@@ -246,7 +246,7 @@ impl Victim {
         add("read a link", libc::SYS_readlink, vec!["/proc/1/exe".into(), here(), 128.into()]);
         add("duplicate a descriptor", libc::SYS_dup, numbers(&[0]));
         add("duplicate a descriptor", libc::SYS_fcntl, numbers(&[0, libc::F_DUPFD.into(), 0]));
-        // An address of the family AF_UNIX, on every descriptor that there may be.
+        // An AF_UNIX address, on every possible descriptor.
         attacks
     }
 
@@ -268,7 +268,7 @@ impl Drop for Victim {
 }
 
 impl Attack {
-    /// Has a thread of the process try it.
+    /// Makes a thread of the process try it.
     pub fn by(&self, thread: i32) -> CallOutcome {
         inject(thread, self.call, &self.arguments).unwrap_or_else(|e| panic!("{}: {e}", self.what))
     }

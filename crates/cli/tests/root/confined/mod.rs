@@ -1,5 +1,5 @@
-//! What a confined program can still do when somebody else decides what it does: system
-//! calls are injected into it, each of which must fail.
+//! Injects system calls into a confined program, as an attacker in control of it would; each must
+//! fail.
 
 use std::process::Command;
 
@@ -24,12 +24,12 @@ fn descriptors(program: &Foreground) -> Vec<i32> {
     list.map(|fd| fd.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect()
 }
 
-/// Has every thread try everything, a program started anew after each call that killed it.
+/// Makes every thread try every attack. Starts the program anew after each call that killed it.
 fn withstands(start: impl Fn() -> Foreground, victim: &mut Victim, attacks: &[Attack]) {
     let mut program = start();
     let mut succeeded = Vec::new();
     for (number, attack) in attacks.iter().enumerate() {
-        // Each thread in turn; what is in force must be so for all.
+        // Each thread in turn: the confinement must apply to all.
         let threads = threads(&program);
         let thread = threads[number % threads.len()];
         let outcome = attack.by(thread);
@@ -38,7 +38,7 @@ fn withstands(start: impl Fn() -> Foreground, victim: &mut Victim, attacks: &[At
             succeeded.push(format!("{}: {outcome}", attack.what));
         }
         if let CallOutcome::Killed(_) = outcome {
-            // Its devices are gone when all of its threads are.
+            // Its devices are removed when all of its threads have ended.
             let _ = program.child.wait();
             program = start();
         }
@@ -89,7 +89,7 @@ fn tapbridge_harms_nobody() {
         let start = || {
             let mut command = Command::new(OVERLANE);
             command.args(["tapbridge", "--left", "tap0", "--right", "tap1", "--engine", engine]);
-            // The devices of one that was killed go a moment after it.
+            // The devices of a killed process are removed a moment later.
             testbed::poll("the end of the devices", LIMIT, || {
                 let left =
                     host.netlink().link("tap0").is_ok() || host.netlink().link("tap1").is_ok();
@@ -130,7 +130,7 @@ fn a_server_of_measurements_harms_nobody() {
         Foreground::start(&host, command, None).0
     };
     let mut victim = Victim::new();
-    // What it needs, or does to itself.
+    // Calls that it needs, or that affect only itself.
     const OWN: [&str; 10] = [
         "fork",
         "open own memory",

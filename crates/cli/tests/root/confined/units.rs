@@ -1,4 +1,4 @@
-//! The programs under the rights of their units, as setpriv(1) gives them.
+//! The programs with the privileges of their units, as setpriv(1) gives them.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,15 +12,14 @@ use super::foreground::{Foreground, OVERLANE};
 /// A user of systemd's dynamic range.
 const DYNAMIC: &str = "65519";
 
-/// The value of a unit's key.
 fn value(unit: &str, key: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/systemd").join(unit);
     let unit = std::fs::read_to_string(path).unwrap();
     unit.lines().find_map(|line| line.strip_prefix(key)).unwrap().to_owned()
 }
 
-/// A program with the user and the ambient capabilities of a unit, and a `/dev/net/tun` as
-/// udev makes it.
+/// A program with the user and the ambient capabilities of a unit, and a `/dev/net/tun` with udev's
+/// permissions.
 fn confined(unit: &str) -> Command {
     let capabilities = value(unit, "AmbientCapabilities=").to_lowercase();
     assert_eq!(capabilities, value(unit, "CapabilityBoundingSet=").to_lowercase());
@@ -58,7 +57,7 @@ fn vtep_starts_with_the_rights_of_its_unit_and_reads_its_file_again() {
     command.env("OVERLANE_RUNTIME_DIR", runtime(&directory));
     let (mut program, ready) = Foreground::start(&host, command, None);
     assert!(ready.contains(&format!("confined: user {DYNAMIC} (not root)")), "{ready}");
-    // Without CAP_SETPCAP the bounding set stays, and gives nothing.
+    // Without CAP_SETPCAP the bounding set stays, but grants nothing.
     let status = std::fs::read_to_string(format!("/proc/{}/status", program.child.id())).unwrap();
     for line in ["CapPrm:\t0000000000000000", "CapAmb:\t0000000000000000", "NoNewPrivs:\t1"] {
         assert!(status.contains(line), "{status}");

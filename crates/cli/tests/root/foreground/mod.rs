@@ -1,4 +1,4 @@
-//! A verb in the foreground, as a child of the test.
+//! A verb in the foreground, as a child process of the test.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::os::fd::{AsFd, AsRawFd};
@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use testbed::Host;
 
 pub const OVERLANE: &str = env!("CARGO_BIN_EXE_overlane");
-/// How long anything may take.
+/// Time limit of a step.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// The path of a host's namespace.
@@ -33,13 +33,13 @@ pub struct Foreground {
 }
 
 impl Foreground {
-    /// Starts it in a host and waits until it says that it is ready, and how.
+    /// Starts it in a host and waits until it reports that it is ready; keeps the line.
     pub fn start(host: &Host, command: Command, notify: Option<&Notify>) -> (Foreground, String) {
         let (foreground, ready) = Foreground::attempt(host, command, notify);
         (foreground, ready.unwrap())
     }
 
-    /// The same of one that may end without a word.
+    /// Like `start`, for a program that may end without output.
     pub fn attempt(
         host: &Host,
         mut command: Command,
@@ -60,12 +60,12 @@ impl Foreground {
         kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
     }
 
-    /// What it prints next.
+    /// The next printed line.
     pub fn line(&mut self) -> String {
         self.lines.next().unwrap().unwrap()
     }
 
-    /// Its exit code, after nothing more was printed; `None` when it was killed.
+    /// Its exit code, after no further output; `None` if it was killed.
     pub fn end(&mut self) -> Option<i32> {
         assert!(self.lines.next().is_none());
         self.child.wait().unwrap().code()

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use test_support::need;
 
-/// Debian's kernel as crates/lab/tests/guest/fetch-kernel puts it there, or another.
+/// Debian's kernel as crates/lab/tests/guest/fetch-kernel stores it, or another.
 pub fn kernel() -> Result<PathBuf, String> {
     need::root()?;
     need::tool("qemu-system-x86_64")?;
@@ -26,10 +26,10 @@ pub fn kernel() -> Result<PathBuf, String> {
     })
 }
 
-/// A copy of that kernel below `directory` that ends as soon as it begins.
+/// A copy of that kernel below `directory` that crashes at once.
 pub fn broken(kernel: &Path, directory: &Path) -> PathBuf {
     let mut image = std::fs::read(kernel).unwrap();
-    // What the boot code jumps to, after its own sectors (boot.rst): UD2, without a handler.
+    // The entry point behind the boot code's own sectors (boot.rst) becomes UD2, without a handler.
     let begin = (usize::from(image[0x1f1]) + 1) * 512;
     for pair in image[begin..begin + 4096].chunks_exact_mut(2) {
         pair.copy_from_slice(&[0x0f, 0x0b]);

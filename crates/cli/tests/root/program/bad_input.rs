@@ -1,5 +1,5 @@
-//! Bad input is a usage error: exit code 2 before anything is built, naming the
-//! argument and what is allowed.
+//! Bad input is a usage error: exit code 2 before anything is built. The message names the argument
+//! and the allowed values.
 
 use std::fs;
 use std::path::Path;
@@ -8,9 +8,8 @@ use std::time::Duration;
 use super::launch::{Ended, Running, entries, overlane};
 use test_support::{need, require};
 
-/// A usage error, at once: building the smallest testbed and watching the idle
-/// machine take longer than the limit allows on a machine that is not loaded;
-/// that nothing was built is seen from the log.
+/// Expects a usage error at once. Building the smallest testbed and watching the idle machine would
+/// exceed the time limit on an unloaded machine. The log shows that nothing was built.
 #[track_caller]
 fn refused(arguments: &[&str], named: &[&str]) -> Ended {
     let mut command = overlane(arguments);
@@ -98,7 +97,7 @@ fn what_lab_run_refuses() {
         ("--faults", "1001", "0..=1000"),
         ("--faults", "-1", "--faults"),
     ] {
-        // One word, or clap takes a value that begins with - for an option.
+        // One word, because clap takes a value with a leading - for an option.
         with(&[&format!("{argument}={value}")], &[argument, allowed]);
     }
     with(&["--confidence", "95,5", "--max-blocks", "1"], &["--max-blocks", "2 to 10000"]);
@@ -166,7 +165,7 @@ fn places_that_cannot_be_written() {
     fs::write(&file, "kept").unwrap();
     with(&file.join("r.json"), "Not a directory");
     with(Path::new(""), "a value is required");
-    // Root may write everywhere but where the file system itself is read-only.
+    // Root can write everywhere except on a read-only file system.
     with(Path::new("/proc/r.json"), "cannot be written");
     assert_eq!(entries(directory.path()), ["file"]);
     assert_eq!(fs::read_to_string(&file).unwrap(), "kept");

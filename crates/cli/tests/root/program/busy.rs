@@ -1,5 +1,5 @@
-//! Beside programs that use the CPUs: an interval for every cell with the defaults, what
-//! runs is said first, and `--impact` keeps to its share.
+//! Runs beside programs that use the CPUs: every cell gets an interval with the defaults, the other
+//! programs are named first, and `--impact` keeps within its share.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -17,7 +17,7 @@ use super::machine::nothing_left;
 use super::remote::{Two, inside, overlane, possible};
 use super::schema;
 
-/// A process that uses a CPU for as long as it lives.
+/// A process that uses a CPU until it is dropped.
 struct Burner(Child);
 
 impl Burner {
@@ -62,7 +62,7 @@ fn the_lab_has_an_interval_for_every_cell_beside_a_busy_cpu() {
     every_cell_has_an_interval(&results);
     assert_eq!(results["background"]["rule"], "background");
     assert!(results["background"]["machine"]["other"]["level"].as_f64().unwrap() > 0.1);
-    // Who it is, before anything is measured.
+    // Names the programs before anything is measured.
     assert!(ended.stderr.contains("busy: other programs use "), "{}", ended.stderr);
     assert!(ended.stderr.contains("effect: ") && ended.stderr.contains("help: "));
     // At most twice the samples of the plan.
@@ -174,17 +174,17 @@ fn traffic_of_the_server_s_machine_is_said_first() {
     ended.expect(0);
 }
 
-/// Sends some thousand datagrams a second that nobody takes.
+/// Sends some thousand datagrams a second to a closed port.
 fn send_until(stop: &AtomicBool, to: &str) {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     while !stop.load(Ordering::Relaxed) {
-        // Refused: nobody listens.
+        // Refused, because the port is closed.
         (0..20).for_each(|_| drop(socket.send_to(&[0; 64], to)));
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// A control group that lets its processes use a fifth of a CPU.
+/// A control group that limits its processes to a fifth of a CPU.
 struct Held(PathBuf);
 
 impl Held {
@@ -208,7 +208,7 @@ impl Held {
         Ok(held)
     }
 
-    /// How long its processes were kept from running.
+    /// Time for which its processes were throttled.
     fn throttled(&self) -> Duration {
         let stat = fs::read_to_string(self.0.join("cpu.stat")).unwrap();
         let value = |key: &str| {
@@ -249,7 +249,7 @@ fn a_limit_on_overlane_itself_is_said_and_is_part_of_the_background() {
     assert!(ended.stderr.contains(said), "{}", ended.stderr);
     let warnings = results["warnings"].as_array().unwrap().iter();
     assert!(warnings.clone().any(|one| one.as_str().unwrap().starts_with(said)), "{results:#}");
-    // Where others leave it less than that, the limit holds nothing back.
+    // If other programs leave less CPU time than the limit, the limit throttles nothing.
     let throttled = &results["background"]["machine"]["throttled"];
     if held.throttled() > ended.took / 2 {
         assert!(throttled["level"].as_f64().unwrap() > 0.0, "{throttled:#}");

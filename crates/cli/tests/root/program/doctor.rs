@@ -76,7 +76,7 @@ fn a_namespace_is_diagnosed_saved_and_diagnosed_again() {
     assert!(!unpacked.contains("192.0.2.7"), "an address was left in the dump");
 }
 
-/// MTU of the pair's larger end.
+/// MTU of the larger end of the pair.
 fn mtu(namespace: &Namespace) -> String {
     let arguments = ["-n", &namespace.0, "-o", "link", "show", "right"];
     let shown = Command::new("ip").args(arguments).output().unwrap();
@@ -104,7 +104,7 @@ fn a_fix_is_made_listed_and_taken_back() {
     run([&["undo", "--all"], &journal[..]].concat()).expect(0);
     assert_eq!(mtu(&namespace), "1500");
 
-    // Nobody confirms.
+    // Without a confirmation.
     run([&fix[..], &["--yes", "--confirm-within", "1"]].concat()).expect(0);
     assert_eq!(mtu(&namespace), "1400");
     eventually("the change is taken back", || match mtu(&namespace) {
@@ -115,7 +115,7 @@ fn a_fix_is_made_listed_and_taken_back() {
     run([&["doctor", "confirm"], &journal[..]].concat()).expect(0);
     let list = run([&["undo", "--list"], &journal[..]].concat()).expect(0).stdout;
     assert!(list.contains("1400 was 1500") && !list.contains("confirm"), "{list}");
-    // Whoever waited for the 600 seconds has nothing left to wait for.
+    // The process that waited for the 600 seconds has ended.
     let waiting = |process: &std::path::Path| {
         let words = std::fs::read(process.join("cmdline")).unwrap_or_default();
         String::from_utf8_lossy(&words).contains(journal[1])
@@ -129,8 +129,8 @@ fn a_fix_is_made_listed_and_taken_back() {
     });
 }
 
-/// Killed at any moment, a fix, an undo or a trial is repaired: by the next undo, and a
-/// trial by itself.
+/// A fix, an undo or a trial that is killed at any moment is repaired: by the next undo, or a trial
+/// by its guard process.
 #[test]
 fn a_killed_fix_undo_or_trial_is_repaired() {
     require!(need::root());
@@ -163,7 +163,7 @@ fn a_killed_fix_undo_or_trial_is_repaired() {
     let whole: Vec<_> = kinds.iter().map(|words| took(words)).collect();
     for round in 0..100_usize {
         let kind = round % 3;
-        // It needs something to take back.
+        // Undo needs a change to take back.
         if kind == 1 {
             run(&kinds[0][..]).expect(0);
         }
@@ -172,12 +172,12 @@ fn a_killed_fix_undo_or_trial_is_repaired() {
             .stderr(std::process::Stdio::null())
             .spawn()
             .unwrap();
-        // Spread over all of its life.
+        // Kills are spread over its whole run time.
         std::thread::sleep(whole[kind] * (round / 3) as u32 / 31);
         let _ = child.kill();
         child.wait().unwrap();
         if kind == 2 && round % 2 == 0 {
-            // Nobody else comes.
+            // No other process takes the change back.
             eventually("the trial's change is taken back", || match mtu(&namespace) {
                 now if now == "1500" => Ok(()),
                 now => Err(now),

@@ -1,5 +1,5 @@
-//! Other people's tools: side by side with the built-in engine, missing, of
-//! another version, hanging, and killed.
+//! External tools: side by side with the built-in engine, missing, of another version, hanging, and
+//! killed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use super::schema;
 fn lab_run(modes: &str, workloads: &str, engines: &str) -> Command {
     let mut command = overlane(["lab", "run", "--json", "--modes", modes]);
     command.args(["--workloads", workloads, "--engine", engines, "--offload", "full"]);
-    // Two, for an interval.
+    // Two blocks, for an interval.
     command.args(["--blocks", "2", "--duration", "0.3", "--warmup", "0.05"]);
     command.args(["--disturbance", "100"]);
     command
@@ -29,13 +29,13 @@ fn results(command: Command, code: i32) -> Value {
     results
 }
 
-/// The same of a run all of whose samples count: on a machine that is busy some may not, and it
-/// is measured once more.
+/// Results of a run whose samples all count: on a busy machine some may not, and the run is
+/// repeated once.
 fn results_that_count(command: impl Fn() -> Command) -> Value {
     for _ in 0..4 {
         let results = results(command(), 0);
         let samples = cells(&results).iter().flat_map(|cell| cell["samples"].as_array().unwrap());
-        // One in which nothing arrived is a sample, and has no figures to compare.
+        // A sample in which nothing arrived has no figures to compare.
         let none = |sample: &&Value| sample["valid"] == false || sample["value"] == 0.0;
         let none: Vec<_> = samples.filter(none).collect();
         if none.is_empty() {
@@ -93,7 +93,7 @@ fn a_missing_tool_is_named_with_the_command_that_installs_it() {
     let mut command =
         lab_run("host", "udp_stream", "overlane,iperf3,netperf,qperf,sockperf,nuttcp");
     command.env("PATH", "/nowhere");
-    // Each was asked for by name.
+    // Each mode was named.
     let results = results(command, 1);
     for cell in cells(&results) {
         let engine = cell["engine"].as_str().unwrap();
@@ -108,7 +108,7 @@ fn a_missing_tool_is_named_with_the_command_that_installs_it() {
     }
 }
 
-/// A directory with a program that is called as a tool is.
+/// A directory with a program that has the name of a tool.
 struct Fake(PathBuf);
 
 impl Fake {
@@ -132,7 +132,7 @@ impl Drop for Fake {
     }
 }
 
-/// The server is the real one; only the client is another.
+/// The server is the real one; only the client is fake.
 fn other_client(client: &str) -> String {
     let own = "case \"$1\" in --version) echo qperf 99.1; exit;; -lp) ;; esac\n";
     let real = "[ $# = 2 ] && exec /usr/bin/qperf \"$@\"\n";

@@ -1,5 +1,5 @@
-//! `lab run --faults`: what faults cost is in results and reports, and what there is of it when
-//! a trial fails or the run is interrupted.
+//! `lab run --faults`: costs of faults in results and reports, also if a trial fails or the run is
+//! interrupted.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn mode() -> Result<(), String> {
     need::that(mode["supported"] == true, &format!("{MODE}: {}", mode["reason"]))
 }
 
-/// A run of it with so many trials, under way.
+/// Starts a run with this number of trials.
 fn start(trials: &str, out: &Path, change: impl FnOnce(&mut std::process::Command)) -> Running {
     let more = ["--workloads", "tcp_rr", "--offload", "full", "--faults", trials, "--out"];
     let mut command = overlane(lab_run(MODE, &more));
@@ -48,7 +48,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The times that the progress told in advance, seconds.
+/// The estimated durations in the progress output, seconds.
 fn estimates(log: &str) -> Vec<u32> {
     let told = log.lines().filter_map(|line| line.split_once("measuring, for about "));
     let seconds = |clock: &str| {
@@ -75,7 +75,7 @@ fn what_faults_cost_is_in_results_and_reports() {
         assert_eq!(trials.len(), 1, "{trials:#?}");
         let cost = &trials[0]["cost"];
         let figure = |name: &str| cost[name].as_u64().unwrap();
-        // FRR withdraws the route under either: what is sent meanwhile is lost.
+        // FRR withdraws the route in either mode: packets sent before that are lost.
         assert!(figure("received") > 0 && figure("sent") > figure("received"), "{cost:#?}");
         assert!(cost["outage_s"].as_f64().unwrap() > 0.0, "{cost:#?}");
     }
@@ -87,7 +87,7 @@ fn what_faults_cost_is_in_results_and_reports() {
     }
     assert!(ended.stdout.lines().all(|line| line.chars().count() <= 80), "{ended:#?}");
 
-    // Before the blocks, and again before the faults, which are in the first as well.
+    // Once before the blocks, and again before the faults, which the first estimate includes.
     let estimates = estimates(&ended.stderr);
     let own: u32 = lab::find(MODE).unwrap().faults().iter().map(|fault| fault.seconds).sum();
     assert!(estimates.len() == 2 && estimates[0] >= estimates[1], "{estimates:?}");
@@ -101,15 +101,14 @@ fn what_faults_cost_is_in_results_and_reports() {
     assert!(markdown.contains(&format!("| {MODE} | session-ends | 1 | ")), "{markdown}");
 }
 
-/// A program that is missing where it is needed: that trial has a reason and no figures, the
-/// others go on.
+/// A missing program: that trial has a reason and no figures, the others continue.
 #[test]
 fn a_trial_that_fails_is_a_part_that_failed() {
     require!(need::root(), need::tools(&["vtysh", "ss"]), mode());
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("r.json");
     let running = start("1", &out, |command| {
-        // `ss` is looked for there, FRR's programs are not.
+        // `ss` is searched there, FRR's programs are not.
         command.env("PATH", directory.path());
     });
     let ended = running.wait().expect(1);
@@ -131,7 +130,7 @@ fn a_trial_that_fails_is_a_part_that_failed() {
 fn an_interrupted_run_has_the_trials_that_were_whole() {
     require!(need::root(), need::tools(&["vtysh", "ss"]), mode());
     let when = [
-        // Among the blocks, and in the second of four trials.
+        // During the blocks, and in the second of four trials.
         (Signal::SIGINT, format!("sampling {MODE}"), [0, 0]),
         (Signal::SIGTERM, format!("{MODE}, fault daemon-killed, trial 1 of 2"), [1, 0]),
     ];

@@ -1,4 +1,4 @@
-//! Paths that break or are not taken, disks that fill, runs side by side.
+//! Broken or unused paths, full disks, and concurrent runs.
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -24,7 +24,7 @@ fn with_address(namespaces: &[String], device: &str, address: &str) -> String {
     namespaces.iter().find(has).unwrap_or_else(|| panic!("{device} {address}")).clone()
 }
 
-/// Starts a run and halts it in the warm-up of its first sample, of `host`.
+/// Starts a run and stops it in the warm-up of its first sample, of `host`.
 fn halted_before_the_first_sample(arguments: &[&str]) -> Running {
     for seed in 0..100 {
         let mut command = overlane(arguments);
@@ -46,7 +46,7 @@ fn broken_and_diverted_paths_fail_alone() {
     require!(need::root(), need::tools(&["nsenter", "ip"]));
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("r.json");
-    // The warm-up is the time in which the paths are spoilt.
+    // The paths are broken during the warm-up.
     let arguments = "lab run --modes host,routed,bridge,vxlan --workloads tcp_rr --offload full \
         --blocks 2 --duration 0.05 --warmup 0.4 --disturbance 100 --out";
     let mut arguments: Vec<&str> = arguments.split_whitespace().collect();
@@ -57,7 +57,7 @@ fn broken_and_diverted_paths_fail_alone() {
     // vxlan: the server's tenant is unplugged.
     let tenant = with_address(&namespaces, "eth0", "10.1.0.12");
     ip(&tenant, "link set eth0 down");
-    // bridge: a shorter way between the tenants, past everything declared.
+    // bridge: a shorter path between the tenants that bypasses every declared hop.
     let (a, b) = (
         with_address(&namespaces, "eth0", "10.0.0.11"),
         with_address(&namespaces, "eth0", "10.0.0.12"),

@@ -1,5 +1,4 @@
-//! What is made from the arguments (help, completions, man pages) and from the
-//! list of modes.
+//! Texts generated from the arguments (help, completions, man pages) and from the list of modes.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -169,7 +168,7 @@ fn lab_list_says_of_every_mode_whether_and_why_not() {
         if let Some(reason) = mode["reason"].as_str() {
             assert!(text.contains(reason), "{name}: {reason}");
         }
-        // What the kernel itself answers to `ip link add type KIND`.
+        // The kernel's own answer to `ip link add type KIND`.
         let (kind, reason) = match name {
             "ipvlan" => ("ipvlan", "kernel has no ipvlan"),
             "vlan" => ("vlan", "kernel has no 8021q"),

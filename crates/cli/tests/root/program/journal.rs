@@ -1,4 +1,5 @@
-//! `overlane undo` and a journal that is damaged, another's, or of what is gone.
+//! `overlane undo` with a journal that is damaged, belongs to another user, or names removed
+//! objects.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -66,7 +67,7 @@ fn ip(words: &[&str]) {
     assert!(Command::new("ip").args(words).status().unwrap().success(), "ip {words:?}");
 }
 
-/// An entry of the first form whose command leaves a trace when it is taken back.
+/// An entry of the first format whose inverse leaves a trace.
 fn command(journal: &Path, id: u64, inverse: &str) {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let change = serde_json::json!(
@@ -90,7 +91,7 @@ fn what_is_no_entry_is_told_of_and_blocks_nothing() {
     fs::set_permissions(space.journal(), Permissions::from_mode(0o700)).unwrap();
     fs::write(space.journal().join("00000004.json"), "").unwrap();
     fs::write(space.journal().join("00000005.json"), "{\"format\": 77}").unwrap();
-    // The change is made; that something is left is told, and told by the exit code.
+    // The change is made. A message and the exit code report the remaining change.
     let fixed = space.fix().expect(1);
     assert_eq!(space.mtu(), "1400", "{fixed:#?}");
     assert!(fixed.stdout.contains("(overlane undo 6)"), "{fixed:#?}");
@@ -210,7 +211,7 @@ fn nobody_listening_is_no_reason_to_stop() {
     }
     let script = format!("\"{OVERLANE}\" undo --all --journal {} | true", journal.display());
     assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
-    // Its reader has ended, it may not have.
+    // The reader of its output has ended, but the process may not have.
     super::launch::eventually("all is taken back", || {
         match fs::read_to_string(&trace).unwrap_or_default().lines().count() as u64 {
             CHANGES => Ok(()),

@@ -38,10 +38,10 @@ fn number(variable: &str) -> Option<u64> {
     Some(value.parse().unwrap_or_else(|_| panic!("{variable}={value} is no number")))
 }
 
-/// Descriptors that a run of all modes may want.
+/// Descriptors that a run of all modes may need.
 const ALL_MODES: u64 = 4096;
 
-/// Every mode that can be built here, measured once and shortly.
+/// Starts a short run with one measurement of every mode that this machine can build.
 fn start(out: &Path) -> Running {
     let mut command = overlane(["lab", "run", "--modes", "all", "--workloads", "tcp_rr"]);
     command.args(["--offload", "full", "--blocks", "1", "--duration", "0.05", "--warmup", "0.02"]);
@@ -49,7 +49,7 @@ fn start(out: &Path) -> Running {
     Running::start(command)
 }
 
-/// Whether the results file is there; if so, it is whole.
+/// The results file, if it exists; it must then be complete.
 fn whole(out: &Path) -> Option<Value> {
     let text = std::fs::read_to_string(out).ok()?;
     let results = serde_json::from_str(&text).unwrap();
@@ -57,7 +57,7 @@ fn whole(out: &Path) -> Option<Value> {
     Some(results)
 }
 
-/// Namespaces of these processes, and those that they hold open: `net:[INODE]`.
+/// Namespaces of these processes, and namespaces that they hold open: `net:[INODE]`.
 fn namespaces(of: &[Found]) -> BTreeSet<String> {
     let directories =
         of.iter().flat_map(|found| ["ns", "fd"].map(|kind| format!("/proc/{}/{kind}", found.pid)));
@@ -67,21 +67,21 @@ fn namespaces(of: &[Found]) -> BTreeSet<String> {
     names.filter(|name| name.contains(":[") && name.ends_with(']')).collect()
 }
 
-/// Those of these namespaces that are pinned to files, which outlive processes.
+/// The namespaces among these that are pinned to files, which outlive processes.
 fn pinned(of: &BTreeSet<String>) -> Vec<String> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let root = |line: &&str| line.split(' ').nth(3).is_some_and(|root| of.contains(root));
     mounts.lines().filter(root).map(str::to_owned).collect()
 }
 
-/// Programs that stay as long as their mode does.
+/// Programs that live as long as their mode.
 const DAEMONS: [&str; 4] = ["docker-proxy", "ovs-vswitchd", "ovsdb-server", "overlane-init"];
 
 #[test]
 fn killed_at_random_moments() {
     const TEST: &str = "killed_at_random_moments";
     require!(need::root(), need::descriptors(ALL_MODES));
-    // Fewer modes without them, and still a test.
+    // Without them there are fewer modes, but the test still runs.
     for program in ["docker-proxy", "ovs-vswitchd"] {
         let _ = need::tool(program).inspect_err(|missing| left_out(missing));
     }
@@ -91,7 +91,7 @@ fn killed_at_random_moments() {
     eprintln!("{TEST}: OVERLANE_KILL_SEED={seed}");
     let mut random = Random(seed);
     let links_before = links();
-    // Other programs may pin the machine's own.
+    // Other programs may pin the machine's own namespace.
     let machines =
         namespaces(&[Found { pid: std::process::id().cast_signed(), name: String::new() }]);
 
@@ -111,7 +111,7 @@ fn killed_at_random_moments() {
         let out = directory.path().join("r.json");
         let mut running = start(&out);
         let mark = running.mark().to_owned();
-        // The moment is what this test varies; it waits for nothing.
+        // The test varies this moment; it waits for no event.
         std::thread::sleep(undisturbed.mul_f64(random.below(1000) as f64 / 1000.0));
         let itself = |found: &Found| found.pid == running.pid();
         let all = marked(&mark);
@@ -119,7 +119,7 @@ fn killed_at_random_moments() {
         let (own, others): (Vec<Found>, Vec<Found>) = all.into_iter().partition(itself);
         let victims = if others.is_empty() || random.below(3) == 0 { &own } else { &others };
         if victims.is_empty() {
-            // Sooner over than the undisturbed one.
+            // It ended sooner than the undisturbed run.
             let ended = running.wait();
             let results = whole(&out).unwrap_or_else(|| panic!("{others:?}: {ended:#?}"));
             assert_is_complete(&ended, &results);
@@ -153,8 +153,8 @@ fn killed_at_random_moments() {
     eprintln!("{TEST}: killed {killed:?}");
 }
 
-/// A run that went to its end. A cell whose only sample was void, as a kill may make
-/// one, or a starved machine, has nothing to show.
+/// Asserts that a run is complete. A cell whose only sample was void, because of a kill or a
+/// starved machine, has no figure.
 #[track_caller]
 fn assert_is_complete(ended: &super::launch::Ended, results: &Value) {
     assert_eq!(results["complete"], true, "{ended:#?}");
@@ -167,11 +167,12 @@ fn assert_is_complete(ended: &super::launch::Ended, results: &Value) {
     assert_eq!(ended.code, Some(i32::from(empty)), "{ended:#?}");
 }
 
-/// A run whose `victim` was killed goes on and says which mode failed and why.
+/// Asserts that a run continues after the kill of `victim`, and names the failed mode and the
+/// reason.
 fn assert_is_told(ended: &super::launch::Ended, victim: &Found, when: SystemTime, results: &Value) {
     let bad: Vec<&Value> =
         results["modes"].as_array().unwrap().iter().filter(|mode| mode["status"] != "ok").collect();
-    // `lab list` has these too, whatever happens.
+    // `lab list` has these reasons in any case.
     let why: Vec<&str> = bad
         .iter()
         .filter(|mode| !mode["reason"].as_str().unwrap().starts_with("kernel has no "))
@@ -179,8 +180,8 @@ fn assert_is_told(ended: &super::launch::Ended, victim: &Found, when: SystemTime
         .collect();
     let daemon = DAEMONS.contains(&victim.name.as_str());
     if why.is_empty() {
-        // It was over, or all but over, with its task: the run's own end kills
-        // the daemons, and a short program may have done its work.
+        // The process was about to end: the run's own end kills the daemons, and a short program
+        // may have finished.
         let measured = ended.stderr.lines().find(|line| line.contains("measured"));
         let at = measured.and_then(|line| line.split_whitespace().next()).unwrap_or_default();
         let margin = when + Duration::from_millis(500);
@@ -197,7 +198,7 @@ fn assert_is_told(ended: &super::launch::Ended, victim: &Found, when: SystemTime
         assert!(bad.iter().any(|mode| mode["status"] == "failed"), "{bad:#?}");
     }
     if daemon && victim.name != "overlane-init" {
-        // Its own name, or that of the program that found it missing.
+        // The reason names it, or the program that found it missing.
         assert!(
             why.iter().any(|why| why.contains(&victim.name) || why.contains("ovs-")),
             "{victim:?}: {why:?}"
@@ -208,8 +209,8 @@ fn assert_is_told(ended: &super::launch::Ended, victim: &Found, when: SystemTime
 #[test]
 fn killed_runs_give_their_namespaces_back_to_the_kernel() {
     require!(need::root(), need::tools(&["unshare", "nsenter"]), need::descriptors(ALL_MODES));
-    // A user namespace in which there can be so many network namespaces: host
-    // needs 2, vxlan 4, the probes 1. The kernel counts them.
+    // A user namespace with a limit on network namespaces: host needs 2, vxlan 4, the probes 1. The
+    // kernel counts them.
     const MOST: u32 = 8;
     let mut command = Command::new("unshare");
     let script = format!(
@@ -244,7 +245,7 @@ fn killed_runs_give_their_namespaces_back_to_the_kernel() {
         Running::start(command)
     };
     for _ in 0..4 {
-        // The kernel removes namespaces after the process, in its own time.
+        // The kernel removes namespaces some time after the process ends.
         eventually("as many namespaces as before", || {
             let mut running = run("1000");
             let mark = running.mark().to_owned();
@@ -260,7 +261,7 @@ fn killed_runs_give_their_namespaces_back_to_the_kernel() {
             if stands {
                 drop(running);
             } else {
-                // All of what it said, which may come after its end.
+                // Its whole output, some of which may arrive after its end.
                 let ended = running.wait();
                 assert!(ended.stderr.contains("No space left on device"), "{ended:#?}");
                 why = ended.stderr;

@@ -1,4 +1,4 @@
-//! What the machine shows of a run: its processes, its namespaces, its links.
+//! Traces of a run on the machine: its processes, its namespaces, its links.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,14 +14,14 @@ pub struct Found {
     pub name: String,
 }
 
-/// Every process whose environment carries `mark`. What a program starts
-/// inherits it, and no program here rewrites its environment.
+/// Every process whose environment has `mark`. Children inherit it, and no program here rewrites
+/// its environment.
 pub fn marked(mark: &str) -> Vec<Found> {
     let wanted = format!("{MARK}={mark}");
     processes()
         .into_iter()
         .filter(|at| {
-            // A process that ends meanwhile cannot be read: it is not there.
+            // A process that ends meanwhile cannot be read, and counts as ended.
             fs::read(at.join("environ")).is_ok_and(|environment| {
                 environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
             })

@@ -1,4 +1,4 @@
-//! Tests of the built program: what it takes, refuses, prints and leaves behind.
+//! Tests of the built program: its arguments, refusals, output and clean-up.
 //!
 //! Tests that need root or a program report its absence by name.
 

@@ -1,5 +1,5 @@
-//! `watch --serve` and `watch --peer`: two hosts with a VXLAN tunnel between them, and a third
-//! on their wire that drops what it is told to.
+//! `watch --serve` and `watch --peer`: two hosts with a VXLAN tunnel between them, and a third on
+//! their wire that drops selected packets.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -20,7 +20,7 @@ use super::schema;
 
 const INNER_A: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 const INNER_B: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
-/// First byte of datagrams that are dropped between the hosts.
+/// First byte of datagrams to be dropped between the hosts.
 const DOOMED: u8 = 0xdd;
 
 fn possible() -> Result<(), String> {
@@ -60,7 +60,8 @@ impl Three {
             host.netlink().set_up("vxlan0").unwrap();
             host.address("vxlan0", own, 24).unwrap();
         }
-        // Of the inner datagram behind UDP, VXLAN, Ethernet, IP and UDP headers: the first byte.
+        // Matches the first byte of the inner datagram, behind UDP, VXLAN, Ethernet, IP and UDP
+        // headers.
         let rules = format!(
             "table netdev t {{ chain c {{ type filter hook ingress device \"to-a\" priority 0; \
              udp dport 4789 @th,464,8 {DOOMED:#x} drop; }}; }}"
@@ -107,8 +108,7 @@ fn bind(host: &Host, address: Ipv4Addr) -> UdpSocket {
     socket
 }
 
-/// Sends datagrams, each of which is there before the next is sent, but for those that are
-/// dropped.
+/// Sends datagrams, and waits for each to arrive before it sends the next, except for dropped ones.
 fn send(from: &UdpSocket, to: &UdpSocket, count: usize, is_doomed: impl Fn(usize) -> bool) {
     for number in 0..count {
         let doomed = is_doomed(number);
@@ -120,7 +120,7 @@ fn send(from: &UdpSocket, to: &UdpSocket, count: usize, is_doomed: impl Fn(usize
     }
 }
 
-/// What is known of the other host, from an interval for which it is as wanted.
+/// State of the other host, from the first interval that satisfies `is`.
 #[track_caller]
 fn peer(watch: &mut Running, wanted: &str, is: impl Fn(&Value) -> bool) -> Value {
     eventually(wanted, || {
@@ -147,7 +147,7 @@ fn number(flow: Option<&Value>, name: &str) -> u64 {
     flow.map_or(0, |flow| flow[name].as_u64().unwrap_or(0))
 }
 
-/// Waits until so many packets of datagrams have left, and none is in flight.
+/// Waits until `left` packets of datagrams have left, and none is in flight.
 #[track_caller]
 fn settled(watch: &mut Running, direction: &str, left: u64) -> Value {
     let seen = peer(watch, &format!("{left} {direction}"), |peer| {
@@ -170,7 +170,7 @@ fn what_is_dropped_between_two_hosts_is_named_by_flow_and_nothing_else_is() {
     let begun = peer(&mut watch, "the other host's answer", |peer| {
         peer["problem"].is_null() && peer["clock"].is_object()
     });
-    // One machine has one clock.
+    // Both ends use the same clock.
     let clock = &begun["clock"];
     let error = clock["error_ns"].as_u64().unwrap();
     assert!(clock["ahead_ns"].as_i64().unwrap().unsigned_abs() <= error, "{clock}");
@@ -196,7 +196,7 @@ fn what_is_dropped_between_two_hosts_is_named_by_flow_and_nothing_else_is() {
     assert!(hops.iter().any(|hop| hop.as_str().unwrap().contains("nic0 rx")), "{lossy:#}");
     assert!(lossy["came_by"][0].as_str().unwrap().ends_with(" nic0"), "{lossy:#}");
 
-    // A connection, with GSO packets on the wire and then with none.
+    // A connection with GSO packets on the wire, and then one without.
     for (offload, bytes) in [(Offload::Full, 3_000_000), (Offload::None, 3_000_000)] {
         three.a.set_offload(NIC, offload).unwrap();
         let listener = three.b.netns().run(|| TcpListener::bind((INNER_B, 0)).unwrap()).unwrap();
@@ -225,7 +225,7 @@ fn what_is_dropped_between_two_hosts_is_named_by_flow_and_nothing_else_is() {
         assert!(tcp.iter().all(|flow| flow["left_bytes"] == flow["came_bytes"]), "{tcp:#?}");
     }
 
-    // The other host ends in the middle, and comes back: what is known stays known.
+    // The other host ends halfway, and returns: earlier results remain.
     server.signal(Signal::SIGTERM);
     server.wait().expect(0);
     let away = peer(&mut watch, "the other host's end", |peer| peer["problem"].is_string());
@@ -241,7 +241,7 @@ fn what_is_dropped_between_two_hosts_is_named_by_flow_and_nothing_else_is() {
     watch.signal(Signal::SIGTERM);
     let recording = watch.wait().expect(130).stdout;
     drop(three.between);
-    // The sums are those of the last interval, in text and on the page.
+    // The totals equal the last interval's, in text and on the page.
     let file = three.directory.path().join("recording");
     std::fs::write(&file, recording).unwrap();
     let file = file.to_str().unwrap();
@@ -284,7 +284,7 @@ fn another_host_that_is_of_no_use_is_named_and_watching_goes_on() {
     of(once(&three, 5212, token), "the other end is `overlane measure serve`");
     drop(server);
 
-    // Who greets with a byte a second, and who answers with what is none.
+    // A client that greets with one byte per second, and one that sends an invalid greeting.
     let stop = Arc::new(AtomicBool::new(false));
     let threads = [None, Some([b'x'; 48])].map(|greeting| {
         let listen = || TcpListener::bind(("10.0.0.2", 0)).unwrap();
@@ -296,7 +296,7 @@ fn another_host_that_is_of_no_use_is_named_and_watching_goes_on() {
             while !stop.load(Ordering::Relaxed) {
                 open.extend(listener.accept().ok().map(|(stream, _)| stream));
                 for stream in &mut open {
-                    // One that has hung up is no matter.
+                    // A failure of a disconnected client does not matter.
                     let _ = match greeting {
                         None => stream.write_all(b"o"),
                         Some(greeting) => stream.write_all(&greeting),

@@ -1,4 +1,4 @@
-//! Plans, and settings that are varied.
+//! Plans, and varied settings.
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -79,7 +79,7 @@ fn a_plan_of_a_user_is_carried_out() {
     .unwrap();
     let before = std::fs::read_to_string(BUDGET).unwrap();
     let mut arguments = vec!["lab", "run", "--plan", plan.to_str().unwrap(), "--json"];
-    // Among them --blocks 2, which goes before the plan's.
+    // They include --blocks 2, which overrides the plan.
     arguments.extend(SHORT);
     arguments.extend(["--out", out.to_str().unwrap()]);
     run(arguments).expect(0);
@@ -94,14 +94,14 @@ fn a_plan_of_a_user_is_carried_out() {
         });
         cells.map(|cell| (cell["message_bytes"].clone(), cell["flows"].clone())).collect::<Vec<_>>()
     };
-    // As found twice, for the noise floor; then under the setting.
+    // The setting as found, twice for the noise floor; then the new value.
     let both = [(json!(1), json!(1)), (json!(100), json!(1))];
     let found = asked("tcp_rr", "ok", &Value::Null);
     assert!(found.len() == 4 && both.iter().all(|ask| found.contains(ask)), "{found:?}");
     let budget = json!("sysctl:net.core.netdev_budget=299");
     assert_eq!(asked("tcp_rr", "ok", &budget), both);
     assert_eq!(asked("udp_stream", "ok", &budget), [(json!(64), json!(2))]);
-    // veth has no ring, and nothing is done instead.
+    // veth has no ring, so the setting is unsupported.
     assert_eq!(asked("udp_stream", "unsupported", &json!("ring=64")).len(), 1);
     assert_eq!(std::fs::read_to_string(BUDGET).unwrap(), before);
     let timeline = &results["timeline"];

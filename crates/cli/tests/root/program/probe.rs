@@ -1,5 +1,5 @@
 //! `overlane probe` over a path whose network card damages packets: from the fault to its proven
-//! repair, and back.
+//! repair, and its undo.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::PermissionsExt;
@@ -96,7 +96,7 @@ fn a_fault_is_found_repaired_and_taken_back_by_four_commands() {
     let own = ["--netns", "/proc/self/ns/net", "--watch", "0", "--yes"];
     let fixed = path.run(&[&["doctor", "fix", "OV090"], &own[..]].concat()).expect(0).stdout;
     assert!(fixed.contains("tx-udp-segmentation"), "{fixed}");
-    // The repair is proven, and changes nothing in the note.
+    // The repair is proven, and the recorded finding stays unchanged.
     path.probe(&[]).expect(0);
     assert_eq!(path.findings(), Vec::<Value>::new());
 

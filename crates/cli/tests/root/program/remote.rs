@@ -80,7 +80,7 @@ impl Two {
         ))
     }
 
-    /// The same as on another machine: with another boot identifier.
+    /// Like `serve`, but as on another machine: with another boot ID.
     pub fn serve_elsewhere(&self) -> Running {
         let boot = self.write("boot", "00000000-1111-2222-3333-444444444444\n", 0o644);
         let script = format!(
@@ -118,7 +118,7 @@ pub fn inside(host: &Host, command: Command) -> Command {
     inside
 }
 
-/// A server, from its line that says it is ready on.
+/// Starts a server and waits for its ready line.
 pub fn ready(command: Command) -> Running {
     let mut server = Running::start(command);
     server.await_stdout("ready: ");
@@ -194,7 +194,7 @@ fn every_workload_over_a_tunnel_against_the_hosts_own_path() {
         let what = format!("{} {} {}", cell["mode"], cell["workload"], cell["reason"]);
         assert_eq!(cell["status"], "ok", "{what}");
         assert!(cell["median"].as_f64().unwrap() > 0.0, "{what}");
-        // Two blocks have no ratio when one of them is void, as on a starved machine.
+        // If one of two blocks is void, as on a starved machine, there is no ratio.
         if whole(&results, &cell["workload"]) {
             assert_eq!(cell["ratio"].is_null(), cell["role"] == "baseline", "{what}");
         }
@@ -258,7 +258,7 @@ fn who_may_not_or_cannot_is_told_why() {
     says(at_a(&many), 2, "server allows 64");
     drop(server);
 
-    // Another program, and an overlane to come.
+    // Another program, and a future version of overlane.
     let answers: [(&[u8], &str); 2] = [
         (b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3 and so on until 48 bytes", "not an overlane"),
         (
@@ -272,7 +272,7 @@ fn who_may_not_or_cannot_is_told_why() {
             scope.spawn(|| {
                 let (mut stream, _) = listener.accept().unwrap();
                 stream.write_all(answer).unwrap();
-                // Until the client has read it and gone.
+                // Until the client has read the answer and disconnected.
                 let _ = stream.read_to_end(&mut Vec::new());
             });
             says(at_a(&["measure", "run", "10.0.0.2"]), 1, text);
@@ -280,7 +280,7 @@ fn who_may_not_or_cannot_is_told_why() {
     }
 }
 
-/// Whatever end is killed, the other goes on or ends with what it has.
+/// If either end is killed, the other continues or ends with the results that it has.
 #[test]
 fn an_end_that_vanishes_takes_nothing_with_it() {
     require!(possible());
@@ -307,7 +307,7 @@ fn an_end_that_vanishes_takes_nothing_with_it() {
     client.wait();
     nothing_left(&mark);
     server.await_stderr("session closed");
-    // Its load is over, too: the next one is not refused.
+    // Its load has ended, too: the next one is not refused.
     let mut short = vec!["10.0.0.2", "--workloads", "udp_stream", "--json"];
     short.extend_from_slice(&QUICK);
     let results = two.run(&short).wait().expect(0).json();
@@ -332,7 +332,7 @@ fn an_end_that_vanishes_takes_nothing_with_it() {
     };
     assert!(samples.iter().filter(gone).count() >= 3, "{samples:?}");
 
-    // A server that comes back is used again.
+    // After the server is back, it is used again.
     let server = two.serve();
     let mut some = vec!["10.0.0.2", "--workloads", "tcp_rr", "--json"];
     some.extend_from_slice(&["--blocks", "30", "--duration", "0.1", "--disturbance", "100"]);
@@ -365,7 +365,7 @@ fn an_ordinary_user_measures_without_any_privilege() {
     server.wait().expect(0);
 }
 
-/// What no end sees by itself.
+/// Findings that neither end can make alone.
 #[test]
 fn doctor_finds_what_the_other_end_disagrees_on() {
     require!(possible());

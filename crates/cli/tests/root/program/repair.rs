@@ -1,5 +1,5 @@
-//! A broken overlay: found, ranked, and each fault repaired and proven by one `try`;
-//! then everything taken back.
+//! A broken overlay: faults are found and ranked, each is repaired and proven by one `try`, and
+//! everything is undone.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -22,15 +22,15 @@ const TENANT_B: &str = "10.1.0.12";
 const MEASURED: [&str; 4] = ["--duration", "0.1", "--warmup", "0.02"];
 const STREAM: [&str; 2] = ["--workloads", "tcp_stream"];
 
-/// What there may be to find on this machine, whatever the overlay is like: time that the
-/// hypervisor takes, and neighbours of others in the table that all namespaces share.
+/// Findings that this machine may have with any overlay: steal time, and foreign neighbours in the
+/// table that all namespaces share.
 const OF_THE_MACHINE: [&str; 2] = ["OV024", "OV040"];
 
-/// What a trial showed: that the change is better, or what kept it from that.
+/// Result of a trial: the change is better, or the reason why that is not proven.
 type Proven = Result<(), String>;
 
-/// Counts the test as inconclusive if something was not proven. Called last: everything
-/// that does not depend on a measurement is asserted before.
+/// Counts the test as inconclusive if something was not proven. Called last: assertions that do not
+/// depend on a measurement come first.
 fn decided(all: &[(&str, Proven)]) -> Proven {
     let open = all.iter().filter_map(|(what, proven)| Some((what, proven.as_ref().err()?)));
     let open: Vec<String> = open.map(|(what, why)| format!("{what}: {why}")).collect();
@@ -57,7 +57,7 @@ impl Overlay {
             Running::start(overlane([&["lab", "exec", &at, "--", OVERLANE], &serve[..]].concat()));
         server.await_stdout("ready: ");
         let overlay = Overlay { testbed, directory, _server: server };
-        // Its carrier is told late.
+        // The kernel reports its carrier late.
         for host in ["a", "b"] {
             eventually("a bridge with carrier", || {
                 let link = overlay.at(host, "ip -o link show dev br0");
@@ -92,8 +92,8 @@ impl Overlay {
         self.hosts().values().copied().collect::<Vec<_>>().join(",")
     }
 
-    /// Codes of the findings at warning and above, in the order in which they are told, but for
-    /// those of the machine.
+    /// Codes of the findings at warning and above, in the order of the report, without those of the
+    /// machine.
     fn findings(&self, watch: &str) -> Vec<String> {
         let netns = self.netns();
         let asked = ["doctor", "--json", "--watch", watch, "--netns", &netns];
@@ -116,8 +116,8 @@ impl Overlay {
         self.in_a(&[&["try", "--json", "--disturbance", "100"], what, &own].concat())
     }
 
-    /// Tries until it is proven, with more and more blocks. Beside other loads no run may
-    /// tell effects of some tens of percent apart. An attempt that could not begin says why.
+    /// Tries with more and more blocks until it is proven. Under other load, a run may not prove
+    /// effects of some tens of percent. An attempt that could not start gives the reason.
     #[track_caller]
     fn proven(&self, mut attempt: impl FnMut(&[&str]) -> Result<Ended, String>) -> Proven {
         let mut last = String::new();
@@ -145,7 +145,8 @@ impl Overlay {
         Err(last)
     }
 
-    /// Tries what one check proposes. The finding is gone exactly if that was kept.
+    /// Tries the changes that one check proposes. The finding is gone exactly if the change was
+    /// kept.
     #[track_caller]
     fn repaired(&self, code: &str, how: &[&str]) -> Proven {
         let (netns, watch) = (self.netns(), "0");
@@ -175,7 +176,7 @@ impl Overlay {
             let links = self.at(host, "ip -o -d link");
             for line in links.lines() {
                 let device = line.split([':', '@', ' ']).nth(2).unwrap();
-                // The first is an index: of a device that is made anew another.
+                // The first word is an index, which changes if a device is created anew.
                 for (number, word) in settled(line).enumerate().skip(1) {
                     put(format!("link {device} word {number}"), word);
                 }
@@ -199,7 +200,7 @@ impl Overlay {
     }
 }
 
-/// The words of a link's line that are no timers or learned states.
+/// The words of a link's line without timers and learned states.
 fn settled(line: &str) -> impl Iterator<Item = &str> {
     let mut words = line.split_ascii_whitespace();
     std::iter::from_fn(move || {
@@ -224,9 +225,8 @@ fn assert_same(before: &BTreeMap<String, String>, after: &BTreeMap<String, Strin
 fn a_broken_overlay_is_found_ranked_repaired_proven_and_taken_back() {
     require!(need::root(), need::tools(&["ip", "ethtool", "nft", "sysctl", "socat", "setsid"]));
     let overlay = Overlay::up("broken");
-    // The classic: tenants' MTU above that of everything between them; segmentation off
-    // at one of them, as a work-around left over; and a bridge of TAPs that copies packet
-    // by packet.
+    // A common case: the tenants' MTU exceeds the MTU of every device between them, segmentation is
+    // off at one tenant as a leftover work-around, and a bridge of TAPs copies packet by packet.
     overlay.at("tenant-a", "ip link set eth0 mtu 1500; ethtool -K eth0 tso off gso off");
     overlay.at("tenant-b", "ip link set eth0 mtu 1500");
     let taps = Taps::of(&overlay);
@@ -326,7 +326,7 @@ fn a_full_connection_table_is_found_and_a_larger_one_proven() {
     let limit = "net/netfilter/nf_conntrack_max";
     let most: u64 = overlay.at("tenant-a", &format!("sysctl -n {limit}")).trim().parse().unwrap();
     require!(need::that(most <= MOST, &format!("{limit} is {most}: too many to be filled")));
-    // Assured ones are not given up for new ones.
+    // The kernel does not evict assured entries for new ones.
     let mut entries = String::new();
     for (network, port) in
         (1..=255).flat_map(|n| (1..=65535).map(move |p| (n, p))).take(most as usize + 100)
@@ -340,7 +340,7 @@ fn a_full_connection_table_is_found_and_a_larger_one_proven() {
     }
     let file = overlay.path("entries");
     std::fs::write(&file, entries).unwrap();
-    // It ends with the first that does not fit.
+    // It stops at the first entry that does not fit.
     overlay.at("tenant-a", &format!("conntrack --load-file {file} 2>/dev/null || true"));
     assert_eq!(overlay.findings("0"), ["OV028"]);
     let repaired = overlay.repaired("OV028", &[]);
@@ -357,13 +357,13 @@ fn one_cpu_that_receives_everything_is_found_and_steering_proven() {
     const RULES: u8 = 250;
     require!(need::root(), need::tools(&["nft", "ip", "sysctl", "ethtool"]));
     let overlay = Overlay::up("steering");
-    // GSO packets are cut before the wire, by the softirq of whoever sends.
+    // The sender's softirq segments GSO packets before the wire.
     let off =
         ["tx-udp-segmentation", "tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation", "tso"];
     for host in ["a", "b"] {
         overlay.at(host, &format!("ethtool -K nic0 {} off", off.join(" off ")));
     }
-    // A firewall makes receiving the dearer half by far.
+    // A firewall makes receiving by far the more expensive half.
     let rules: Vec<String> = (1..=RULES).map(|n| format!("ip saddr 10.77.0.{n} drop;")).collect();
     let chain = format!("type filter hook input priority 0; {}", rules.join(" "));
     overlay.at("tenant-b", &format!("nft 'table inet firewall {{ chain in {{ {chain} }}; }}'"));
@@ -381,15 +381,15 @@ fn one_cpu_that_receives_everything_is_found_and_steering_proven() {
             let running = found.then(|| {
                 let words = [&finding[..], &many, &MEASURED, blocks].concat();
                 let mut running = overlay.try_with(&words, TENANT_B);
-                // What shows the fault is not to be measured.
+                // The measurement must not include the load that shows the fault.
                 while running.runs() && !running.stderr_so_far().contains("sampling ") {
                     std::thread::sleep(std::time::Duration::from_millis(5));
                 }
                 running
             });
             stop.store(true, Ordering::Relaxed);
-            // Where it has gone again meanwhile nothing was tried, nor where the load that shows
-            // it has kept the two ends from talking.
+            // If the finding had gone meanwhile, nothing was tried. The same holds if the load that
+            // shows it kept the two ends from communicating.
             let ended = running.map(Running::wait);
             let held_up =
                 ["no data within", "no message within", "no answer within", "connection closed "];
@@ -401,8 +401,8 @@ fn one_cpu_that_receives_everything_is_found_and_steering_proven() {
                 .ok_or_else(|| "no CPU idles beside one that is busy with softirqs".to_owned())
         })
     };
-    // Whether the check sees a busy CPU does not depend on this machine in doctor's own
-    // tests; here other programs may keep every CPU busy.
+    // Doctor's own tests show that the check detects a busy CPU. Here other programs may keep every
+    // CPU busy.
     let steered = overlay.proven(attempt);
     let set = overlay.state() != before;
     assert_eq!(set, steered.is_ok(), "steering is set exactly if it was kept");
@@ -413,7 +413,7 @@ fn one_cpu_that_receives_everything_is_found_and_steering_proven() {
     }
 }
 
-/// Sends flows of GSO packets that nobody takes from one CPU.
+/// Sends flows of GSO packets to a closed port from one CPU.
 fn load(stop: &AtomicBool) {
     const FLOWS: usize = 8;
     const DATAGRAM: i32 = 1400;
@@ -427,10 +427,10 @@ fn load(stop: &AtomicBool) {
     let message = [0; 40 * DATAGRAM as usize];
     while !stop.load(Ordering::Relaxed) {
         for socket in &sockets {
-            // Refused: nobody listens.
+            // Refused, because the port is closed.
             let _ = socket.send(&message);
         }
-        // Its own CPU is to have time left.
+        // Its own CPU must have idle time.
         std::thread::sleep(std::time::Duration::from_micros(800));
     }
 }

@@ -1,4 +1,4 @@
-//! A small real run: what is in its results, and how they are shown.
+//! A small real run: the content of its results, and how they are shown.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use test_support::{left_out, need, require};
 use super::launch::{Ended, Running, entries, overlane, run};
 use super::schema;
 
-/// Arguments of a run as short as it can be and still say something; other
-/// tests load this machine, and a disturbed sample is none the less a sample.
+/// Arguments of the shortest meaningful run. Other tests load this machine, and disturbed samples
+/// still count.
 pub const SHORT: [&str; 8] =
     ["--blocks", "2", "--duration", "0.1", "--warmup", "0.05", "--disturbance", "100"];
 
@@ -29,7 +29,7 @@ fn a_run_of_several_modes() {
     arguments.push(out.to_str().unwrap());
     let ended = run(arguments);
     let results: Value = serde_json::from_str(&std::fs::read_to_string(&out).unwrap()).unwrap();
-    // A mode that was asked for by name and cannot be had fails the run in part.
+    // An unavailable mode that was named makes the run fail in part.
     let modes = results["modes"].as_array().unwrap();
     let lacks = modes.iter().any(|mode| mode["status"] == "unsupported");
     let ended = ended.expect(i32::from(lacks));
@@ -41,7 +41,7 @@ fn a_run_of_several_modes() {
     a_results_file_is_shown_as_the_run_showed_it(&ended, &results, &out);
 }
 
-/// The cells that `wanted` picks by mode, offload and workload.
+/// Cells selected by `wanted`: mode, offload and workload.
 fn cells<'a>(results: &'a Value, wanted: &[(&str, &str)]) -> Vec<&'a Value> {
     let cells = results["cells"].as_array().unwrap();
     cells.iter().filter(|cell| wanted.iter().all(|(field, value)| cell[field] == *value)).collect()
@@ -82,8 +82,8 @@ fn results_are_as_their_schema_says_and_every_sample_proved_its_path(results: &V
             }
         }
     }
-    // (2 + 3 modes and the A/A) × 2 profiles × 3 workloads × 2 blocks, one or
-    // the other of which another program may spoil.
+    // (2 + 3 modes and the A/A) × 2 profiles × 3 workloads × 2 blocks. Another program may void a
+    // few of them.
     assert!(valid > 40, "{valid}");
     let mut floors = 0;
     for offload in ["full", "none"] {
@@ -94,7 +94,7 @@ fn results_are_as_their_schema_says_and_every_sample_proved_its_path(results: &V
             assert_eq!(of("baseline")["mode"], "host");
             let aa = of("aa");
             assert_eq!(aa["mode"], "host");
-            // As many ratios as blocks in which both samples count.
+            // One ratio for each block in which both samples count.
             let ratios: Vec<f64> = aa["samples"]
                 .as_array()
                 .unwrap()
@@ -196,12 +196,12 @@ fn a_results_file_is_shown_as_the_run_showed_it(ended: &Ended, results: &Value, 
         markdown.lines().any(|line| line.starts_with('|') && line.contains("vxlan")),
         "{markdown}"
     );
-    // A reader that goes away is no failure.
+    // A reader that closes the pipe is not a failure.
     let command = format!("{} report {} | true", super::launch::OVERLANE, file.display());
     super::launch::sh("bash", &["-o", "pipefail", "-c", &command]);
 }
 
-/// FRR 10 wants a manager beside it, and takes no client that says nothing.
+/// FRR 10 also needs its manager, and rejects a client that sends nothing.
 #[test]
 fn an_frr_that_is_first_in_the_path_fills_tables() {
     require!(need::root(), need::networks());
@@ -209,7 +209,7 @@ fn an_frr_that_is_first_in_the_path_fills_tables() {
     let words = lab_run("evpn,bgp-frr", &["--workloads", "tcp_rr", "--offload", "full", "--json"]);
     let mut command = overlane(words);
     command.env("PATH", path);
-    // Whether samples count is another matter: others load this machine.
+    // Samples may be void, because other programs load this machine.
     let results = Running::start(command).wait().json();
     for mode in results["modes"].as_array().unwrap() {
         assert_eq!(mode["status"], "ok", "{mode:#}");
@@ -228,9 +228,9 @@ fn a_run_prints_the_format_asked_for() {
     assert_eq!(results["plan"]["seed"], 7);
     assert_eq!(with(&["--format", "csv"]).stdout.lines().count(), 3, "a head, host and its A/A");
     assert!(with(&["--format", "markdown"]).stdout.contains("| host"));
-    // A pipe cannot be replaced by a file: it is written to.
+    // A pipe cannot be replaced by a file, so it is written directly.
     let piped = with(&["--format", "csv", "--out", "/dev/stderr"]);
-    // A busy machine is said before.
+    // A warning about a busy machine precedes it.
     let json = &piped.stderr[piped.stderr.find("\n{").map_or(0, |at| at + 1)..];
     schema::validate("results", &serde_json::from_str(json).unwrap());
 }
@@ -310,7 +310,7 @@ fn latency_alone_and_beside_bulk_traffic_is_in_results_and_table() {
     let all = serde_json::json!(["tcp_stream", "tcp_maerts", "both"]);
     assert_eq!(results["plan"]["beside"], all);
     let cells = results["cells"].as_array().unwrap();
-    // Baseline, A/A and nat, of two workloads, alone and beside three kinds of traffic.
+    // Baseline, A/A and nat, with two workloads, alone and beside three kinds of bulk traffic.
     assert_eq!(cells.len(), 3 * 2 * 4);
     for cell in cells.iter().filter(|cell| cell["status"] == "ok") {
         let rates = |way: &str| cell["beside_rates"][way].as_f64().is_some_and(|rate| rate > 0.0);
@@ -322,14 +322,14 @@ fn latency_alone_and_beside_bulk_traffic_is_in_results_and_table() {
             _ => (true, true),
         };
         assert_eq!((forward, reverse), expected, "{cell:#}");
-        // CPU time is not that of the requests alone.
+        // CPU time includes more than the requests.
         assert!(cell["beside"].is_null() || cell["service_demand"].is_null(), "{cell:#}");
     }
     let table = "latency in µs alone and beside bulk traffic";
     assert!(ended.stdout.contains(table), "{ended:#?}");
 }
 
-/// A mode on layer 2 carries both, one that translates IPv4 only.
+/// A layer 2 mode supports both, a translating mode IPv4 only.
 #[test]
 fn ipv6_is_measured_alone_and_against_ipv4() {
     require!(need::root());

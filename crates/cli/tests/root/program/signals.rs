@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: what there is is written, nothing stays.
+//! Ctrl-C and SIGTERM: results so far are written, and nothing is left.
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -37,7 +37,7 @@ fn an_interrupted_run_writes_what_it_has() {
         let out = directory.path().join("r.json");
         let mut running = long("vxlan,nat-proxy", &out);
         let mark = running.mark().to_owned();
-        // Each block measures each cell once: one is done when this comes again.
+        // Each block measures each cell once: if a cell comes again, a block is complete.
         for _ in 0..2 {
             running.await_next_stderr("sampling vxlan");
         }
@@ -84,7 +84,7 @@ fn a_killed_run_leaves_its_samples() {
     let out = directory.path().join("r.json");
     let mut running = long("vxlan", &out);
     let mark = running.mark().to_owned();
-    // A sample of each cell is kept when this comes again.
+    // When this cell comes again, a sample of each cell has been stored.
     for _ in 0..2 {
         running.await_next_stderr("sampling vxlan");
     }
@@ -99,7 +99,7 @@ fn a_killed_run_leaves_its_samples() {
         (&results["complete"], &results["ended_by"]),
         (&false.into(), &"interrupted".into())
     );
-    // Which cells, the order of the run decides.
+    // The order of the run decides which cells.
     let mut cells = results["cells"].as_array().unwrap().iter();
     let is_sampled = cells.any(|cell| !cell["samples"].as_array().unwrap().is_empty());
     assert!(is_sampled, "{results:#}");
@@ -129,7 +129,7 @@ fn interrupted_while_it_builds() {
     nothing_left(&mark);
 }
 
-/// Docker's programs take seconds: nobody waits for them.
+/// Docker's programs take seconds, and an interrupt does not wait for them.
 #[test]
 fn interrupted_while_docker_starts() {
     require!(need::root(), need::tool("dockerd"));
@@ -152,13 +152,14 @@ fn a_second_signal_ends_it_at_once() {
     require!(need::root());
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("r.json");
-    // Two threads may take the two signals in the same instant, both as the
-    // first one: rare, and not each time.
+    // Two threads may handle the two signals at the same instant, both as the first one: rare, and
+    // not every time.
     let heeded = (0..5).any(|_| {
         let mut running = long("vxlan", &out);
         let mark = running.mark().to_owned();
         running.await_stderr("sampling vxlan");
-        // Both are there before it goes on: the first cannot be over in between.
+        // Both signals are pending before the process continues, so that the first cannot be
+        // handled earlier.
         running.signal(Signal::SIGSTOP);
         running.signal(Signal::SIGINT);
         running.signal(Signal::SIGTERM);
@@ -168,7 +169,7 @@ fn a_second_signal_ends_it_at_once() {
         let heeded = !out.exists();
         if heeded {
             assert!(ended.stdout.is_empty(), "{ended:#?}");
-            // The samples so far, if there were any, as after a kill.
+            // The samples so far, if any, as after a kill.
             let left = entries(directory.path());
             assert!(left.iter().all(|name| name == "r.json.samples"), "{left:?}");
             for name in left {

@@ -1,4 +1,4 @@
-//! Testbeds that stay: `lab up`, `status`, `exec`, `down`.
+//! Standing testbeds: `lab up`, `status`, `exec`, `down`.
 
 use std::process::Stdio;
 
@@ -19,7 +19,7 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// Builds a mode under a name that no other test or user of the machine has.
+    /// Builds a mode under a unique name.
     #[track_caller]
     pub fn up(mode: &str, part: &str) -> Testbed {
         let name = format!("test-{}-{part}", std::process::id());
@@ -43,7 +43,7 @@ impl Testbed {
 
 impl Drop for Testbed {
     fn drop(&mut self) {
-        // It removes its socket. The test may have taken it down before.
+        // It removes its socket. The test may already have taken it down.
         let mut down = overlane(["lab", "down", &self.name]);
         let _ = down.stdout(Stdio::null()).stderr(Stdio::null()).status();
         for found in marked(&self.mark) {
@@ -52,7 +52,7 @@ impl Drop for Testbed {
     }
 }
 
-/// The standing testbeds that are this process's.
+/// The standing testbeds of this process.
 fn standing() -> Vec<Value> {
     let all = run(["lab", "status", "--json"]).expect(0).json();
     schema::validate("lab-status", &all);
@@ -72,7 +72,7 @@ fn up_exec_status_down() {
     assert!(text.contains(&one.name) && text.contains("nsenter --net=/proc/"), "{text}");
 
     one.exec("tenant-a", &["ping", "-c", "1", "-W", "10", "10.1.0.12"]).expect(0);
-    // The underlay is not the tenants'.
+    // Tenants cannot reach the underlay.
     one.exec("tenant-a", &["ping", "-c", "1", "-W", "1", "10.0.0.2"]).expect(2);
     one.exec("a", &["ping", "-c", "1", "-W", "10", "10.0.0.2"]).expect(0);
     assert_eq!(
@@ -99,13 +99,13 @@ fn up_exec_status_down() {
     let again = run(["lab", "up", "host", "--name", &one.name]).expect(1);
     assert!(again.stderr.contains(&format!("{} is already running", one.name)), "{again:#?}");
 
-    // A name that is not known removes nothing.
+    // An unknown name is an error, and nothing is removed.
     run(["lab", "down", &one.name, "no-such-testbed"]).expect(2);
     assert_eq!(standing().len(), 2);
     let removed = run(["lab", "down", &one.name, "--json"]).expect(0).json();
     schema::validate("lab-down", &removed);
     assert_eq!(removed, serde_json::json!([one.name]));
-    // Gone when down returns: the name is free again.
+    // When down returns, the name is free.
     let again = Testbed::up("host", "one");
     assert_eq!(standing(), [again.described.clone(), two.described.clone()]);
     assert_eq!(run(["lab", "down", &again.name, &two.name]).expect(0).stdout.lines().count(), 2);
@@ -122,7 +122,7 @@ fn programs_of_a_standing_testbed_are_seen_inside_it() {
     assert_eq!(testbed.exec("b", &["cat", "/proc/1/comm"]).expect(0).stdout, "overlane-init\n");
     testbed.exec("b", &["sh", "-c", "exit 9"]).expect(9);
     testbed.exec("b", &["sh", "-c", "kill -15 $$"]).expect(128 + 15);
-    // The published port is open, by the proxy.
+    // The proxy listens on the published port.
     let target = testbed.described["target"].as_str().unwrap().replace(':', "/");
     testbed.exec("tenant-a", &["bash", "-c", &format!("exec 3<>/dev/tcp/{target}")]).expect(0);
     run(["lab", "down", &testbed.name]).expect(0);
@@ -144,7 +144,7 @@ fn a_killed_holder_leaves_nothing() {
 fn a_holder_of_another_user_is_not_believed() {
     require!(need::root(), need::tools(&["setpriv", "perl"]));
     let name = format!("test-{}-false", std::process::id());
-    // Answers anything with a testbed whose host is this very process's.
+    // Answers every request with a testbed whose host is this process's namespace.
     let answer = format!(
         "{{\"name\":\"{name}\",\"mode\":\"host\",\"offload\":\"full\",\"mtu\":1500,\"pid\":1,\
          \"hosts\":[{{\"name\":\"a\",\"netns\":\"/proc/self/ns/net\",\"init\":null}}],\"target\":\"10.0.0.2:1\",\
@@ -183,7 +183,7 @@ fn a_holder_that_does_not_answer_holds_nobody_up() {
     let refused = run(["lab", "down", &stuck.name]).expect(1);
     assert!(refused.stderr.contains("does not answer"), "{refused:#?}");
     kill(Pid::from_raw(stuck.pid()), Signal::SIGCONT).unwrap();
-    // It may still have to read what those who went away have asked.
+    // It may still have to read requests of clients that have disconnected.
     eventually("an answer", || match run(["lab", "status", "--json"]).json() {
         all if all.to_string().contains(&stuck.name) => Ok(()),
         all => Err(all.to_string()),

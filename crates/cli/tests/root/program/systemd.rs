@@ -1,5 +1,5 @@
-//! The units under `examples/systemd`: systemd takes them, and the program takes
-//! what they start.
+//! The units under `examples/systemd`: systemd accepts them, and the program accepts their
+//! commands.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,21 +22,21 @@ fn what_a_unit_starts_is_a_command_of_the_program() {
         let text = std::fs::read_to_string(&unit).unwrap();
         let start = text.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/overlane "));
         let start = start.unwrap_or_else(|| panic!("{}: no ExecStart", unit.display()));
-        // An option that is none is refused before help is given.
+        // An unknown option is refused before help is printed.
         let words = start.split(' ').chain(["--help"]);
         assert!(run(words).expect(0).stdout.contains("Usage: overlane"), "{start}");
     }
 }
 
-/// A copy of a unit that systemd can look at where the program is not installed.
+/// A copy of a unit that systemd can check where the program is not installed.
 fn copy(unit: &Path, directory: &Path) -> PathBuf {
-    // A unit has no blanks in the program's path; where this one was built there may be.
+    // A unit's program path may not contain blanks, but the build path may.
     let program = directory.join("overlane");
     if !program.exists() {
         std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_overlane"), &program).unwrap();
     }
     let text = std::fs::read_to_string(unit).unwrap();
-    // The program need not be installed for its unit to be right.
+    // The check must not depend on an installed program.
     let text = text.replace("/usr/bin/overlane", program.to_str().unwrap());
     let name = unit.file_name().unwrap().to_str().unwrap().replace("@.", "@vxlan0.");
     let copy = directory.join(name);
@@ -44,7 +44,7 @@ fn copy(unit: &Path, directory: &Path) -> PathBuf {
     copy
 }
 
-/// `docs/src/design/confinement.md` explains what is left.
+/// `docs/src/design/confinement.md` explains the remaining exposure.
 #[test]
 fn units_are_exposed_no_more_than_their_work_needs() {
     require!(need::tool("systemd-analyze"));
@@ -77,7 +77,7 @@ fn systemd_takes_the_units() {
         let copy = copy(&unit, directory.path());
         let verified = Command::new("systemd-analyze").arg("verify").arg(&copy).output().unwrap();
         let said = String::from_utf8_lossy(&verified.stderr);
-        // Of the machine's own units it may say what it likes.
+        // Messages about the machine's own units do not matter.
         let ours: Vec<&str> = said.lines().filter(|line| line.contains("overlane")).collect();
         assert!(ours.is_empty(), "{}: {ours:#?}", unit.display());
     }

@@ -1,4 +1,4 @@
-//! `overlane trace`: what it refuses, and the capture file that it writes.
+//! `overlane trace`: its refusals, and its capture file.
 
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -73,7 +73,7 @@ fn network() -> Result<Network, String> {
     lab::find("vxlan").unwrap().build(&params).map_err(|error| error.to_string())
 }
 
-/// What tshark says of a capture, without a word about the file.
+/// tshark's output for a capture.
 fn tshark(path: &Path, more: &[&str]) -> String {
     let mut command = Command::new("tshark");
     let output = command.arg("-r").arg(path).args(more).output().unwrap();
@@ -83,15 +83,15 @@ fn tshark(path: &Path, more: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Datagrams that somebody reads, in a tunnel: the file has every step, and ends with a whole
-/// block by Ctrl-C.
+/// Datagrams with a reader, in a tunnel: the file has every step, and ends with a complete block
+/// after Ctrl-C.
 #[test]
 fn a_capture_shows_journeys_in_tshark() {
     const BYTES: usize = 100;
     require!(need::root(), need::tools(&["tshark", "capinfos"]));
     let network = network().unwrap();
     let (client, server) = (network.client(), network.server());
-    // A process finds namespaces by those who are in them.
+    // A process finds namespaces by the processes in them.
     let processes = Processes::new().unwrap();
     let sleep = |host: &Arc<Host>| processes.start(host, Command::new("sleep").arg("600")).unwrap();
     let _sleeping: Vec<_> = network.hosts().iter().map(sleep).collect();
@@ -108,7 +108,7 @@ fn a_capture_shows_journeys_in_tshark() {
     arguments.extend(["--payload", "4"]);
     let mut tracing = Running::start(overlane(arguments));
     tracing.await_stderr("tracing: ");
-    // One that was not flooded, as the first ones may be.
+    // A datagram that was not flooded, as the first ones may be.
     let told = eventually("a datagram from socket to socket", || {
         sender.send_to(&[7; BYTES], network.address.target).unwrap();
         while receiver.recv(&mut [0; BYTES]).is_ok() {}
@@ -122,7 +122,7 @@ fn a_capture_shows_journeys_in_tshark() {
     let number = told.split(':').next().unwrap();
     tracing.signal(Signal::SIGINT);
     tracing.wait().expect(130);
-    // Each is an interface, in the order of the way.
+    // Each device is an interface, in the order of the path.
     let fields = ["-T", "fields", "-E", "separator=|", "-E", "aggregator=;"];
     let names =
         ["frame.interface_name", "frame.len", "frame.cap_len", "udp.payload", "frame.comment"];
@@ -159,7 +159,8 @@ fn a_capture_shows_journeys_in_tshark() {
     assert!(about.contains("Time resolution = 0x09"), "{about}");
 }
 
-/// While it stands still more comes than the ring of events holds: 10 steps of 20,000 datagrams.
+/// While the tracer is stopped, more events arrive than the ring holds: 10 steps of 20,000
+/// datagrams.
 #[test]
 fn of_more_than_can_be_told_packets_are_followed_by_chance() {
     require!(need::root());
@@ -170,13 +171,13 @@ fn of_more_than_can_be_told_packets_are_followed_by_chance() {
     let sender = network.client().netns().run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
     let port = sender.local_addr().unwrap().port();
     let flow = format!("*:{port} -> {}/udp", network.address.target);
-    // What is asked for is kept.
+    // The requested sampling is kept.
     for asked in [&[][..], &["--sample", "1/1"]] {
         let mut tracing = Running::start(overlane([&["trace", "--flow", &flow], asked].concat()));
         tracing.await_stderr("tracing: ");
         tracing.signal(Signal::SIGSTOP);
         for _ in 0..20_000 {
-            // The path has a limit, too.
+            // The path may drop some.
             let _ = sender.send_to(&[7; 100], network.address.target);
         }
         tracing.signal(Signal::SIGCONT);
@@ -191,7 +192,7 @@ fn of_more_than_can_be_told_packets_are_followed_by_chance() {
     }
 }
 
-/// The kernel frees its copy of an answer to a ping as if nobody had wanted it.
+/// The kernel frees its copy of an answer to a ping as if it were unwanted.
 #[test]
 fn an_answered_ping_is_no_drop() {
     require!(need::root(), need::tool("ping"));
@@ -250,7 +251,7 @@ fn the_chain_of_the_rule_that_dropped_a_packet_is_named() {
     assert!(ended.stdout.contains("policy-web"), "{}", ended.stdout);
 }
 
-/// Rules where packets leave and where they come in, and a policy.
+/// Rules on output and on input, and a policy.
 #[test]
 fn a_drop_names_the_rule() {
     require!(need::root(), need::tool("nft"));
@@ -258,7 +259,7 @@ fn a_drop_names_the_rule() {
     a.connect("nic0", &b, "nic0", 1500).unwrap();
     a.address("nic0", Ipv4Addr::new(10, 77, 0, 1), 24).unwrap();
     b.address("nic0", Ipv4Addr::new(10, 77, 0, 2), 24).unwrap();
-    // A process finds namespaces by those who are in them.
+    // A process finds namespaces by the processes in them.
     let processes = Processes::new().unwrap();
     let sleep = |host: &Arc<Host>| processes.start(host, Command::new("sleep").arg("600")).unwrap();
     let _sleeping = [&a, &b].map(sleep);

@@ -18,7 +18,6 @@ fn journal(two: &Two) -> String {
     two.path("journal").to_str().unwrap().to_owned()
 }
 
-/// `overlane try` in a.
 fn trial(two: &Two, arguments: &[&str]) -> Running {
     let (token, journal) = (two.token(), journal(two));
     let own = ["--token", &token, "--journal", &journal];
@@ -28,7 +27,7 @@ fn trial(two: &Two, arguments: &[&str]) -> Running {
     Running::start(command)
 }
 
-/// Everything of a host that these tests change, as text.
+/// The state of a host that these tests change, as text.
 fn state(two: &Two) -> String {
     let show = |program: &str, words: &str| {
         let mut command = Command::new(program);
@@ -38,7 +37,7 @@ fn state(two: &Two) -> String {
         show("ip", "-o link show dev nic0"),
         show("ip", "-o link show dev vxlan0"),
         show("ethtool", "-k nic0"),
-        // What was learned comes and goes.
+        // Learned entries change by themselves.
         show("bridge", "fdb show dev vxlan0")
             .lines()
             .filter(|line| line.contains("permanent"))
@@ -64,7 +63,7 @@ fn narrow(text: &str) {
 fn a_change_is_proven_better_kept_and_taken_back() {
     require!(possible(), need::tools(&["tc", "ethtool", "bridge"]));
     let two = Two::new();
-    // Slower by far than any machine, whatever else it does.
+    // Slower than any machine, even under load.
     let (slow, free) = (
         "tc qdisc replace dev nic0 root tbf rate 50mbit burst 64k latency 50ms",
         "tc qdisc del dev nic0 root",
@@ -94,7 +93,7 @@ fn a_change_is_proven_better_kept_and_taken_back() {
     undo(&two, "--all").expect(0);
     assert!(tool("tc qdisc show dev nic0").contains("tbf"));
 
-    // One whose inverse is the value before, measured only.
+    // A change whose inverse is the previous value, measured only.
     let cut = "ethtool -K nic0 tso off gso off tx-udp_tnl-segmentation off";
     let only = [&[cut, "--keep", "never"], &ask[..]].concat();
     let ended = trial(&two, &only).wait();
@@ -140,7 +139,7 @@ fn a_missing_forwarding_entry_is_found_and_its_remedy_proven() {
     assert_eq!(state(&two), before);
 }
 
-/// Where small packets pass and full-size ones do not, there is no ratio to take.
+/// If small packets pass and full-size ones do not, there is no ratio.
 #[test]
 fn a_path_that_drops_full_size_packets_is_proven_by_what_arrives() {
     require!(possible(), need::tools(&["nft"]));
@@ -180,7 +179,7 @@ fn what_ends_a_trial_takes_the_change_back() {
     let mut running = trial(&two, &arguments);
     running.await_samples(1);
     changed(&mtu);
-    // What is on trial is nobody else's.
+    // No other command may undo a change on trial.
     assert!(
         undo(&two, "--list")
             .stdout
@@ -210,7 +209,7 @@ fn what_ends_a_trial_takes_the_change_back() {
     assert!(undo(&two, "--list").expect(0).stdout.contains("nothing"));
 }
 
-/// A VXLAN device keeps an MTU above what its NIC's allows, and takes none again.
+/// A VXLAN device keeps an MTU above the limit of its NIC, but does not accept it again.
 #[test]
 fn what_could_not_be_put_back_is_not_changed() {
     require!(possible(), need::tools(&["ip", "ethtool", "bridge"]));
@@ -249,7 +248,7 @@ fn what_try_refuses() {
         let refused = run([arguments, &journal].concat()).expect(2);
         assert!(refused.stderr.contains(named), "{arguments:?}: {refused:#?}");
     }
-    // Nobody serves there.
+    // No server listens there.
     let arguments = [&["try", "true", "--undo-with", "true"], &against[..], &journal].concat();
     let ended = run([&arguments[..], &["--against", "127.0.0.1:9"]].concat());
     assert_ne!(ended.code, Some(0), "{ended:#?}");

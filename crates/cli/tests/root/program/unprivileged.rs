@@ -1,4 +1,5 @@
-//! As an ordinary user: everything but what the kernel keeps for root, and said so.
+//! An ordinary user can do everything that the kernel does not reserve for root, and is told the
+//! rest.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -12,10 +13,10 @@ use super::launch::{Ended, OVERLANE, Running};
 use super::machine::nothing_left;
 use super::schema;
 
-/// A user of nobody else's, so that `down --all` removes no testbed but these.
+/// A user without other processes, so that `down --all` removes only the testbeds of this test.
 const USER: u32 = 64242;
 
-/// The program where any user can reach it, and a directory of that user's.
+/// The program where any user can reach it, and a directory of that user.
 pub struct Copy {
     directory: tempfile::TempDir,
 }
@@ -45,7 +46,7 @@ impl Copy {
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = as_user();
         command.arg(self.program()).args(arguments).current_dir("/").env("HOME", self.own());
-        // Else it would be below /tmp, and stay there.
+        // Otherwise it would be created below /tmp, and stay there.
         command.env("OVERLANE_RUNTIME_DIR", self.own().join("run"));
         command
     }
@@ -62,7 +63,7 @@ fn as_user() -> Command {
     command
 }
 
-/// Whether this machine lets ordinary users do it at all.
+/// Whether this machine allows it for ordinary users.
 fn possible() -> Result<(), String> {
     need::root()?;
     need::tools(&["setpriv", "unshare"])?;
@@ -116,7 +117,7 @@ fn an_ordinary_user_measures_and_is_told_what_is_left_out() {
     let mark = running.mark().to_owned();
     let ended = running.wait();
     let results: Value = serde_json::from_str(&fs::read_to_string(&out).unwrap()).unwrap();
-    // A mode that was asked for by name and cannot be had is exit code 1.
+    // An unavailable mode that was named gives exit code 1.
     let had = results["modes"].as_array().unwrap().iter().all(|mode| mode["status"] == "ok");
     let ended = ended.expect(i32::from(!had));
     schema::validate("results", &results);
@@ -128,7 +129,7 @@ fn an_ordinary_user_measures_and_is_told_what_is_left_out() {
         "{said}"
     );
     assert_eq!(said.contains("tap"), tun_is_closed(), "{said}");
-    // Where the kernel has none, root would have none either.
+    // Where the kernel lacks ipvlan, root lacks it, too.
     assert!(!said.contains("ipvlan"), "{said}");
     assert!(ended.stdout.contains("ordinary user"), "{ended:#?}");
     for cell in results["cells"]
@@ -160,7 +161,7 @@ fn an_ordinary_user_has_testbeds_of_their_own() {
     let status = copy.run(&["lab", "status", "--json"]).expect(0).json();
     schema::validate("lab-status", &status);
     assert_eq!(status.as_array().unwrap().len(), marks.len());
-    // Root's own list has none of them.
+    // Root's own list contains none of them.
     let of_root = super::launch::run(["lab", "status", "--json"]).expect(0).json();
     let pids = |list: &Value| -> Vec<Value> {
         list.as_array().unwrap().iter().map(|one| one["pid"].clone()).collect()

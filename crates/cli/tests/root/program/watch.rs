@@ -108,7 +108,7 @@ fn options_that_contradict_are_refused() {
 struct OnTerminal {
     child: Child,
     keys: File,
-    /// The program's end of it, held open so that its settings can be read.
+    /// The slave end, held open so that its settings can be read.
     terminal: OwnedFd,
     before: Termios,
     written: Arc<Mutex<Vec<u8>>>,
@@ -121,14 +121,14 @@ impl OnTerminal {
         let (keys, terminal) = (File::from(pair.master), pair.slave);
         let before = tcgetattr(&terminal).unwrap();
         let end = || Stdio::from(terminal.try_clone().unwrap());
-        // Its controlling terminal: where the kernel tells of another size.
+        // Its controlling terminal, where the kernel reports a new size.
         let mut command = Command::new("setsid");
         command.args(["--ctty", OVERLANE, "watch"]).args(arguments);
         command.env("LC_ALL", "C.UTF-8").env("TERM", "xterm");
         let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
         let written = Arc::new(Mutex::new(Vec::new()));
         let (into, mut from) = (written.clone(), keys.try_clone().unwrap());
-        // Ends when no process has the program's end open.
+        // Ends when no process has the slave end open.
         std::thread::spawn(move || {
             let mut buffer = [0; 8192];
             while let Ok(length @ 1..) = from.read(&mut buffer) {
@@ -142,7 +142,7 @@ impl OnTerminal {
         String::from_utf8_lossy(&self.written.lock().unwrap()).into_owned()
     }
 
-    /// Waits for a word: spaces are skipped by moving the cursor.
+    /// Waits for a word, because spaces are written as cursor movements.
     #[track_caller]
     fn awaits(&mut self, text: &str) {
         eventually(&format!("{text:?} on the terminal"), || {
@@ -187,7 +187,7 @@ impl OnTerminal {
         status.code()
     }
 
-    /// Waits for its end: it has written `text`, and only text.
+    /// Waits for its end, and asserts that it has written `text` and no escape sequences.
     #[track_caller]
     fn never_takes_it(mut self, code: i32, text: &str) {
         assert_eq!(self.wait(), Some(code), "{:?}", self.so_far());
@@ -196,11 +196,11 @@ impl OnTerminal {
         assert!(!so_far.contains("\x1b[?1049h"), "{so_far:?}");
     }
 
-    /// Waits for its end: the terminal is as it was. Answers what was written after the
+    /// Waits for its end, and checks that the terminal is restored. Returns the output after the
     /// alternate screen was left.
     #[track_caller]
     fn ends(mut self, code: i32) -> String {
-        // Behind all that it wrote: when this has come, that has, too.
+        // A marker after all output: when it arrives, the output has arrived, too.
         const BEHIND: &str = "\x05";
         let status = self.wait();
         File::from(self.terminal.try_clone().unwrap()).write_all(BEHIND.as_bytes()).unwrap();
@@ -250,7 +250,7 @@ fn signals_end_the_interface_and_the_terminal_is_as_it_was() {
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let playing = playing();
         playing.signal(signal);
-        // What sends it to the group sends it twice.
+        // A sender that signals the group signals it twice.
         playing.signal(signal);
         playing.ends(130);
     }
@@ -260,11 +260,11 @@ fn signals_end_the_interface_and_the_terminal_is_as_it_was() {
 fn another_size_is_drawn_anew() {
     let mut playing = playing();
     playing.resize(40, 10);
-    // All is cleared.
+    // The screen is cleared.
     playing.awaits("\x1b[2J");
     playing.resize(1, 1);
     playing.resize(300, 100);
-    // There is room for words.
+    // The terminal is wide enough for words.
     playing.awaits("waited");
     playing.press("q");
     playing.ends(0);
@@ -304,7 +304,7 @@ fn text_is_printed_on_a_terminal_where_it_is_asked_for() {
     }
 }
 
-/// Keys are answered while an interval is measured: this one would take an hour.
+/// Keys work during an interval: this one would take an hour.
 #[test]
 fn a_live_interface_ends_in_the_middle_of_an_interval() {
     require!(need::root());
@@ -318,7 +318,7 @@ fn a_live_interface_ends_in_the_middle_of_an_interval() {
         live.awaits("measuring");
         live.press(keys);
         live.ends(code);
-        // What there is has been recorded.
+        // Existing intervals have been recorded.
         let recorded = fs::read_to_string(&path).unwrap();
         schema::validate("watch", &serde_json::from_str(&recorded).unwrap());
         play(&path, &[]).expect(0);

@@ -1,12 +1,12 @@
-//! What Prometheus' own checker says of a page of metrics.
+//! Checks a page of metrics with Prometheus's own tool.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// `promtool check metrics` finds nothing.
+/// Asserts that `promtool check metrics` finds nothing.
 ///
 /// # Panics
-/// With what it says, and the page.
+/// With its output, and the page.
 pub fn assert_clean(page: &str) {
     let mut promtool = Command::new("promtool")
         .args(["check", "metrics"])

@@ -1,5 +1,5 @@
-//! `overlane tapbridge`, likewise: the left tenant's bridge also leads to a TAP from
-//! which malformed frames with vnet headers of all kinds come.
+//! `overlane tapbridge` in the same way: the left tenant's bridge also has a TAP that sends
+//! malformed frames with vnet headers of all kinds.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,7 @@ const LIVES: [&[&str]; 3] = [
     &["--no-offload=right"],
 ];
 
-/// Lives that long, each of [`LIVES`] a part of it.
+/// Runs lives for `duration`, each of [`LIVES`] for a part of it.
 pub fn live(duration: Duration, random: &mut Random) {
     let start = Instant::now();
     for (index, arguments) in LIVES.into_iter().enumerate() {
@@ -76,14 +76,14 @@ pub fn live(duration: Duration, random: &mut Random) {
     }
 }
 
-/// Makes the TAP that malformed frames come from.
+/// Creates the TAP that sends malformed frames.
 fn noise_tap() -> sys::Result<Tap> {
     let options =
         TapOptions { vnet_header: Some(Layout::V1.size()), ..TapOptions::named("noise0") };
     Tap::open(&options)
 }
 
-/// Writes malformed frames until `stop`. Returns how many the kernel took.
+/// Writes malformed frames until `stop`. Returns the number that the kernel accepted.
 fn frames(tap: &Tap, mut random: Random, stop: &AtomicBool) -> u64 {
     let mut sent = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -94,7 +94,7 @@ fn frames(tap: &Tap, mut random: Random, stop: &AtomicBool) -> u64 {
                 header = random.bytes(length);
                 header[0] = random.below(4) as u8;
                 header[1] = [0, 1, 3, 4, 5][random.below(5)];
-                // Else nearly all would be refused.
+                // Otherwise nearly all would be refused.
                 header[3] = 0;
                 header[5] = random.below(6) as u8;
                 (header[7], header[9]) = (0, 0);
@@ -148,7 +148,7 @@ impl Life {
         }
     }
 
-    /// Received and accounted for, each way.
+    /// Received packets and their fates, for each direction.
     fn counters(&mut self) -> [(u64, u64); 2] {
         self.program.signal(Signal::SIGUSR1);
         [(), ()].map(|()| {
@@ -162,7 +162,7 @@ impl Life {
         })
     }
 
-    /// Received each way once nothing is under way; the kernel has counted the same.
+    /// Received packets of each direction once none is in flight; the kernel's counters agree.
     fn settled(&mut self) -> [u64; 2] {
         let sent = |host: &Host| host.netlink().link("tap0").unwrap().counters.tx_packets;
         testbed::poll("counters that add up", LIMIT, || {
@@ -175,7 +175,7 @@ impl Life {
         .unwrap()
     }
 
-    /// Told to, or with one of its TAPs.
+    /// Ends it by a signal, or by removing one of its TAPs.
     fn end(mut self, told: bool) {
         if told {
             self.program.signal(Signal::SIGTERM);

@@ -1,13 +1,11 @@
-//! `overlane vtep` and `overlane tapbridge` under mixed traffic among malformed
-//! packets, while devices, peers and configurations come and go: `bench/run soak`.
-//! Without being asked for longer, 20 seconds.
+//! Runs `overlane vtep` and `overlane tapbridge` under mixed traffic with malformed packets, while
+//! devices, peers and configurations change: `bench/run soak`. By default for 20 seconds.
 //!
-//! - `OVERLANE_SOAK_SECONDS`: how long. `OVERLANE_SOAK_SEED`: what is random; it is
+//! - `OVERLANE_SOAK_SECONDS`: the duration. `OVERLANE_SOAK_SEED`: the random seed, which is
 //!   printed.
-//! - What is checked throughout: packets arrive as they were sent; received =
-//!   forwarded + answered + dropped, both ways; the kernel's counters of the TAPs say
-//!   the same; resident memory, descriptors and threads of the program stay as they
-//!   are; it lives.
+//! - Checked throughout: packets arrive unchanged; received = forwarded + answered + dropped, in
+//!   both directions; the kernel's counters of the TAPs agree; resident memory, descriptors and
+//!   threads of the program stay constant; it stays alive.
 
 use std::time::{Duration, Instant};
 
@@ -23,10 +21,10 @@ mod tunnel;
 mod underlay;
 mod watched;
 
-/// From one event to the next: most of it the traffic takes at most half a CPU.
+/// Interval between events. The traffic uses at most half a CPU for most of it.
 const STEP: Duration = Duration::from_millis(1500);
 
-/// Seconds between two lines of progress.
+/// Interval between lines of progress.
 const PROGRESS: Duration = Duration::from_secs(60);
 
 fn number(name: &str) -> Option<u64> {
@@ -34,13 +32,13 @@ fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text:?}: wanted a number")))
 }
 
-/// A seed of this run, or the one that was asked for.
+/// The requested seed, or a random one.
 fn seed() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     number("OVERLANE_SOAK_SEED").unwrap_or(now.as_secs())
 }
 
-/// CPU seconds of this process: what makes the traffic.
+/// CPU seconds of this process, which generates the traffic.
 fn own_cpu() -> f64 {
     watched::cpu_seconds(std::process::id())
 }

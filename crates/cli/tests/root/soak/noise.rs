@@ -1,4 +1,4 @@
-//! Packets that nobody would send.
+//! Malformed packets.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,11 +15,11 @@ use testbed::Host;
 
 use super::underlay::{End, VNI};
 
-/// Datagrams at a time, and how long until the next.
+/// Datagrams in a burst, and the time until the next burst.
 const BURST: usize = 20;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Numbers that a seed decides (xorshift).
+/// Seeded random numbers (xorshift).
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
@@ -40,8 +40,8 @@ impl Random {
     }
 }
 
-/// A frame, some of whose bytes were changed, doubled or lost. Its addresses are none
-/// of the tenants', so that it misleads nobody.
+/// A frame with some bytes changed, doubled or lost. Its addresses are not the tenants', so that it
+/// misleads no bridge.
 pub fn frame(random: &mut Random) -> Vec<u8> {
     let most = [30, 300, 2000][random.below(3)];
     let length = random.below(most);
@@ -91,7 +91,7 @@ pub fn frame(random: &mut Random) -> Vec<u8> {
     };
     let link = EthernetHeader { destination, source, ether_type };
     let mut frame = [&link.to_bytes()[..], &packet].concat();
-    // Most get past the first checks.
+    // Most datagrams pass the first checks.
     for _ in 0..random.below(4) {
         let at = random.below(frame.len().max(1));
         match random.below(4) {
@@ -105,7 +105,7 @@ pub fn frame(random: &mut Random) -> Vec<u8> {
     frame
 }
 
-/// A datagram for the tunnel's port.
+/// A datagram to the tunnel's port.
 fn datagram(random: &mut Random) -> Vec<u8> {
     match random.below(8) {
         0 => {
@@ -124,8 +124,8 @@ fn datagram(random: &mut Random) -> Vec<u8> {
     }
 }
 
-/// Sends such datagrams to the endpoint until `stop`, from an end that is configured
-/// and from one that is not. Returns how many were sent.
+/// Sends such datagrams to the endpoint until `stop`, from a configured and from an unknown remote
+/// end. Returns the number sent.
 pub fn datagrams(host: &Host, v6: bool, mut random: Random, stop: &AtomicBool) -> u64 {
     let socket = |end: End| {
         let at = SocketAddr::new(end.underlay(v6), 0);
@@ -137,7 +137,7 @@ pub fn datagrams(host: &Host, v6: bool, mut random: Random, stop: &AtomicBool) -
     while !stop.load(Ordering::Relaxed) {
         for _ in 0..BURST {
             let socket = if random.below(8) == 0 { &stranger } else { &known };
-            // A way that is down loses packets, too.
+            // A path that is down loses packets, too.
             sent += u64::from(socket.send_to(&datagram(&mut random), to).is_ok());
         }
         std::thread::sleep(PAUSE);
@@ -145,8 +145,8 @@ pub fn datagrams(host: &Host, v6: bool, mut random: Random, stop: &AtomicBool) -
     sent
 }
 
-/// Sends small and large datagrams of a tenant to a peer's tenant until `stop`,
-/// whether they arrive or not. Returns how many were sent.
+/// Sends small and large datagrams of a tenant to a peer's tenant until `stop`, regardless of loss.
+/// Returns the number sent.
 pub fn trickle(tenant: &NetNs, to: End, mut random: Random, stop: &AtomicBool) -> u64 {
     let socket = |v6: bool| {
         let any = if v6 { "[::]:0" } else { "0.0.0.0:0" };

@@ -1,4 +1,4 @@
-//! One life of `overlane vtep` after the other: what happens to it, and what must hold.
+//! Consecutive lives of `overlane vtep`: random events, and invariants.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,10 +19,10 @@ use super::underlay::{End, VNI, address, join, peer, switch};
 use super::watched::Watched;
 use super::{PROGRESS, STEP};
 
-/// Packets that may be on their way through the program while it is asked.
+/// Packets that may be in flight through the program while it is queried.
 const UNDER_WAY: u64 = 1024;
 
-/// How an endpoint is configured during one life.
+/// Configuration of an endpoint during one life.
 #[derive(Debug, Clone, Copy)]
 pub struct Era {
     v6: bool,
@@ -74,14 +74,14 @@ impl Era {
         },
     ];
 
-    /// A peer, which floods to the endpoint or to the group.
+    /// A peer that floods to the endpoint or to the group.
     fn peer(self, switch: &Host, name: &str, end: End) -> Host {
         let flood = self.group.map(|group| group.parse().unwrap());
         peer(switch, name, end, flood.unwrap_or(End::A.underlay(self.v6)), self.checksum)
     }
 }
 
-/// What was counted in all lives.
+/// Totals over all lives.
 #[derive(Debug, Default)]
 pub struct Soaked {
     pub received: u64,
@@ -176,7 +176,7 @@ fn directions(status: &Value) -> [&Value; 3] {
     [&network["to_wire"], &network["from_wire"], &status["of_no_network"]]
 }
 
-/// Received, and what became of it.
+/// Received packets, and the sum of their fates.
 fn sums(direction: &Value) -> (u64, u64) {
     let number = |value: &Value| value.as_u64().unwrap();
     let dropped: u64 = direction["dropped"].as_object().unwrap().values().map(number).sum();
@@ -203,11 +203,11 @@ impl Life {
         Life { era, file, switch, a, b, c: None, tenant, program, watched }
     }
 
-    /// Something happens; what must be told.
+    /// Causes a random event; returns the log text that must follow.
     fn happen(&mut self, random: &mut Random) -> &'static str {
         match random.below(9) {
             0 => {
-                // The namespace goes with its last holder, and the NIC on the switch with it.
+                // The namespace ends with its last holder, and with it the NIC on the switch.
                 self.switch.netlink().delete_link("b").unwrap();
                 self.b = self.era.peer(&self.switch, "b", End::B);
                 "peers made anew"
@@ -286,7 +286,7 @@ impl Life {
         all[0].take()
     }
 
-    /// Every packet but those under way has one fate.
+    /// Every packet except those in flight has one fate.
     fn expect_counters(&self, under_way: u64) {
         let status = self.status();
         for direction in directions(&status) {
@@ -299,8 +299,8 @@ impl Life {
         }
     }
 
-    /// The counters once nothing is under way: they add up, and the kernel has counted
-    /// the same at the TAP.
+    /// The counters once no packet is in flight: they add up, and match the kernel's counters of
+    /// the TAP.
     fn settled(&self) -> Value {
         let settled = testbed::poll("counters that add up", LIMIT, || {
             let before = self.tenant.netlink().link("tap0")?.counters;
@@ -320,7 +320,7 @@ impl Life {
         settled.unwrap()
     }
 
-    /// Told to, or with its TAP; it leaves nothing.
+    /// Ends it by a signal, or by removing its TAP; it must leave nothing behind.
     fn end(mut self, told: bool) {
         if told {
             self.program.signal(Signal::SIGTERM);
@@ -339,13 +339,13 @@ impl Life {
 /// A device goes down and comes up again, with its addresses.
 pub fn flap(host: &Host, device: &str) {
     host.netlink().set_down(device).unwrap();
-    // Something is on its way to it meanwhile.
+    // Packets are on their way to it meanwhile.
     std::thread::sleep(STEP / 15);
     host.netlink().set_up(device).unwrap();
     host.settle().unwrap();
 }
 
-/// Until a ping is answered: what was down or made anew needs its time.
+/// Waits until a ping is answered: restarted or new devices need time.
 pub fn reached(host: &Host, target: &str) {
     testbed::poll(target, LIMIT, || {
         let mut command = Command::new("ping");

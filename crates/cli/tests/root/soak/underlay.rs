@@ -1,4 +1,4 @@
-//! Hosts on a switch, so that one can be made anew while the others' NICs stay.
+//! Hosts on a switch, so that one can be rebuilt while the others' NICs stay.
 
 use std::net::IpAddr;
 
@@ -8,8 +8,8 @@ use testbed::{Host, NIC, mac};
 
 pub const VNI: u32 = 10;
 
-/// Underlay addresses: the endpoint, its peers b and c, who sends malformed packets
-/// as one of the remote ends, and as nobody's.
+/// Underlay addresses: the endpoint, its peers b and c, a sender of malformed packets with the
+/// address of a remote end, and one with an unknown address.
 #[derive(Debug, Clone, Copy)]
 pub enum End {
     A = 1,
@@ -32,7 +32,7 @@ impl End {
     }
 }
 
-/// Sets an address that stays when the device is down for a while.
+/// Sets an address that survives setting the device down.
 pub fn address(host: &Host, device: &str, address: IpAddr) {
     host.sysctl(&format!("net/ipv6/conf/{device}/keep_addr_on_down"), "1").unwrap();
     host.address(device, address, if address.is_ipv4() { 24 } else { 64 }).unwrap();
@@ -56,7 +56,7 @@ pub fn switch() -> Host {
     switch
 }
 
-/// A host whose tenant is its VXLAN device, which floods to that address.
+/// A host whose tenant is its VXLAN device, which floods to `flood`.
 pub fn peer(switch: &Host, name: &str, end: End, flood: IpAddr, checksum: bool) -> Host {
     let v6 = flood.is_ipv6();
     let host = join(switch, name, &[end]);

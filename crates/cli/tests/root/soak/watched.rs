@@ -1,8 +1,8 @@
-//! A program that is watched from outside.
+//! Watches a program from outside.
 
 use std::time::Instant;
 
-/// What resident memory may come to during a program's life after its beginning, bytes.
+/// Limit of the growth of resident memory after the start, bytes.
 const GROWTH: u64 = 4 << 20;
 
 /// CPU time that a process has taken, s.
@@ -14,11 +14,11 @@ pub fn cpu_seconds(pid: u32) -> f64 {
     ticks as f64 / netstate::cpu::user_hz() as f64
 }
 
-/// What a process holds.
+/// Resources of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
-    /// Resident memory that is no file's (`RssAnon`), bytes: pages of the program itself
-    /// come one after the other as they are first used.
+    /// Resident memory without files (`RssAnon`), bytes. Pages of the program's file become
+    /// resident one by one, on first use.
     pub memory: u64,
     /// Entries of `/proc/PID/fd`.
     pub descriptors: usize,
@@ -36,7 +36,7 @@ impl Held {
     }
 }
 
-/// What a program holds over its life, compared with its state after the first traffic.
+/// A program's resources over its life, compared with its state after the first traffic.
 #[derive(Debug)]
 pub struct Watched {
     pid: u32,
@@ -51,10 +51,10 @@ impl Watched {
         Watched { pid, start: Instant::now(), first: None, largest: 0 }
     }
 
-    /// It holds no more than it did after the first traffic.
+    /// Asserts that it uses no more resources than after the first traffic.
     pub fn look(&mut self) -> Held {
         let first = *self.first.get_or_insert_with(|| Held::by(self.pid));
-        // A connection that has just asked something may not be closed yet.
+        // A connection of a recent request may not be closed yet.
         let now = testbed::poll("descriptors as before", super::foreground::LIMIT, || {
             let now = Held::by(self.pid);
             let same = (now.descriptors, now.threads) == (first.descriptors, first.threads);
@@ -66,7 +66,7 @@ impl Watched {
         now
     }
 
-    /// What it held in the beginning and at most, and its share of a CPU, in words.
+    /// Resources at the start and at most, and its share of a CPU, as text.
     pub fn summary(&self) -> String {
         let first = self.first.map_or(0, |held| held.memory);
         let share = cpu_seconds(self.pid) / self.start.elapsed().as_secs_f64();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use testbed::Host;
 
-/// How long anything may take.
+/// Time limit of a step.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
 /// Three pings that must be answered.
@@ -18,7 +18,7 @@ pub fn ping(host: &Host, target: &str, bytes: usize) {
     host.run(&mut command).unwrap();
 }
 
-/// Bytes that are unlike at every place.
+/// Bytes that differ at every place.
 pub fn pattern(length: usize, seed: u32) -> Vec<u8> {
     let mut state = seed | 1;
     let mut next = || {
@@ -38,7 +38,7 @@ pub fn tcp(client: &Host, server: &Host, listen: &str, target: &str, length: usi
             server.netns().run(move || {
                 let address = SocketAddr::new(listen.parse().unwrap(), 0);
                 let listener = TcpListener::bind(address).unwrap();
-                // A client that does not come must not make this wait forever.
+                // If no client connects, this must not wait forever.
                 let timeout = nix::sys::time::TimeVal::new(LIMIT.as_secs() as i64, 0);
                 nix::sys::socket::setsockopt(
                     &listener,
@@ -73,7 +73,7 @@ pub fn tcp(client: &Host, server: &Host, listen: &str, target: &str, length: usi
     });
 }
 
-/// Datagrams of each size, one after the other, each answered with its like.
+/// Sends datagrams of each size, one at a time, each answered by one of the same size.
 pub fn udp(client: &Host, server: &Host, listen: &str, target: &str, sizes: &[usize]) {
     let bind = |host: &Host, address: &str| {
         let address = SocketAddr::new(address.parse().unwrap(), 0);

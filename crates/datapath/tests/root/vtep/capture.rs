@@ -1,4 +1,4 @@
-//! What is on the wire, as another program reads it.
+//! Packets on the wire, decoded by another program.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -33,16 +33,16 @@ impl Drop for Capture {
     }
 }
 
-/// What tshark says about a capture.
+/// tshark's output for a capture.
 pub fn tshark(file: &Path, more: &[&str]) -> String {
     let mut command = Command::new("tshark");
     command.arg("-r").arg(file);
     for checked in ["ip", "udp", "tcp"] {
         command.args(["-o", &format!("{checked}.check_checksum:TRUE")]);
     }
-    // A stream of random bytes now and then looks like some protocol, damaged.
+    // Otherwise tshark sometimes decodes random bytes as a malformed protocol.
     command.args(["-d", "tcp.port==1-65535,data"]);
-    // What a receiver is too slow for is no fault of the packets.
+    // A slow receiver is not a fault of the packets.
     command.args(["-o", "tcp.analyze_sequence_numbers:FALSE"]).args(more);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -55,8 +55,8 @@ fn a_dissector_finds_nothing_to_complain_about() {
     for plan in [PLAN, CUT, Plan { v6: true, ..PLAN }] {
         eprintln!("{plan:?}");
         let [a, b] = hosts(&plan);
-        // Checksums are finished before the wire, packets cut, as by a NIC, and not merged
-        // before they are captured.
+        // As with a NIC: checksums are complete and packets are segmented on the wire, and not
+        // merged before the capture.
         for host in [&a, &b] {
             let mut command = Command::new("ethtool");
             command.args(["-K", NIC, "tx", "off", "tso", "off", "gso", "off", "gro", "off"]);
@@ -71,9 +71,9 @@ fn a_dissector_finds_nothing_to_complain_about() {
         vtep.end();
         drop(capture);
 
-        // Warnings and errors, but for a TCP that was told of a segment come twice,
-        // which a busy machine's timers send, and one in 65,536 checksums that the kernel
-        // finished: `skb_checksum_help` says 0xffff where TCP says 0.
+        // Warnings and errors, except for a TCP report of a duplicate segment, which a busy
+        // machine's timers cause, and one in 65,536 checksums that the kernel finished:
+        // `skb_checksum_help` writes 0xffff where TCP writes 0.
         let kernels = match plan.hand_over {
             HandOver::UdpSegment => {
                 let [v4, v6] = [INNER_V4[1], INNER_V6[1]];
@@ -85,7 +85,7 @@ fn a_dissector_finds_nothing_to_complain_about() {
             format!("_ws.expert.severity >= 6291456 && !tcp.options.sack.dsack && !({kernels})");
         let complaints = tshark(&file, &["-Y", &complaints]);
         assert!(complaints.is_empty(), "{:?}", complaints.lines().take(9).collect::<Vec<_>>());
-        // One in 65,536 of some thousands.
+        // One in 65,536, of some thousands.
         let excused = tshark(&file, &["-Y", &kernels]);
         assert!(excused.lines().count() < 10, "{:?}", excused.lines().next());
         let fields = ["ip.checksum.status", "udp.checksum.status", "tcp.checksum.status"];
@@ -97,7 +97,7 @@ fn a_dissector_finds_nothing_to_complain_about() {
         for status in statuses.split([';', ',', '\n']).filter(|status| !status.is_empty()) {
             *counts.entry(status).or_default() += 1;
         }
-        // 1 is good, 0 bad, 2 not looked at.
+        // 1 is good, 0 bad, 2 unchecked.
         assert_eq!(counts.keys().copied().collect::<Vec<_>>(), ["1"], "{counts:?}");
         assert!(counts["1"] > 10_000, "{counts:?}");
     }

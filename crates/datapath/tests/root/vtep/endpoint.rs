@@ -37,7 +37,7 @@ pub const PLAN: Plan = Plan {
     hand_over: HandOver::TunnelGso,
     engine: Engine::Epoll,
 };
-/// Through the sockets only.
+/// Sends through the sockets only.
 pub const CUT: Plan = Plan { hand_over: HandOver::UdpSegment, ..PLAN };
 
 impl Plan {
@@ -67,7 +67,7 @@ impl Plan {
     }
 }
 
-/// Two hosts on a wire, with underlay addresses; the second has all others'.
+/// Two hosts on a wire, with underlay addresses; the second host has those of all other ends.
 pub fn hosts(plan: &Plan) -> [Host; 2] {
     let hosts = ["a", "b"].map(|name| Host::with_ipv6(name).unwrap());
     wire(plan, hosts.each_ref());
@@ -106,7 +106,7 @@ impl Vtep {
         let options =
             PortOptions { queues: plan.queues, offload: plan.tap, ..PortOptions::named("tap0") };
         let port = Port::open(&options, tenant.netns()).unwrap();
-        // The same for each that comes: others have resolved it.
+        // The same address for each new endpoint, because other hosts have resolved it.
         tenant.netlink().set_mac("tap0", mac(tenant.name(), "tap0")).unwrap();
         tenant.netlink().set_mtu("tap0", endpoint.mtu(0)).unwrap();
         inner_addresses(&tenant, "tap0", end);
@@ -114,7 +114,7 @@ impl Vtep {
         Vtep { running, tenant }
     }
 
-    /// Ends it; every packet must have met a fate.
+    /// Ends it, and asserts that every packet has a fate.
     pub fn end(self) -> Report {
         let (report, outcome) = self.running.stop();
         outcome.unwrap();
@@ -125,12 +125,12 @@ impl Vtep {
     }
 }
 
-/// The kernel's VXLAN device in `host`, with inner addresses on itself.
+/// The kernel's VXLAN device in `host`, which also has the inner addresses.
 pub fn kernel(plan: &Plan, host: &Host, end: usize, remote: usize) {
     kernel_to(plan, host, end, plan.underlay(remote));
 }
 
-/// The same, flooding to an address, which may be a group's.
+/// The same, flooding to an address, which may be a multicast group.
 pub fn kernel_to(plan: &Plan, host: &Host, end: usize, remote: IpAddr) {
     let device = Vxlan {
         name: "vxlan0",

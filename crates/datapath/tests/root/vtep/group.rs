@@ -1,4 +1,4 @@
-//! A multicast group of the underlay gets what is flooded.
+//! A multicast group of the underlay receives flooded packets.
 
 use std::net::IpAddr;
 
@@ -38,10 +38,10 @@ fn the_kernels_vxlan_and_we_hear_each_other_by_a_group() {
         let capture = Capture::start(&b, &file);
         let vtep = Vtep::new(&plan, &a, 0, &config(&plan, 0, &[1]));
         kernel_to(&plan, &b, 1, group(&plan));
-        // The kernel asks first: by the group, which is the only way it knows.
+        // The kernel asks first, through the group, its only destination.
         ping(&b, INNER_V4[0], 56);
         ping(&b, INNER_V6[0], 56);
-        // By now the tenant knows who has asked it; it is to ask, too.
+        // The tenant has learned the sender's address; flush it, so that the tenant asks, too.
         let mut command = Command::new("ip");
         vtep.tenant.run(command.args(["neigh", "flush", "dev", "tap0"])).unwrap();
         everything_crosses(&vtep.tenant, &b);
@@ -59,7 +59,7 @@ fn the_kernels_vxlan_and_we_hear_each_other_by_a_group() {
         };
         assert!(!to_group(0, "arp.opcode == 1").is_empty(), "we have not asked by the group");
         assert!(!to_group(1, "arp.opcode == 1").is_empty(), "nor has the kernel");
-        // What was learned is not flooded.
+        // Frames to learned addresses are not flooded.
         assert_eq!(to_group(0, "tcp"), "");
     }
 }
@@ -69,7 +69,7 @@ fn two_endpoints_hear_each_other_by_a_group_and_not_themselves() {
     require!(need::tun());
     for plan in [CUT, Plan { v6: true, ..CUT }] {
         let [host_a, host_b] = hosts(&plan);
-        // Whoever is in the group; the MTU is that of the way to it.
+        // Every member of the group; the MTU is that of the path to it.
         let a = Vtep::new(&plan, &host_a, 0, &config(&plan, 0, &[]));
         let b = Vtep::new(&plan, &host_b, 1, &config(&plan, 1, &[]));
         everything_crosses(&a.tenant, &b.tenant);
@@ -81,7 +81,7 @@ fn two_endpoints_hear_each_other_by_a_group_and_not_themselves() {
     }
 }
 
-/// Who is on the other side of the wire is asked by the group, both ways, until it answers.
+/// Asks for the other side's address through the group, in both directions, until it answers.
 fn found_by_the_group(tenant: &Host, kernel: &Host) {
     for (host, device, inner) in [
         (kernel, "vxlan0", [INNER_V4[0], INNER_V6[0]]),
@@ -89,7 +89,7 @@ fn found_by_the_group(tenant: &Host, kernel: &Host) {
     ] {
         for target in inner {
             testbed::poll("an answer", LIMIT, || {
-                // Whom it knows it does not ask for.
+                // It does not ask for known addresses.
                 host.run(Command::new("ip").args(["neigh", "flush", "dev", device]))?;
                 let mut command = Command::new("ping");
                 let answer = host.run(command.args(["-n", "-c", "1", "-W", "1", target]));
@@ -111,7 +111,7 @@ fn groups_are_joined_again_where_the_link_comes_back() {
         kernel_to(&plan, &b, 1, group(&plan));
         found_by_the_group(&vtep.tenant, &b);
 
-        // Down and up. An IPv6 address does not survive that.
+        // Sets the NIC down and up, which removes an IPv6 address.
         a.netlink().set_down(NIC).unwrap();
         a.netlink().set_up(NIC).unwrap();
         if plan.v6 {
@@ -119,10 +119,11 @@ fn groups_are_joined_again_where_the_link_comes_back() {
         }
         found_by_the_group(&vtep.tenant, &b);
 
-        // Removed, and the kernel's VXLAN device at the other end with it; made anew.
+        // Removes the NIC, and with it the kernel's VXLAN device at the other end; creates both
+        // anew.
         let old = a.netlink().link(NIC).unwrap().index;
         a.netlink().delete_link(NIC).unwrap();
-        // So that it gets another index.
+        // Gives the NIC another index.
         a.netlink().add_kind("other", "bridge").unwrap();
         wire(&plan, [&a, &b]);
         assert_ne!(a.netlink().link(NIC).unwrap().index, old);

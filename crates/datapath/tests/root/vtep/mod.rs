@@ -19,14 +19,14 @@ mod group;
 mod suppression;
 use crate::traffic;
 
-/// Whether this kernel reads by rings.
+/// Whether this kernel supports reading by rings.
 fn rings() -> sys::Result<()> {
     sys::frame_ring::FrameRing::new(&[], &[], 16, 4096).map(drop)
 }
 
 fn expect_no_drops(c: &Counters) {
     for reason in DropReason::ALL {
-        // The kernel's end answers and asks by IPv6 before the TAP is up.
+        // The kernel's end sends IPv6 packets before the TAP is up.
         let allowed = if reason == DropReason::Down { 5 } else { 0 };
         assert!(c.dropped_by(reason) <= allowed, "{} in {c:?}", reason.name());
     }
@@ -67,12 +67,12 @@ fn the_kernels_vxlan_is_understood_and_understands() {
         expect_no_drops(&network.out);
         expect_no_drops(&network.back);
         if plan.hand_over == HandOver::TunnelGso && plan.profile == Offload::Full {
-            // The kernel's end has not cut, and nobody on the way.
+            // Neither the kernel's end nor a hop between has segmented.
             let back = &network.back;
             assert!(back.received_bytes / back.received > 3000, "{back:?}");
         }
         if plan.tap != TapOffload::NONE {
-            // GSO packets from the TAP, of more than a wire packet each.
+            // The TAP has sent GSO packets that stand for several wire packets.
             let out = &network.out;
             assert!(out.forwarded_bytes / out.forwarded > 3000, "{out:?}");
         }
@@ -94,7 +94,7 @@ fn two_endpoints_understand_each_other() {
         eprintln!("{plan:?}");
         let [host_a, host_b] = hosts(&plan);
         let a = Vtep::new(&plan, &host_a, 0, &plan.config(0, &[1]));
-        // One looks again before it sleeps, one does not.
+        // One end busy-polls before it sleeps, the other does not.
         let config = Config { busy_poll: 200, ..plan.config(1, &[0]) };
         let b = Vtep::new(&plan, &host_b, 1, &config);
         everything_crosses(&a.tenant, &b.tenant);
@@ -118,7 +118,7 @@ fn broadcast_reaches_every_remote_end() {
     let a = Vtep::new(&PLAN, &host_a, 0, &PLAN.config(0, &[1, 2]));
     let b = Vtep::new(&PLAN, &host_b, 1, &PLAN.config(1, &[0, 2]));
     let c = Vtep::new(&PLAN, &host_b, 2, &PLAN.config(2, &[0, 1]));
-    // Address resolution is broadcast, or multicast.
+    // Address resolution uses broadcast or multicast.
     for (from, to) in [(&a, 1), (&a, 2), (&b, 2), (&c, 0)] {
         ping(&from.tenant, INNER_V4[to], 56);
         ping(&from.tenant, INNER_V6[to], 56);
@@ -142,7 +142,7 @@ fn what_the_path_does_not_take_is_answered() {
         kernel(&plan, &b, 1, 0);
         ping(&vtep.tenant, INNER_V4[1], 56);
         ping(&vtep.tenant, INNER_V6[1], 56);
-        // The way gets narrower; nobody tells the tenant.
+        // The path MTU decreases without a message to the tenant.
         let narrow = 1400;
         a.netlink().set_mtu(NIC, narrow).unwrap();
         b.netlink().set_mtu(NIC, narrow).unwrap();
@@ -189,7 +189,7 @@ fn who_may_not_send_is_not_heard() {
     known.send_to(&packet(VNI)[..20], to).unwrap();
     known.send_to(&[], to).unwrap();
     known.send_to(&packet(VNI), to).unwrap();
-    // What is received is counted before what becomes of it.
+    // A packet is counted as received before it is counted as forwarded or dropped.
     wait(&vtep, |report| {
         let back = &report.networks[0].back;
         report.strangers.received == 3 && back.received == 3 && back.forwarded == 1
@@ -202,7 +202,7 @@ fn who_may_not_send_is_not_heard() {
     assert_eq!(report.strangers.dropped_by(DropReason::UnknownVni), 1, "{report:?}");
     assert_eq!(report.strangers.dropped_by(DropReason::Malformed), 2, "{report:?}");
 
-    // A reload lets it be heard; what cannot change is refused.
+    // A reload admits the remote end; a change of a fixed option is refused.
     config.networks[0].remotes.push(PLAN.underlay(2));
     vtep.running.reload(&config).unwrap();
     stranger.send_to(&packet(VNI), to).unwrap();
@@ -213,7 +213,7 @@ fn who_may_not_send_is_not_heard() {
     vtep.end();
 }
 
-/// Until what was sent has been counted.
+/// Waits until sent packets have been counted.
 fn wait(vtep: &Vtep, enough: impl Fn(&Report) -> bool) {
     testbed::poll("the counters", LIMIT, || {
         let report = vtep.running.report();
@@ -231,7 +231,7 @@ fn a_port_that_the_kernel_has_is_named() {
     assert!(error.contains("10.0.0.1:4789") && error.contains("EADDRINUSE"), "{error}");
 }
 
-/// What tcx programs and second TAPs there are in a host.
+/// tcx programs and second TAPs in a host.
 fn leftovers(host: &Host) -> String {
     let links = host.netlink().links().unwrap();
     let taps = links.iter().filter(|link| link.name.starts_with("vtep")).count();
@@ -302,7 +302,7 @@ fn packet_filters_end_the_uncut_hand_over_but_not_the_tunnel() {
     assert!(!listed.contains("packets 0 "), "the filter has seen nothing: {listed}");
     vtep.end();
 
-    // At the start, likewise; insisting is possible.
+    // The same at the start, unless the hand-over is forced.
     let vtep = Vtep::new(&plan, &a, 0, &plan.config(0, &[1]));
     assert!(
         matches!(vtep.running.way(), HandOverMode::UdpSegment { .. }),
@@ -349,7 +349,7 @@ fn a_way_by_another_nic_is_the_sockets() {
         link: "nic1",
         onlink: false,
     };
-    // Both ends, so that neither answers by a way that the other does not expect.
+    // A route at both ends, so that neither answers over an unexpected path.
     a.netlink().add_route(&route).unwrap();
     let back = netstate::route::Route { to: PLAN.underlay(0), ..route };
     b.netlink().add_route(&back).unwrap();

@@ -1,4 +1,4 @@
-//! Questions for neighbours that are answered here, and so not on the wire.
+//! Neighbour requests that are answered locally, and therefore not sent to the wire.
 
 use datapath::counters::Resolution;
 
@@ -39,13 +39,13 @@ fn a_second_question_stays_off_the_wire() {
                 assert!(known.contains(&mac), "{mac}: {known}");
             }
         }
-        // Its own side's it asks for as before.
+        // Addresses on its own side are still requested.
         ping(&tenants[1], "10.1.0.11", 56);
         let out = vtep.running.report().networks[0].out;
         for answered in [Resolution::Arp, Resolution::Discovery] {
             assert_eq!(out.resolved(answered) > 0, suppress, "{out:?}");
         }
-        // One that nobody has is asked for on the wire.
+        // A request for an unknown address goes to the wire.
         let mut command = Command::new("ping");
         tenants[1].run(command.args(["-c", "1", "-W", "1", "10.1.0.99"])).unwrap_err();
         let report = vtep.end();
@@ -64,7 +64,7 @@ fn a_second_question_stays_off_the_wire() {
         };
         assert_eq!(asks(arp(INNER_V4[1])), !suppress);
         assert_eq!(asks(discovery(12)), !suppress);
-        // The capture sees such questions where they are asked.
+        // The capture does see requests that are sent.
         assert!(asks(discovery(11)));
         assert!(asks(arp("10.1.0.99")));
     }
@@ -80,7 +80,7 @@ fn duplicate_address_detection_still_finds_duplicates() {
     kernel(&PLAN, &b, 1, 0);
     ping(&vtep.tenant, INNER_V4[1], 56);
     ping(&vtep.tenant, INNER_V6[1], 56);
-    // An address that the remote tenant has, and one that it had until just now.
+    // An address that the remote tenant has, and one that it no longer has.
     let claims = |address: &str| {
         vtep.tenant.sysctl("net/ipv6/conf/tap0/accept_dad", "1").unwrap();
         let mut command = Command::new("ip");

@@ -1,5 +1,5 @@
-//! Answers of a kernel that a fuzz target is given to begin with. The bounded tests of this
-//! crate and `cargo xtask corpus` make them.
+//! Kernel answers as seeds of a fuzz target. The bounded tests of this crate and `cargo xtask
+//! corpus` generate them.
 
 /// `struct nlattr` with a value, padded.
 fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {

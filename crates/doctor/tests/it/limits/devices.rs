@@ -63,7 +63,7 @@ fn super_packets_are_limited_by_bytes_and_by_segments() {
     );
 }
 
-/// OV039: ports do not send by their own address, and groups are nobody's.
+/// OV039: ports do not send from their own address, and group addresses belong to no device.
 #[test]
 fn an_address_is_shared_only_by_devices_that_send() {
     fn share(host: &mut Host, mac: MacAddr, name: &str) {

@@ -1,4 +1,4 @@
-//! OV063: what a remote end that was asked (`--peer`) answers, against the tunnel here.
+//! OV063: answers of a remote end (`--peer`), compared with the tunnel here.
 
 use std::net::IpAddr;
 
@@ -11,8 +11,8 @@ use super::saved::{link, saved};
 
 const ADDRESS: &str = "10.0.0.2";
 
-/// Severity and last evidence of what is found when the other end has a device like
-/// the one here, but for a change; then whether the answer was of use.
+/// Severity and last evidence of the finding, if the other end has a device like the one here with
+/// one change; then whether the answer could be used.
 fn answered(address: &str, change: impl Fn(&mut Interface)) -> (Vec<(Severity, String)>, bool) {
     let mut host = saved("vxlan");
     let mut there = link(&mut host, "a", "vxlan0").clone();
@@ -54,15 +54,15 @@ fn is_compared_with_the_tunnel() {
         answered(ADDRESS, |link| link.mtu -= 1),
         one(Severity::Warn, "MTU of vxlan9 there: 1449")
     );
-    // A larger MTU takes everything.
+    // A larger MTU accepts all packets.
     assert_eq!(answered(ADDRESS, |link| link.mtu += 1), none);
     assert_eq!(
         answered(ADDRESS, vxlan(|v| v.checksum = false)),
         one(Severity::Info, "outer checksums here: sent; by vxlan9 there: not sent")
     );
-    // The remote is of IPv4.
+    // The remote end uses IPv4.
     assert_eq!(answered(ADDRESS, vxlan(|v| v.checksum6 = !v.checksum6)), none);
-    // Takes any VNI, by this port or by another.
+    // Accepts any VNI, on this port or on another.
     assert_eq!(answered(ADDRESS, vxlan(|v| (v.external, v.vni) = (true, 0))), none);
     assert_eq!(
         answered(ADDRESS, vxlan(|v| (v.external, v.vni, v.port) = (true, 0, 8472))),

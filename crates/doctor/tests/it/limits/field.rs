@@ -8,8 +8,7 @@ use netstate::interface::{Port, PortState};
 
 use super::saved::{judge, link, namespace, read, saved, vxlan};
 
-/// Removes forwarding entries of `vxlan0` on host a, and its default remote. Something was dropped
-/// meanwhile.
+/// Removes forwarding entries of `vxlan0` on host a, and its default remote, and counts drops.
 fn forgets(host: &mut Host, is_forgotten: impl Fn(Option<MacAddr>) -> bool) {
     let index = link(host, "a", "vxlan0").index;
     vxlan(host, "a").remote = None;
@@ -47,7 +46,7 @@ fn a_tunnel_without_a_remote_is_an_error_if_another_host_is_known() {
     assert_eq!(severities(&seeks, "OV083"), [Severity::Warn]);
     for change in [
         |host: &mut Host| vxlan(host, "a").proxy = Some(true),
-        // A host that an earlier version saved.
+        // A host saved by an earlier version.
         |host: &mut Host| vxlan(host, "a").proxy = None,
         |host: &mut Host| vxlan(host, "a").external = true,
         |host: &mut Host| vxlan(host, "a").remote = Some("239.1.1.1".parse().unwrap()),
@@ -88,7 +87,7 @@ fn only_a_range_of_one_port_is_one_source_port() {
                 &["a/vxlan0 0.40"],
             ),
             ("two", |host| vxlan(host, "a").source_ports = Some((49152, 49154)), &[]),
-            // The kernel takes its default range.
+            // The kernel's default range.
             ("none", |host| vxlan(host, "a").source_ports = Some((49152, 49152)), &[]),
             ("turned", |host| vxlan(host, "a").source_ports = Some((49153, 49152)), &[]),
         ],
@@ -105,13 +104,13 @@ fn a_quota_is_a_warning_if_packets_wait() {
         host
     };
     let of = |host: &Host| severities(host, "OV085");
-    // Two levels stop at the same time.
+    // Two levels are throttled at the same time.
     let host = stopped(&[5, 7], &[400_005, 400_007]);
     assert_eq!(of(&host), [Severity::Info]);
     let mut waits = host.clone();
     read(&mut namespace(&mut waits, "a").snmp).after.udp.rcvbuf_errors += 3;
     assert_eq!(of(&waits), [Severity::Warn]);
-    // A twentieth of the time, other groups, no group, no second reading.
+    // A twentieth of the time, other groups, no group, and no second reading.
     for (before, after) in
         [(&[0][..], &[50_000][..]), (&[0], &[900_000, 900_000]), (&[], &[]), (&[900_000], &[0])]
     {

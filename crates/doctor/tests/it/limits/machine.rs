@@ -5,7 +5,7 @@ use netstate::reassembly::{Memory, Reassembly};
 
 use super::saved::{device, judge, link, namespace, read, saved};
 
-/// OV023 and what else looks for a CPU that does nothing but softirqs.
+/// OV023 and other checks for a CPU that only processes softirqs.
 #[test]
 fn a_cpu_is_busy_from_20_ticks_and_90_percent() {
     fn ticks(host: &mut Host, softirq: u64, user: u64, idle: u64, busy: u64) {
@@ -98,8 +98,8 @@ fn limits_of_the_machine() {
     );
 }
 
-/// From 85% on the memory for fragments, and the connection table, are nearly full; a limit
-/// of 0 is none.
+/// From 85% on, the memory for fragments or the connection table is nearly full; a limit of 0 means
+/// none.
 #[test]
 fn nearly_full_begins_at_85_percent() {
     fn memory(host: &mut Host, used: u64, limit: u64, v6: bool) {
@@ -212,7 +212,8 @@ fn queues_and_who_takes_their_interrupts() {
     );
 }
 
-/// OV023 names the device that receives most; of those that the same packets cross, the NIC.
+/// OV023 names the device that receives most. Among devices that the same packets cross, it names
+/// the NIC.
 #[test]
 fn what_is_steered_is_the_nic_that_receives_most() {
     fn received(host: &mut Host, name: &str, packets: u64) {
@@ -241,12 +242,12 @@ fn what_is_steered_is_the_nic_that_receives_most() {
     );
 }
 
-/// Where the memory for fragments is nearly full, that is said (OV066), not what follows of
-/// it (OV021).
+/// If the memory for fragments is nearly full, OV066 is reported, and its consequence (OV021) is
+/// not.
 #[test]
 fn reassemblies_that_fail_of_lack_of_memory_are_said_once() {
     fn memory(host: &mut Host, used: u64, limit: u64) {
-        // The host was saved before this was read.
+        // The host was saved before this field existed.
         let v4 = Memory { used, limit, packets: 3 };
         namespace(host, "tenant-b").reassembly =
             Reading::Read(Reassembly { v4, v6: None, seconds: 30 });
@@ -263,7 +264,7 @@ fn reassemblies_that_fail_of_lack_of_memory_are_said_once() {
     );
 }
 
-/// Failures are evidence only where there are any.
+/// Failures are part of the evidence only if there are any.
 #[test]
 fn full_memory_is_said_without_failures_too() {
     let mut host = saved("OV066-vxlan");

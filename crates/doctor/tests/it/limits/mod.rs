@@ -1,5 +1,5 @@
-//! Where each check begins and where it ends: saved hosts, changed in one place at a time.
-//! Without root, on any machine.
+//! Thresholds of each check: saved hosts with one change at a time. Tested without root, on any
+//! machine.
 
 mod devices;
 mod far_end;

@@ -1,4 +1,4 @@
-//! MTUs that differ, and what helps.
+//! Differing MTUs, and remedies.
 
 use doctor::host::Host;
 use netstate::netfilter::{Clamp, Match};
@@ -127,7 +127,7 @@ fn a_clamp_that_fits_silences_nat_between_mtus() {
     );
 }
 
-/// OV019 where the bridge of host a has the smaller MTU: what is behind it announces its own.
+/// OV019 with the smaller MTU at host a's bridge: the hosts behind it announce their own MSS.
 #[test]
 fn ends_of_the_smaller_mtu_announce_what_fits() {
     fn small(host: &mut Host) {
@@ -181,7 +181,7 @@ fn ends_of_the_smaller_mtu_announce_what_fits() {
     );
 }
 
-/// OV019 and OV064: what only carries the tunnel is no sender's way into it.
+/// OV019 and OV064: a device that only carries the tunnel does not lead a sender into it.
 #[test]
 fn what_carries_a_tunnel_is_no_way_into_it() {
     fn nat(host: &mut Host) {

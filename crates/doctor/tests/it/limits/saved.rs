@@ -1,4 +1,4 @@
-//! The library of saved hosts, and how to change a host that was read from it.
+//! The library of saved hosts, and changes of a saved host.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ pub fn saved(name: &str) -> Host {
     dump::read(std::fs::File::open(path).unwrap()).unwrap()
 }
 
-/// What one check finds: namespace and object of each finding, and what it costs.
+/// Findings of one check: namespace, object and cost of each.
 pub fn judged(host: &Host, code: &str) -> Vec<String> {
     let findings = diagnose(host).findings.into_iter().filter(|finding| finding.code == code);
     findings
@@ -24,10 +24,10 @@ pub fn judged(host: &Host, code: &str) -> Vec<String> {
         .collect()
 }
 
-/// A change of a host, in words and as code, and what a check then finds.
+/// A change of a host, as text and as code, and the findings of a check after it.
 pub type Case = (&'static str, fn(&mut Host), &'static [&'static str]);
 
-/// What one check finds in a saved host that is changed in one place each time.
+/// Judges a saved host by one check, with one change at a time.
 pub fn judge(name: &str, code: &str, cases: &[Case]) {
     let as_saved = saved(name);
     for (what, change, wanted) in cases {
@@ -37,7 +37,7 @@ pub fn judge(name: &str, code: &str, cases: &[Case]) {
     }
 }
 
-/// What was read of it, to be changed.
+/// The read value, to be changed.
 pub fn read<T>(reading: &mut Reading<T>) -> &mut T {
     match reading {
         Reading::Read(value) => value,
@@ -45,7 +45,6 @@ pub fn read<T>(reading: &mut Reading<T>) -> &mut T {
     }
 }
 
-/// The namespace of a label.
 pub fn namespace<'h>(host: &'h mut Host, label: &str) -> &'h mut Namespace {
     host.namespaces.iter_mut().find(|known| known.label == label).unwrap()
 }
@@ -61,7 +60,7 @@ pub fn vxlan<'h>(host: &'h mut Host, label: &str) -> &'h mut Vxlan {
     link(host, label, "vxlan0").vxlan.as_mut().unwrap()
 }
 
-/// What the driver of a link says.
+/// The device's driver information.
 pub fn device<'h>(host: &'h mut Host, label: &str, name: &str) -> &'h mut Device {
     let index = link(host, label, name).index;
     namespace(host, label).devices.get_mut(&index).unwrap()

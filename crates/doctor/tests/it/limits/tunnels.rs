@@ -1,4 +1,4 @@
-//! Segmentation for tunnels, and where their entries lead.
+//! Segmentation for tunnels, and destinations of their entries.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use super::{elsewhere, feature};
 const PLAIN: &str = "tx-udp_tnl-segmentation";
 const WITH_CHECKSUM: &str = "tx-udp_tnl-csum-segmentation";
 
-/// The evidence names the feature that the NIC's own tunnels need, not another NIC's.
+/// The evidence names the feature of the tunnels' own NIC, not another NIC's.
 #[test]
 fn tunnel_segmentation_is_that_of_the_tunnels_over_the_nic() {
     let evidence = |change: fn(&mut Host)| {
@@ -102,7 +102,7 @@ fn tunnel_segmentation_is_asked_for_by_what_the_tunnel_sends() {
     );
 }
 
-/// OV035 to OV037: forwarding entries, ways and addresses of a tunnel's remotes.
+/// OV035 to OV037: forwarding entries, routes and addresses of a tunnel's remote ends.
 #[test]
 fn entries_of_a_tunnel_lead_to_its_remotes() {
     fn entry(host: &mut Host, mac: Option<MacAddr>, remote: Option<IpAddr>) {

@@ -14,24 +14,24 @@ use testbed::Offload;
 pub struct Fault {
     /// The check that must find it.
     pub code: &'static str,
-    /// Mode of the lab that it is made in.
+    /// Mode of the lab in which it is made.
     pub mode: &'static str,
-    /// How the fault is made: before the reading, by traffic during it, or in what was read.
+    /// How the fault is made: before the reading, by traffic during it, or in the data read.
     pub how: How,
 }
 
 pub enum How {
-    /// Something is set before the host is read.
+    /// A setting made before the host is read.
     Set(fn(&Network)),
-    /// Traffic that goes on while it is read.
+    /// Traffic that continues while the host is read.
     Traffic(fn(&Network, &AtomicBool)),
-    /// The one, then the other.
+    /// A setting, then traffic.
     Both(fn(&Network), fn(&Network, &AtomicBool)),
-    /// What this machine cannot be made to have is written into what was read.
+    /// Written into the data read, because this machine cannot have the fault.
     Written(fn(&mut Host)),
 }
 
-/// Traffic has to move counters within it.
+/// Traffic must increment counters within this time.
 const INTERVAL: Duration = Duration::from_millis(200);
 
 pub fn build(mode: &str, mtu: u32) -> Network {
@@ -41,7 +41,7 @@ pub fn build(mode: &str, mtu: u32) -> Network {
     network
 }
 
-/// A datagram from client to server: the path is learned.
+/// Sends a datagram from client to server, so that the path is learned.
 fn reach(network: &Network) {
     let server = network
         .server()
@@ -60,8 +60,8 @@ fn reach(network: &Network) {
     assert!(arrived, "the network carries nothing");
 }
 
-/// Reads the network's hosts only, and in place of the machine, which others use
-/// too, one that is at rest.
+/// Reads the network's hosts only, and replaces the machine's state, which other programs affect,
+/// by that of an idle one.
 pub fn read(network: &Network, traffic: Option<fn(&Network, &AtomicBool)>) -> Host {
     let hosts = network
         .hosts()
@@ -82,7 +82,7 @@ pub fn read(network: &Network, traffic: Option<fn(&Network, &AtomicBool)>) -> Ho
     host
 }
 
-/// Puts a machine at rest in place of the one that others use.
+/// Replaces the machine's state by that of an idle machine.
 pub fn at_rest(host: &mut Host) {
     let machine = &mut host.machine;
     if let doctor::host::Reading::Read(pair) = &mut machine.softnet {
@@ -102,7 +102,7 @@ pub fn at_rest(host: &mut Host) {
 }
 
 impl Fault {
-    /// Makes it, on a network of its own, and reads that.
+    /// Makes the fault on a network of its own, and reads the network.
     pub fn host(&self) -> Host {
         let network = build(self.mode, if self.code == "OV017" { 9000 } else { 1500 });
         match self.how {
@@ -124,11 +124,11 @@ impl Fault {
     }
 }
 
-/// Directory that every host read is saved in, without its addresses: so the
-/// library that `tests/hosts.rs` reads is made.
+/// Names the directory in which every host is saved, without its addresses, as the library for
+/// `tests/hosts.rs`.
 const SAVE: &str = "OVERLANE_SAVE_HOSTS";
 
-/// Diagnoses a host; saves it under a name where that is asked for.
+/// Diagnoses a host; saves it under a name on request.
 pub fn judge(name: &str, host: &Host) -> Diagnosis {
     if let Some(directory) = std::env::var_os(SAVE) {
         let path = Path::new(&directory).join(format!("{name}.tar.zst"));
@@ -138,7 +138,7 @@ pub fn judge(name: &str, host: &Host) -> Diagnosis {
     diagnose(host)
 }
 
-/// What a diagnosis says at a severity or above, without a code.
+/// Findings at a severity or above, except for a code.
 pub fn others(diagnosis: &Diagnosis, code: &str, least: Severity) -> Vec<String> {
     let findings = diagnosis.findings.iter();
     findings

@@ -1,4 +1,4 @@
-//! Every fix that is proposed for a fault, made: no other check's finding comes true by it.
+//! Makes every fix that is proposed for a fault: none causes another check's finding.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd};
@@ -12,14 +12,14 @@ use test_support::left_out;
 use super::bench::{How, build, read};
 use super::list;
 
-/// Commands of a namespace. Others would change the machine that the tests run on.
+/// Commands that affect one namespace. Others would change the machine that runs the tests.
 const OWN: [&str; 6] = ["ip ", "ethtool ", "nft ", "bridge ", "tc ", "sysctl -w net.ipv4."];
-/// How long the kernel may take to say that what was changed is so.
+/// How long the kernel may take to report a change.
 const SETTLED: Duration = Duration::from_secs(10);
 /// More fixes of one check than there are devices.
 const MOST: usize = 8;
 
-/// Whether each step of a command is made in a namespace of the network, by its path.
+/// Whether each step of a command runs in a namespace of the network, by its path.
 fn is_own(network: &Network, command: &str) -> bool {
     let in_one_of_ours = |step: &str| {
         network.hosts().iter().any(|host| {
@@ -35,7 +35,7 @@ fn path(host: &testbed::Host) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), host.netns().as_fd().as_raw_fd())
 }
 
-/// The network's diagnosis, whose commands reach each of its namespaces.
+/// The network's diagnosis, with commands that reach each of its namespaces.
 fn look(network: &Network) -> Diagnosis {
     let mut read = read(network, None);
     for namespace in &mut read.namespaces {
@@ -50,8 +50,9 @@ fn found(diagnosis: &Diagnosis) -> BTreeSet<String> {
     told.map(|found| found.code.clone()).collect()
 }
 
-/// Makes the fixes of a check's findings one after the other, and diagnoses after each. What
-/// one of them makes true is a problem, though another might mend it. Gives how many it made.
+/// Makes the fixes of a check's findings one after the other, and diagnoses after each. A finding
+/// that a fix causes is a problem, even if another fix could remove it. Returns the number of fixes
+/// made.
 pub fn make_each(network: &Network, code: &str, problems: &mut Vec<String>) -> usize {
     let mut now = look(network);
     let mut made: Vec<String> = Vec::new();
@@ -73,7 +74,7 @@ pub fn make_each(network: &Network, code: &str, problems: &mut Vec<String>) -> u
         }
         made.push(command);
     }
-    // The kernel tells of a link that comes up only a moment later.
+    // The kernel reports late that a link is up.
     let mended = testbed::poll("the end of the finding", SETTLED, || {
         let left = !made.is_empty() && found(&look(network)).contains(code);
         Ok(if left { Err(code.to_owned()) } else { Ok(()) })

@@ -28,8 +28,8 @@ const fn fault(code: &'static str, mode: &'static str, how: super::bench::How) -
 /// A TAP whose holder does not read.
 static HELD: Mutex<Option<Tap>> = Mutex::new(None);
 
-/// Written are those that hardware, a hypervisor or the whole machine would have to
-/// have; most of them `tests/guest.rs` makes in a guest.
+/// Faults of hardware, a hypervisor or the whole machine are written into the data read;
+/// `tests/guest.rs` makes most of them in a guest.
 pub const FAULTS: &[Fault] = &[
     fault(
         "OV001",
@@ -83,7 +83,7 @@ pub const FAULTS: &[Fault] = &[
         "OV009",
         "vxlan",
         Traffic(|network, end| {
-            // Length 12, and a checksum that is none of it.
+            // Length 12, and a wrong checksum.
             let datagram = [0x9c, 0x40, 0, 9, 0, 12, 0xba, 0xad, 1, 2, 3, 4];
             raw_packets(network, SockProtocol::Udp, end, |_| vec![datagram.to_vec()]);
         }),
@@ -135,7 +135,7 @@ pub const FAULTS: &[Fault] = &[
         Traffic(|network, end| {
             let IpAddr::V4(server) = network.address.target.ip() else { panic!("IPv6") };
             raw_packets(network, SockProtocol::Raw, end, |id| {
-                // The second begins within the first.
+                // The second fragment overlaps the first.
                 [0, 1].map(|eighths| fragment(id, eighths, server)).to_vec()
             });
         }),
@@ -218,7 +218,7 @@ pub const FAULTS: &[Fault] = &[
         "OV031",
         "vxlan",
         Traffic(|network, end| {
-            // A program that does not read.
+            // A program that does not read its socket.
             let bind = || UdpSocket::bind(network.address.listen).unwrap();
             let _socket = network.server().netns().run(bind).unwrap();
             flood(network, end, 1400);
@@ -236,7 +236,7 @@ pub const FAULTS: &[Fault] = &[
                 let bind = || UdpSocket::bind("0.0.0.0:0").unwrap();
                 let socket = network.host("a").unwrap().netns().run(bind).unwrap();
                 socket.set_nonblocking(true).unwrap();
-                // The packets that wait in the shaper are the socket's.
+                // Packets that wait in the shaper count for the socket.
                 while !end.load(Ordering::Relaxed) {
                     let _ = socket.send_to(&[7; 1000], (Wire::B, 9));
                 }
@@ -390,7 +390,7 @@ pub const FAULTS: &[Fault] = &[
         Traffic(|network, end| {
             let host = network.host("a").unwrap();
             let socket = host.netns().run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
-            // The VNI of the device, and reserved bits that it does not take.
+            // The VNI of the device, with reserved bits that it does not accept.
             let mut frame = vec![0x88, 0, 0, 1, 0, 0, 42, 1];
             frame.extend([0; 60]);
             while !end.load(Ordering::Relaxed) {
@@ -513,7 +513,7 @@ pub const FAULTS: &[Fault] = &[
         "OV063",
         "vxlan",
         Written(|host| {
-            // As the other end answers, asked by --peer, but for another port.
+            // The answer of the other end to --peer, with another port.
             let mut there = interface(namespace(host, "b"), "vxlan0").clone();
             there.vxlan.as_mut().unwrap().port = 8472;
             host.far_ends.push(FarEnd { address: Wire::B.into(), tunnels: vec![there] });
@@ -523,7 +523,7 @@ pub const FAULTS: &[Fault] = &[
         "OV086",
         "vxlan",
         Written(|host| {
-            // As accel's dry run answers.
+            // The answer of accel's dry run.
             let namespace = namespace(host, "a");
             let (inode, link) = (namespace.inode, index(namespace, "vxlan0"));
             let eligible = Eligible { namespace: inode, link, ports: 1, remotes: 1, slow: 0 };
@@ -547,7 +547,7 @@ pub const FAULTS: &[Fault] = &[
         "OV065",
         "ovs-vxlan",
         Written(|host| {
-            // A datapath in user space asks itself; the kernel's loses, in a guest.
+            // A user-space datapath queries itself; the kernel's loses packets, in a guest.
             let datapaths = get(&mut namespace(host, "a").datapaths);
             datapaths.after.known.first_mut().unwrap().lost += 3;
         }),
@@ -557,7 +557,7 @@ pub const FAULTS: &[Fault] = &[
         "vxlan",
         Both(
             |network| {
-                // The lower one first: the higher may not be below it.
+                // The lower limit first: the higher one must not be below it.
                 for (name, bytes) in [("low", "131072"), ("high", "262144")] {
                     let path = format!("/proc/sys/net/ipv4/ipfrag_{name}_thresh");
                     let netns = network.server().netns();
@@ -566,7 +566,7 @@ pub const FAULTS: &[Fault] = &[
             },
             |network, end| {
                 let IpAddr::V4(server) = network.address.target.ip() else { panic!("IPv6") };
-                // Of each packet the first fragment only.
+                // Only the first fragment of each packet.
                 raw_packets(network, SockProtocol::Raw, end, |id| vec![fragment(id, 0, server)]);
             },
         ),
@@ -590,7 +590,7 @@ pub const FAULTS: &[Fault] = &[
     fault(
         "OV070",
         "vxlan",
-        // The kernel learns one from a message that quotes a packet of a connected socket.
+        // The kernel learns a path MTU from a message that quotes a packet of a connected socket.
         Written(|host| {
             for (_, way) in &mut namespace(host, "a").tunnels[0].ways {
                 get(way).mtu = Some(1300);
@@ -601,7 +601,7 @@ pub const FAULTS: &[Fault] = &[
         "OV090",
         "vxlan",
         Written(|host| {
-            // As overlane probe --yes writes it down.
+            // As overlane probe --yes records it.
             let namespace = namespace(host, "a");
             let nic = interface(namespace, NIC).clone();
             let probed = Probed {
@@ -675,7 +675,7 @@ pub const FAULTS: &[Fault] = &[
         "OV094",
         "vxlan",
         Written(|host| {
-            // Linux 7 lets it be switched on.
+            // Linux 7 allows it to be switched on.
             let namespace = namespace(host, "a");
             let nic = interface(namespace, NIC);
             nic.kind = Some("geneve".to_owned());

@@ -1,4 +1,4 @@
-//! What faults are made with: settings, traffic, and what is written into a reading.
+//! Means to make faults: settings, traffic, and values written into a reading.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -32,14 +32,15 @@ pub fn mtu(network: &Network, host: &str, device: &str, mtu: u32) {
     network.host(host).unwrap().netlink().set_mtu(device, mtu).unwrap();
 }
 
-/// The wire. The kernel lets no VXLAN device have more than its NIC, but the NIC less.
+/// Sets the MTU of the wire. A VXLAN device cannot exceed its NIC's MTU, but the NIC's MTU can be
+/// reduced.
 pub fn underlay_mtu(network: &Network, to: u32) {
     for host in ["a", "b"] {
         mtu(network, host, NIC, to);
     }
 }
 
-/// The overlay of one host, or both.
+/// Sets the overlay's MTU in one host, or both.
 pub fn overlay_mtu(network: &Network, hosts: &[&str], to: u32) {
     for host in hosts {
         for device in ["vxlan0", "br0", "veth0"] {
@@ -49,7 +50,7 @@ pub fn overlay_mtu(network: &Network, hosts: &[&str], to: u32) {
     }
 }
 
-/// The VXLAN device of a host made anew, as a port of its bridge.
+/// Recreates the VXLAN device of a host, as a port of its bridge.
 pub fn remake(
     network: &Network,
     host: &str,
@@ -75,7 +76,7 @@ pub fn remake(
     netlink.set_up("vxlan0").unwrap();
 }
 
-/// Datagrams from the client to the server until the end.
+/// Sends datagrams from the client to the server until the end.
 pub fn flood(network: &Network, end: &AtomicBool, bytes: usize) {
     let socket = network.client().netns().run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
     let datagram = vec![7; bytes];
@@ -84,8 +85,8 @@ pub fn flood(network: &Network, end: &AtomicBool, bytes: usize) {
     }
 }
 
-/// Packets that no socket of another kind sends, from the client to the server
-/// until the end; `packets` makes some for a number.
+/// Sends raw packets that other sockets cannot send, from the client to the server until the end;
+/// `packets` makes some for a number.
 pub fn raw_packets(
     network: &Network,
     protocol: SockProtocol,
@@ -103,10 +104,10 @@ pub fn raw_packets(
     }
 }
 
-/// 24 bytes of a UDP datagram from a multiple of 8 on, with more to come.
+/// 24 bytes of a UDP datagram at this offset, with more fragments to follow.
 pub fn fragment(id: u16, eighths: u8, to: Ipv4Addr) -> Vec<u8> {
     let [high, low] = id.to_be_bytes();
-    // The kernel fills in length, checksum and source.
+    // The kernel sets length, checksum and source.
     let mut packet = vec![0x45, 0, 0, 0, high, low, 0x20, eighths, 64, 17, 0, 0, 0, 0, 0, 0];
     packet.extend(to.octets());
     packet.extend([7; 24]);
@@ -133,10 +134,10 @@ pub fn get<T>(reading: &mut Reading<T>) -> &mut T {
     }
 }
 
-/// A CPU that does nothing but softirqs, beside one that idles.
+/// A CPU that only processes softirqs, beside an idle one.
 pub fn busy_cpu(host: &mut doctor::Host) {
     let cpu = get(&mut host.machine.cpu);
-    // A second CPU, should the machine have one only.
+    // A second CPU, if the machine has only one.
     let ticks = *cpu.after.cpus.values().next().unwrap();
     for side in [&mut cpu.before, &mut cpu.after] {
         side.cpus.entry(1).or_insert(ticks);
@@ -158,8 +159,8 @@ pub fn steered(host: &mut doctor::Host, mask: &str) {
     get(&mut namespace.later).get_mut(&nic).unwrap().rx_packets += 1_000_000;
 }
 
-/// Host a's NIC as hardware with two receive queues: what came of their
-/// interrupts between the two readings, and the CPUs that take them.
+/// Host a's NIC as hardware with two receive queues: their interrupts between the two readings, and
+/// the CPUs that handle them.
 pub fn hardware<'h>(host: &'h mut doctor::Host, queues: [(u64, &str); 2]) -> &'h mut Device {
     let mut own = Vec::new();
     for (number, (moved, cpus)) in (40..).zip(queues) {

@@ -1,4 +1,4 @@
-//! Every check finds its fault, and nothing where there is none.
+//! Every check finds its fault, and nothing on healthy hosts.
 
 pub(crate) mod bench;
 mod fixes;
@@ -21,19 +21,18 @@ fn privileged() -> Result<Capabilities, String> {
     Ok(Capabilities::new(Privileges::Root).unwrap())
 }
 
-/// What is wrong with a mode by what it is.
+/// Findings that are inherent in a mode.
 fn naive(mode: &str) -> &'static [&'static str] {
     match mode {
-        // A plain read and write loop, to be measured against.
+        // A plain read and write loop, as the reference.
         "tap" | "tap-netmap-naive" => &["OV044"],
-        // Neutron's router clamps nothing: its tenants' own MTU does.
+        // Neutron's router does not clamp the MSS: its tenants' own MTU limits it.
         "floating-ip" => &["OV019"],
         _ => &[],
     }
 }
 
-/// Variants that differ in nothing that a check reads, each of which takes some seconds to
-/// stand.
+/// Variants without a difference that a check reads. Each takes some seconds to build.
 fn is_as_another(mode: &str) -> bool {
     mode.starts_with("k8s-service")
         || ["k8s-node", "k8s-hairpin", "k8s-external"].contains(&mode)
@@ -45,14 +44,14 @@ fn is_as_another(mode: &str) -> bool {
         || (mode.ends_with("+accel") && (mode.starts_with("k8s") || mode.starts_with("flannel")))
 }
 
-/// The table of checks: each with its fault made, and over every healthy mode.
+/// Makes each check's fault, and runs every check on every healthy mode.
 #[test]
 fn each_fault_is_found_and_health_is_not() {
     let machine = require!(privileged());
     let table: Mutex<BTreeMap<&str, (bool, u32)>> =
         Mutex::new(CHECKS.iter().map(|check| (check.code, (false, 0))).collect());
     let mut problems = Vec::new();
-    // What runs in guests cannot be entered.
+    // Namespaces inside guests cannot be entered.
     let stands = |mode: &&&dyn lab::Mode| !mode.in_guests() && !is_as_another(mode.name());
     for mode in modes().iter().filter(stands) {
         if let Err(unsupported) = mode.probe(&machine) {
@@ -83,7 +82,7 @@ fn each_fault_is_found_and_health_is_not() {
         let expected = naive(fault.mode);
         let mut strange = others(&diagnosis, fault.code, Severity::Warn);
         strange.retain(|text| expected.iter().all(|code| !text.starts_with(code)));
-        // The shaper that fills the socket's buffer holds the packets for seconds.
+        // The shaper that fills the socket's buffer delays packets for seconds.
         strange.retain(|text| fault.code != "OV032" || !text.starts_with("OV079"));
         if !strange.is_empty() {
             problems.push(format!("{} in {}: also {strange:?}", fault.code, fault.mode));
@@ -94,7 +93,7 @@ fn each_fault_is_found_and_health_is_not() {
     println!("check  detected  false alarms");
     for (code, (detected, alarms)) in table.lock().unwrap().iter() {
         println!("{code}  {:<8}  {alarms}", if *detected { "yes" } else { "NO" });
-        // `cases` makes the faults of the others.
+        // `cases` makes the other faults.
         if !detected && !crate::cases::covers(code) {
             problems.push(format!("{code}: no fault of it was found"));
         }

@@ -1,4 +1,4 @@
-//! Real nodes, of flannel and of Kubernetes: healthy, and broken by hand.
+//! Real nodes, of flannel and of Kubernetes: healthy, and with faults.
 
 use std::process::Command;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use super::privileged;
 /// How long a fault may take to show: the kernel asks three times for a neighbour.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A fault that is made and taken back on a node.
+/// A fault that is made and undone on a node.
 struct Fault {
     what: &'static str,
-    /// The check that must name it, before all others.
+    /// The check that must be the first finding.
     code: &'static str,
     make: fn(&Network),
     undo: fn(&Network),
@@ -29,7 +29,7 @@ fn sh(network: &Network, host: &str, script: &str) {
     network.host(host).unwrap().run(Command::new("sh").args(["-ec", script])).unwrap();
 }
 
-/// `flannel.1` of host b made anew with a VNI and a port, with what flannel gave it.
+/// Recreates `flannel.1` of host b with a VNI and a port, with flannel's settings.
 fn remake(network: &Network, vni: u32, port: u16) {
     let script = format!(
         "mac=$(ip -br link show flannel.1 | awk '{{print $3}}')
@@ -47,7 +47,7 @@ fn remake(network: &Network, vni: u32, port: u16) {
     sh(network, "b", &script);
 }
 
-/// Keeps what flannel wrote on host a, to be given back.
+/// Saves flannel's entries of host a, to be restored.
 const KEPT: &str = "gateway=$(ip -4 route show dev flannel.1 | awk '/via/ {print $3; exit}')";
 
 const FAULTS: &[Fault] = &[
@@ -85,7 +85,7 @@ const FAULTS: &[Fault] = &[
         what: "the neighbour entry is gone",
         code: "OV041",
         make: |network| {
-            // Whoever sends makes the kernel ask, which nobody answers.
+            // Traffic makes the kernel ask for the neighbour, without an answer.
             sh(
                 network,
                 "a",
@@ -181,7 +181,7 @@ fn each_fault_of_a_real_node_is_named_first_and_health_is_not() {
                 problems.push(format!("{mode}: {what}, mended: {error}"));
             }
         }
-        // The limit is the machine's: other tests' connections are not to be cut.
+        // The limit belongs to the machine: other tests' connections must not be cut off.
         let mut host = read(&network, None);
         let conntrack = get(&mut namespace(&mut host, "a").conntrack);
         conntrack.after.max = conntrack.after.count.max(1);

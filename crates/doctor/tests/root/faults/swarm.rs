@@ -1,4 +1,4 @@
-//! A real Docker Swarm of two hosts on this machine, found as a user's would be.
+//! A real Docker Swarm of two hosts on this machine, found like a user's.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -11,14 +11,14 @@ use test_support::require;
 use super::bench::{at_rest, build, judge, others};
 use super::privileged;
 
-/// The mode, or why it cannot be built.
+/// The mode, or the reason why it cannot be built.
 fn swarm() -> Result<Network, String> {
     let probed = lab::find("swarm").unwrap().probe(&privileged()?);
     probed.map_err(|unsupported| format!("swarm: {}", unsupported.reason))?;
     Ok(build("swarm", 1500))
 }
 
-/// Inodes of the namespaces of the Swarm: the hosts', and those that Docker keeps.
+/// Inodes of the Swarm's namespaces: those of the hosts, and those that Docker keeps.
 fn namespaces(network: &Network) -> BTreeSet<u64> {
     let mut inodes: BTreeSet<u64> =
         network.hosts().iter().map(|host| host.netns().inode()).collect();
@@ -31,7 +31,7 @@ fn namespaces(network: &Network) -> BTreeSet<u64> {
     inodes
 }
 
-/// The whole machine as `overlane doctor` reads it, less what others run on it.
+/// The whole machine as `overlane doctor` reads it, without other programs' namespaces.
 fn read(network: &Network) -> Host {
     let mut host = collect(Scope::All, Duration::from_millis(200)).unwrap();
     let ours = namespaces(network);
@@ -46,12 +46,12 @@ fn kinds(path: &doctor::path::Path) -> Vec<&str> {
     path.hops.iter().map(|hop| hop.kind.as_str()).collect()
 }
 
-/// Both containers' paths: by Docker's sandbox to the NIC of the host.
+/// Both containers' paths lead through Docker's sandbox to the NIC of the host.
 fn assert_drawn(host: &Host, diagnosis: &Diagnosis) {
     let label = |inode: u64| {
         &host.namespaces.iter().find(|namespace| namespace.inode == inode).unwrap().label
     };
-    // A namespace is a host's by its docker_gwbridge.
+    // A namespace with docker_gwbridge is a host's.
     let has = |namespace: &&doctor::host::Namespace, name: &str| {
         namespace.interfaces.get().unwrap().iter().any(|link| link.name == name)
     };
@@ -74,7 +74,7 @@ fn assert_drawn(host: &Host, diagnosis: &Diagnosis) {
         assert_eq!(names(2), BTreeSet::from(["br0"]));
         assert_eq!(names(3), BTreeSet::from(["vxlan0"]));
         assert_eq!(names(4), BTreeSet::from(["nic0"]));
-        // One of them is the container's, with its two devices.
+        // One of them belongs to the container with two devices.
         let two = |path: &&&doctor::path::Path| {
             let of = |namespace: &&doctor::host::Namespace| {
                 namespace.label == path.hops[0].namespace && has(namespace, "eth1")
@@ -93,7 +93,7 @@ fn assert_drawn(host: &Host, diagnosis: &Diagnosis) {
     assert_eq!(alarms, Vec::<String>::new());
 }
 
-/// Its name in the library of saved hosts: healthy, as it has no code.
+/// Its name in the library of saved hosts: without a code, because it is healthy.
 const NAME: &str = "docker-swarm";
 
 #[test]

@@ -1,4 +1,4 @@
-//! The guest's network, and what makes and takes back a fault in it.
+//! The guest's network, and the means to make and undo a fault in it.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::Command;
@@ -10,7 +10,7 @@ use doctor::{Scope, Severity, collect, diagnose};
 use sys::netns::NetNs;
 use testbed::Host;
 
-/// How long something may take in software emulation.
+/// Time limit of a step in software emulation.
 pub const LIMIT: Duration = Duration::from_secs(30);
 pub const OWN: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 pub const PEER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
@@ -23,10 +23,10 @@ pub struct Bench {
     pub peer: Host,
 }
 
-/// Undone when dropped, the last first.
+/// Undone on drop, in reverse order.
 pub struct Made(Vec<Box<dyn FnOnce()>>);
 
-/// What `Bench::found` says of a finding, and the severity in it.
+/// The severity in an output of `Bench::found`.
 pub fn severity(found: &str) -> Severity {
     match found.split(' ').nth(1) {
         Some("Info") => Severity::Info,
@@ -35,7 +35,7 @@ pub fn severity(found: &str) -> Severity {
     }
 }
 
-/// Where the guest saves a host.
+/// File in which the guest saves a host.
 pub fn saved(name: &str) -> String {
     format!("/tmp/{name}")
 }
@@ -50,7 +50,7 @@ pub fn run(line: &str) -> String {
     text
 }
 
-/// The name of the device with a MAC address that ends so.
+/// The name of the device whose MAC address ends with this byte.
 fn device(last: u8) -> Option<String> {
     let wanted = format!("02:00:00:00:00:{last:02x}");
     let found = std::fs::read_dir("/sys/class/net").unwrap().flatten().find(|entry| {
@@ -62,7 +62,7 @@ fn device(last: u8) -> Option<String> {
 
 impl Bench {
     pub fn set_up() -> Bench {
-        // The other CPU is for what is made.
+        // Keeps the other CPU free for the traffic of faults.
         sys::affinity::pin(0).unwrap();
         for module in ["virtio_pci", "virtio_net", "vmxnet3", "nf_conntrack", "openvswitch"] {
             run(&format!("modprobe {module}"));
@@ -80,9 +80,9 @@ impl Bench {
             own: Host::found("own", NetNs::current().unwrap()).unwrap(),
             peer: Host::found("peer", peer).unwrap(),
         };
-        // As many queues as CPUs, each interrupting one of them.
+        // One queue for each CPU, with its own interrupt.
         run("ethtool -L nic0 combined 2");
-        // Else QEMU is not told what to hash.
+        // Otherwise the driver does not tell QEMU which fields to hash.
         run("ethtool -K nic0 rxhash on");
         for (host, nic, own, other, tunnelled) in
             [(&bench.own, "nic0", OWN, PEER, 1), (&bench.peer, "nic1", PEER, OWN, 2)]
@@ -119,8 +119,7 @@ impl Bench {
         .unwrap();
     }
 
-    /// Findings, each as its code, severity, namespace and object; what was read is
-    /// saved without addresses.
+    /// Findings as code, severity, namespace and object; saves the data read without addresses.
     pub fn found(&self, name: &str, interval: Duration) -> Vec<String> {
         let host = collect(Scope::All, interval).unwrap();
         let file = std::fs::File::create(saved(name)).unwrap();
@@ -157,20 +156,20 @@ impl Bench {
         numbers
     }
 
-    /// The files that say which CPUs take them.
+    /// The files that set the CPUs of these interrupts.
     pub fn interrupt_files(&self, nic: &str) -> Vec<String> {
         let file = |number| format!("/proc/irq/{number}/smp_affinity_list");
         self.receive_interrupts(nic).into_iter().map(file).collect()
     }
 
-    /// Has a CPU take all of them.
+    /// Assigns all of them to a CPU.
     pub fn interrupts(&self, nic: &str, cpu: &str) {
         for file in self.interrupt_files(nic) {
             std::fs::write(file, cpu).unwrap();
         }
     }
 
-    /// Each queue of `nic0` interrupts another CPU.
+    /// Assigns each queue of `nic0` to another CPU.
     fn interrupts_by_queue(&self) {
         for (cpu, file) in self.interrupt_files("nic0").into_iter().enumerate() {
             std::fs::write(file, cpu.to_string()).unwrap();
@@ -183,20 +182,20 @@ impl Made {
         Made(Vec::new())
     }
 
-    /// Does one thing, to be undone by another.
+    /// Adds an action for undo.
     pub fn and(mut self, undo: impl FnOnce() + 'static) -> Made {
         self.0.push(Box::new(undo));
         self
     }
 
-    /// Runs a command line, to be undone by another.
+    /// Runs a command, and adds its inverse for undo.
     pub fn by(self, line: &str, undo: &str) -> Made {
         run(line);
         let undo = undo.to_owned();
         self.and(move || drop(run(&undo)))
     }
 
-    /// Sets what is in a file below `/proc` or `/sys`, to be set back.
+    /// Writes a file below `/proc` or `/sys`, to be restored later.
     pub fn set(self, path: &str, value: &str) -> Made {
         let before = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{path}: {e}"));
         std::fs::write(path, value).unwrap_or_else(|e| panic!("{path}: {value}: {e}"));
@@ -204,8 +203,8 @@ impl Made {
         self.and(move || std::fs::write(path, before.trim()).unwrap())
     }
 
-    /// Datagrams from a host on a CPU until the end, from so many ports in turn and
-    /// with a pause after each.
+    /// Sends datagrams from a host on a CPU until the end, from `ports` ports in turn and with a
+    /// pause after each.
     pub fn datagrams(
         self,
         host: &Host,
@@ -217,7 +216,7 @@ impl Made {
         let bind = || {
             let open = |_| {
                 let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-                // A device that stands still keeps what was sent.
+                // A stalled device keeps queued packets.
                 socket.set_nonblocking(true).unwrap();
                 socket
             };

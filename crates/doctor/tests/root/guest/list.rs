@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use super::bench::{Bench, LIMIT, Made, OWN, PEER, TUNNELLED, run};
 
-/// A fault that a guest can be made to have.
+/// A fault that can be made in a guest.
 pub struct Fault {
     /// The check that must find it.
     pub code: &'static str,
-    /// Others that see it, too.
+    /// Other checks that see it, too.
     pub also: &'static [&'static str],
     /// Time between the two readings: a CPU's time is counted in ticks, and reading
     /// takes some of it.
     pub interval: Duration,
-    /// Makes it; it is undone when the answer is dropped.
+    /// Makes it; dropping the result undoes it.
     pub make: fn(&Bench) -> Made,
 }
 
@@ -27,7 +27,7 @@ const fn fault(
     Fault { code, also, interval: Duration::from_millis(600), make }
 }
 
-/// One that counters or a CPU's time have to tell by shares.
+/// A fault that is found by shares of counters or of a CPU's time.
 const fn shares(
     code: &'static str,
     also: &'static [&'static str],
@@ -38,14 +38,13 @@ const fn shares(
 
 const BACKLOG: &str = "/proc/sys/net/core/netdev_max_backlog";
 const CONNTRACK: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
-/// So slow that each packet interrupts.
+/// Slow enough that each packet interrupts.
 const PACED: Duration = Duration::from_millis(1);
 
-/// A loop of two bridges, in which a broadcast goes round for ever in the softirqs
-/// of CPU 1.
+/// A loop of two bridges, in which a broadcast circulates forever in the softirqs of CPU 1.
 fn storm(_: &Bench) -> Made {
     let made = Made::nothing().by("ip netns add loop", "ip netns del loop");
-    // IPv6 and snooping speak by themselves, which would go round on CPU 0.
+    // IPv6 and snooping send packets that would circulate on CPU 0.
     for which in ["all", "default"] {
         run(&format!("ip netns exec loop busybox sysctl -w net.ipv6.conf.{which}.disable_ipv6=1"));
     }
@@ -89,7 +88,7 @@ fn storm(_: &Bench) -> Made {
     made
 }
 
-/// A veth pair whose packets CPU 0 hands to CPU 1's backlog.
+/// A veth pair whose packets CPU 0 moves to CPU 1's backlog.
 fn steered(bench: &Bench) -> Made {
     let made = Made::nothing().by("ip link add s0 type veth peer name s1", "ip link del s0");
     for line in ["link set dev s0 up", "link set dev s1 up", "address add 198.51.100.1/24 dev s0"] {
@@ -111,7 +110,7 @@ fn on_one_cpu(bench: &Bench) -> Made {
     })
 }
 
-/// Entries of the connection table, which a rule has made.
+/// Entries of the connection table, created by a rule.
 fn tracked() -> Made {
     let made = Made::nothing();
     let rules = "table ip t { chain c { type filter hook output priority 0; ct state new; }; }";
@@ -158,7 +157,7 @@ fn open_vswitch(datapath: &str) -> Made {
         Ok(if output.status.success() { Ok(()) } else { Err(format!("{output:?}")) })
     })
     .unwrap();
-    // Before that 3.1.0 starts no thread for the kernel's datapath.
+    // Before that, Open vSwitch 3.1.0 starts no thread for the kernel's datapath.
     testbed::poll("the guest's first 10 s", LIMIT, || {
         let text = std::fs::read_to_string("/proc/uptime").unwrap();
         let seconds: f64 = text.split(' ').next().unwrap().parse().unwrap();
@@ -178,13 +177,13 @@ fn open_vswitch(datapath: &str) -> Made {
     made.and(move || drop(order("del-br ovs0")))
 }
 
-/// What its kernel counts for good.
+/// Finding from a counter that the guest's kernel never resets.
 pub const STAYS: &str = "OV049";
 
 pub const FAULTS: &[Fault] = &[
     fault("OV008", &[], |_| {
         let made = Made::nothing().set("/proc/sys/net/ipv4/ip_forward", "1");
-        // Forwarding switches it off.
+        // Forwarding disables it.
         made.by("ip link set dev vmx0 up", "ip link set dev vmx0 down")
             .by("ethtool -K vmx0 lro on", "ethtool -K vmx0 lro off")
     }),
@@ -264,7 +263,7 @@ pub const FAULTS: &[Fault] = &[
         let files = bench.interrupt_files("nic1");
         let made = Made::nothing().and(move || {
             files.iter().for_each(|file| std::fs::write(file, "1").unwrap());
-            // It is the next interrupt that moves.
+            // The next interrupt moves to the new CPU.
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
             for _ in 0..20 {
                 socket.send_to(b"overlay", (PEER, 9)).unwrap();
@@ -286,8 +285,7 @@ pub const FAULTS: &[Fault] = &[
         let (stop, go) =
             (format!("busybox kill -STOP {daemon}"), format!("busybox kill -CONT {daemon}"));
         let made = made.by(&stop, &go);
-        // An unknown flow is asked about packet by packet, as far as the daemon's
-        // socket has room.
+        // For an unknown flow, each packet is an upcall, until the daemon's socket is full.
         run("ip neighbour add 203.0.113.2 dev o1 lladdr 02:00:00:00:01:02");
         let to = (Ipv4Addr::new(203, 0, 113, 2), 9);
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
@@ -302,7 +300,7 @@ pub const FAULTS: &[Fault] = &[
         made.datagrams(&bench.own, (1, 1), to, PACED)
     }),
     fault("OV049", &["OV032"], |bench| {
-        // The kernel gives a queue 5 s.
+        // The kernel's time-out of a queue is 5 s.
         let made = Made::nothing().by("ip link set dev stuck0 up", "ip link set dev stuck0 down");
         run("ip address add 203.0.113.1/24 dev stuck0");
         run("ip neighbour add 203.0.113.2 dev stuck0 lladdr 02:00:00:00:00:55");

@@ -26,7 +26,6 @@ use frame::{HEAD, Kind};
 
 pub use inside::run;
 
-/// Name of the guest.
 pub(crate) const NAME: &str = "guest";
 /// Path of the program's results in the guest.
 const RESULTS: &str = "/tmp/results.json";

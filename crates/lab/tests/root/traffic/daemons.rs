@@ -1,7 +1,7 @@
-//! What programs of others in test hosts would leave.
+//! Finds leftovers of foreign programs in test hosts.
 
-/// What the daemons would leave on the machine: files at the paths that they were built with,
-/// and mounts there. Others may come and go beside this test.
+/// Files that the daemons could leave on the machine at their built-in paths, and mounts there.
+/// Other processes may add and remove some during this test.
 pub fn left_on_the_machine() -> (Vec<String>, Vec<String>) {
     let mut files = Vec::new();
     for directory in ["/run", "/run/frr", "/run/bird", "/tmp", "/var/tmp", "/var/tmp/frr"] {

@@ -12,10 +12,10 @@ use std::time::Duration;
 use lab::Network;
 use test_support::bound;
 
-/// How long anything may take. Generous: a guest in software emulation is slow.
+/// Time limit of a step. Generous: a guest in software emulation is slow.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-/// What [`stream_both_ways`] carries in each direction.
+/// Bytes of [`stream_both_ways`] in each direction.
 pub const BYTES: usize = 4_000_000;
 
 /// Runs `serve` in the server and `ask` in the client once the server is ready.
@@ -33,7 +33,7 @@ fn both<T: Send>(
     result
 }
 
-/// Echoes datagrams of each size, one under way at a time.
+/// Echoes datagrams of each size, one at a time.
 pub fn echo(network: &Network, sizes: &'static [usize]) {
     let address = network.address;
     both(
@@ -62,8 +62,7 @@ pub fn echo(network: &Network, sizes: &'static [usize]) {
     );
 }
 
-/// Sends [`BYTES`] over TCP in each direction, with a pattern that shows bytes that
-/// were lost or came twice.
+/// Sends [`BYTES`] over TCP in each direction, with a pattern that reveals lost or repeated bytes.
 pub fn stream_both_ways(network: &Network) {
     let pattern: Vec<u8> = (0..BYTES).map(|at| (at / 251 + at) as u8).collect();
     let expected = pattern.clone();
@@ -91,7 +90,7 @@ pub fn stream_both_ways(network: &Network) {
     );
 }
 
-/// One payload that UDP segmentation cuts into `segments` datagrams.
+/// Sends one payload that UDP segmentation splits into `segments` datagrams.
 pub fn segmented_datagrams_arrive(network: &Network) {
     const SEGMENT: usize = 1000;
     const SEGMENTS: usize = 8;

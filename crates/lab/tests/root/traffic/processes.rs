@@ -1,10 +1,10 @@
-//! Whose processes are left.
+//! Names processes that are left.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 
-/// The command lines of all processes in one of the network namespaces, by inode number: of a
-/// testbed's own, whatever runs elsewhere on the machine.
+/// The command lines of all processes in one of these network namespaces, by inode number: only
+/// those of a testbed.
 pub fn processes_in(namespaces: &BTreeSet<u64>) -> Vec<String> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {

@@ -1,5 +1,5 @@
-//! The real tools, each over each workload it has, between two namespaces
-//! joined by a veth pair. Needs root and the tools; skipped by name without.
+//! The real tools, each with each of its workloads, between two namespaces joined by a veth pair.
+//! Needs root and the tools; otherwise skipped by name.
 
 use crate::engine::wire;
 
@@ -34,7 +34,7 @@ fn name(tool: Tool) -> &'static str {
     Engine::Tool(tool).name()
 }
 
-/// `Ok` where it is installed.
+/// `Ok` if it is installed.
 fn installed(tool: Tool, at: SocketAddr) -> Result<(), String> {
     let mut ask = Ask::new(Task::Steady(Workload::UdpStream));
     ask.engine = Engine::Tool(tool);
@@ -44,15 +44,15 @@ fn installed(tool: Tool, at: SocketAddr) -> Result<(), String> {
     }
 }
 
-/// Whether it is there; the test goes on without it, and says so.
+/// Whether it is installed; if not, prints that, and the test continues without it.
 fn has(tool: Tool, at: SocketAddr) -> bool {
     installed(tool, at).map_err(|reason| left_out(&reason)).is_ok()
 }
 
-/// Bytes of payload's way that crossed the server's device between begin and end.
+/// Payload bytes that crossed the server's device between begin and end.
 struct Bytes<'a> {
     wire: &'a Wire,
-    /// `rx` where the client sends, `tx` where the server does.
+    /// `rx` if the client sends, `tx` if the server does.
     way: &'static str,
     read: Vec<u64>,
 }
@@ -60,7 +60,7 @@ struct Bytes<'a> {
 impl Bytes<'_> {
     fn look(&mut self) {
         let path = format!("/sys/class/net/{DEVICE}/statistics/{}_bytes", self.way);
-        // A mount of sysfs shows the namespace that it was made in.
+        // A sysfs mount shows the namespace in which it was mounted.
         let script = format!("mount -t sysfs sysfs /sys && cat {path}");
         let arguments = ["-m", "sh", "-c", &script];
         let printed = run_in(&self.wire.server, "unshare", &arguments).stdout;
@@ -99,7 +99,8 @@ fn every_tool_does_every_workload_it_has() {
             };
             let mut taken = run();
             for _ in 0..3 {
-                // A tool that got no CPU at the end of its time tells another than its rate is of.
+                // A tool without CPU time at its end reports another duration than its rate refers
+                // to.
                 let Err(error @ DriverError::Output { .. }) = &taken else { break };
                 eprintln!("{what}: measured again: {error}");
                 taken = run();
@@ -121,7 +122,7 @@ fn every_tool_does_every_workload_it_has() {
             assert!(report.command.starts_with(name(tool)), "{report:?}");
             assert!(!report.figures.is_empty(), "{what}");
             assert!(report.moved.units >= measured.units, "{what}: {report:?}");
-            // What the tool says it received crossed the wire in between.
+            // Bytes that the tool reports as received crossed the wire in between.
             let crossed = bytes.read[1] - bytes.read[0];
             assert!(crossed >= measured.payload_bytes, "{what}: {crossed} of {measured:?}");
             if let Some(datagrams) = measured.datagrams {
@@ -191,7 +192,7 @@ fn a_published_port_is_enough_for_one_port_tools() {
         (Tool::Iperf3, Workload::UdpStream),
         (Tool::Sockperf, Workload::TcpRr),
         (Tool::Sockperf, Workload::UdpRr),
-        // The same port once more: nothing of the run before may hold it.
+        // The same port again: the previous run must not hold it.
         (Tool::Iperf3, Workload::TcpStream),
     ] {
         if !has(tool, listen) {
@@ -225,7 +226,7 @@ fn a_broken_path_is_told_in_the_engines_words() {
     assert!(matches!(error, DriverError::Path(EngineError::NoAnswer { .. })), "{error}");
 }
 
-/// Processes of this name that descend from this process, any way.
+/// Processes of this name among this process's descendants.
 fn running(name: &str) -> usize {
     let me = std::process::id().to_string();
     let output = Command::new("ps").args(["-o", "comm=", "--ppid", &me]).output().unwrap();

@@ -36,7 +36,7 @@ fn requests_are_counted_apart_from_the_bulk_traffic_beside_them() {
     }
 }
 
-/// All packets of the bulk traffic are marked like those of the requests.
+/// All packets of the bulk traffic carry the same mark as the requests.
 #[test]
 fn bulk_traffic_has_the_mark_of_the_requests() {
     let wire = require!(wire_or_skip());
@@ -52,7 +52,7 @@ fn bulk_traffic_has_the_mark_of_the_requests() {
     }
 }
 
-/// A path that carries the requests and not the bulk traffic is not measured.
+/// A path that carries the requests but not the bulk traffic is an error.
 #[test]
 fn bulk_traffic_that_cannot_connect_is_an_error() {
     let wire = require!(wire_or_skip());

@@ -1,4 +1,4 @@
-//! Broken paths: the right error, in bounded time.
+//! Broken paths give the right error, in bounded time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,17 +9,17 @@ use super::wire::{DEVICE, Wire, ip, nft, run_in};
 use super::{PORT, carried, over, over_watched, short, wire_or_skip};
 use test_support::require;
 
-/// For setting up, in these tests.
+/// Time limit of the set-up, in these tests.
 const LIMIT: Duration = Duration::from_millis(400);
 
-/// Bound on any of these runs: a hang, not slowness, is what it catches.
+/// Time limit of any of these runs, which catches a hang, not slowness.
 const FAR_TOO_LONG: Duration = Duration::from_secs(20);
 
 fn impatient(workload: Workload) -> Load {
     Load { setup_limit: LIMIT, flows: 2, ..short(workload) }
 }
 
-/// Runs every workload and hands each error to `is_right`.
+/// Runs every workload and passes each error to `is_right`.
 fn each_fails(
     wire: &Wire,
     target: std::net::SocketAddr,
@@ -101,7 +101,7 @@ fn a_black_hole_does_not_answer() {
     });
 }
 
-/// Small datagrams get through, large ones do not: the error says so.
+/// If small datagrams pass and large ones do not, the error says so.
 #[test]
 fn lost_fragments_are_told_from_a_dead_path() {
     let wire = require!(wire_or_skip());
@@ -115,7 +115,7 @@ fn lost_fragments_are_told_from_a_dead_path() {
     over(&wire, &Load { message_bytes: 1400, ..load }).unwrap();
 }
 
-/// Takes the server's link down as soon as measuring begins.
+/// Sets the server's link down when measuring starts.
 struct Breaks<'a>(&'a Wire);
 
 impl Watch for Breaks<'_> {
@@ -137,7 +137,7 @@ fn a_path_that_dies_in_the_middle_is_not_a_slow_one() {
             Workload::TcpStream | Workload::TcpMaerts | Workload::TcpRr => {
                 matches!(error, EngineError::Stalled { .. })
             }
-            // Wherever in a transaction it happened to be.
+            // At any point of a transaction.
             Workload::TcpCrr => {
                 matches!(error, EngineError::Stalled { .. } | EngineError::NoAnswer { .. })
             }
@@ -146,14 +146,14 @@ fn a_path_that_dies_in_the_middle_is_not_a_slow_one() {
             }
             Workload::UdpRr => matches!(error, EngineError::Stalled { .. }),
         };
-        // The client's side of the veth pair goes down too, with its carrier.
+        // The client's end of the veth pair loses its carrier, too.
         let right = right || matches!(error, EngineError::Unreachable { .. });
         assert!(right, "{workload}: {error:?}");
         assert!(begun.elapsed() < FAR_TOO_LONG, "{workload}: {:?}", begun.elapsed());
     }
 }
 
-/// Drops everything, as a broken tunnel does, and restores nothing.
+/// Drops everything, like a broken tunnel, and restores nothing.
 struct Swallows<'a>(&'a Wire);
 
 impl Watch for Swallows<'_> {
@@ -186,7 +186,7 @@ fn a_path_that_turns_into_a_black_hole_is_an_error() {
     }
 }
 
-/// Loses a fragment of every datagram, from the measured interval on.
+/// Drops a fragment of every datagram, from the start of the interval on.
 struct LosesFragments<'a>(&'a Wire);
 
 impl Watch for LosesFragments<'_> {
@@ -198,8 +198,8 @@ impl Watch for LosesFragments<'_> {
     fn end(&mut self) {}
 }
 
-/// A flood of which nothing arrives is a result of 0; the fragments that it left do not
-/// become the next one's path.
+/// A flood of which nothing arrives has the result 0; its remaining fragments must not affect the
+/// next run's path.
 #[test]
 fn a_flood_that_fills_the_memory_for_fragments_is_a_result() {
     let wire = require!(wire_or_skip());
@@ -219,14 +219,14 @@ fn a_flood_that_fills_the_memory_for_fragments_is_a_result() {
     let said = nothing.notes.join("\n");
     assert!(said.contains("nothing arrived") && said.contains("ipfrag_high_thresh"), "{said}");
 
-    // Nobody loses any more; what is there leaves by its time alone.
+    // Without further loss, stored fragments leave only by their timeout.
     nft(&wire.server, "delete table ip t");
     let arrives = over(&wire, &load).unwrap();
     assert!(arrives.notes.iter().any(|note| note.contains("ipfrag_time")), "{arrives:?}");
     // The first datagrams arrive, unless the sender had no CPU.
     assert!(arrives.units > 0 || arrives.datagrams.unwrap().sent == 0, "{arrives:?}");
     carried(&wire, &load, Wire::server_at(PORT));
-    // What need not be put together does not wait.
+    // Datagrams that need no reassembly do not wait.
     nft(
         &wire.server,
         "table ip t { chain c { type filter hook prerouting priority -450; \
@@ -235,12 +235,12 @@ fn a_flood_that_fills_the_memory_for_fragments_is_a_result() {
     let small = Load { message_bytes: 1400, ..load.clone() };
     let small = carried(&wire, &small, Wire::server_at(PORT));
     assert!(small.notes.iter().all(|note| !note.contains("ipfrag")), "{small:?}");
-    // A path that carries none of that size at any rate is a failure.
+    // A path that carries no datagram of that size at any rate is a failure.
     let error = over(&wire, &load).unwrap_err();
     assert!(matches!(error, EngineError::NoAnswer { stage: Stage::Hello, .. }), "{error:?}");
 }
 
-/// Nobody waits for the end of an hour to hear that its first second broke.
+/// If the first second fails, an hour's measurement ends at once.
 #[test]
 fn a_long_interval_ends_when_its_path_does() {
     for workload in [Workload::TcpStream, Workload::TcpRr, Workload::UdpRr] {
@@ -275,7 +275,7 @@ fn resets_in_the_middle_are_resets() {
     }
 }
 
-/// What a proxy does whose server cannot be reached: accepts, and closes.
+/// Behaviour of a proxy whose server is unreachable: it accepts, and closes.
 #[test]
 fn accepted_and_closed_is_told_apart_from_refused() {
     let wire = require!(wire_or_skip());
@@ -315,7 +315,7 @@ fn an_address_that_is_not_the_servers_is_named() {
 #[test]
 fn stop_ends_every_phase() {
     let wire = require!(wire_or_skip());
-    /// Stops as soon as measuring begins.
+    /// Stops when measuring starts.
     struct Stops<'a>(&'a AtomicBool);
     impl Watch for Stops<'_> {
         fn begin(&mut self) {
@@ -326,7 +326,7 @@ fn stop_ends_every_phase() {
         }
     }
     for workload in Workload::ALL {
-        // Setting up: a black hole, whose limit is far away.
+        // During set-up: a black hole, with a distant time limit.
         let load = Load {
             duration: Duration::from_secs(3600),
             setup_limit: Duration::from_secs(3600),
@@ -350,7 +350,7 @@ fn stop_ends_every_phase() {
     }
 }
 
-/// Told when it is dropped.
+/// Sets the flag when it is dropped.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -359,14 +359,14 @@ impl Drop for Over<'_> {
     }
 }
 
-/// A stranger's connection or datagram neither counts nor disturbs.
+/// An untrusted party's connection or datagram neither counts nor disturbs.
 #[test]
 fn strangers_at_the_port_are_ignored() {
     let wire = require!(wire_or_skip());
     let at = Wire::server_at(PORT);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Also where a measurement fails: the stranger is waited for.
+        // Also ends the untrusted party's thread if a measurement fails.
         let _over = Over(&over);
         scope.spawn(|| {
             wire.client

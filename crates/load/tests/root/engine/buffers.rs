@@ -1,4 +1,4 @@
-//! Socket buffers asked for are on every socket of the data path.
+//! Requested socket buffers are set on every socket of the data path.
 
 use load::{Load, Watch, Workload};
 use sys::netns::NetNs;
@@ -48,7 +48,7 @@ fn both_ends_have_the_buffers_asked_for() {
             let measured = all.find(|measured| measured.units > 0).expect("something carried");
             assert!(measured.notes.is_empty(), "{:?}", measured.notes);
             for seen in &sockets.seen {
-                // As the kernel books them: double.
+                // The kernel accounts for twice the size.
                 let both = [format!("rb{},", BYTES * 2), format!("tb{},", BYTES * 2)];
                 let own: Vec<&str> = seen.lines().filter(|l| l.contains(":7000")).collect();
                 assert!(!own.is_empty(), "{workload}: {seen}");

@@ -1,4 +1,4 @@
-//! How a load ends when nothing is wrong.
+//! Regular ends of a load.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,8 @@ use sys::netns::NetNs;
 
 use super::short;
 
-/// The client is told first; over a network the server hears of the end of its
-/// connections before it hears of the end of the load.
+/// The client gets the command first. Over a network, the server sees the end of its connections
+/// before it gets the command to end the load.
 #[test]
 fn a_client_that_ends_first_is_no_failure_of_the_server() {
     let netns = NetNs::current().unwrap();

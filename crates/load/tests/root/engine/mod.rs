@@ -1,5 +1,5 @@
-//! The load engine between two namespaces joined by a veth pair. Needs root;
-//! skipped by name without.
+//! The load engine between two namespaces joined by a veth pair. Needs root; otherwise skipped by
+//! name.
 
 mod beside;
 mod broken;
@@ -59,8 +59,8 @@ fn carried(wire: &Wire, load: &Load, target: SocketAddr) -> Measured {
     tried(wire, load, target, |measured| measured.units > 0)
 }
 
-/// Runs a load over the wire until the measurement is `right`: within so short an interval a
-/// busy machine may give one end's threads no CPU at all, or too late.
+/// Runs a load over the wire until the measurement is `right`: in such a short interval, a busy
+/// machine may give the threads of one end no CPU time, or too late.
 fn tried(
     wire: &Wire,
     load: &Load,
@@ -79,7 +79,7 @@ fn tried(
     panic!("{load:?}: never as it should be, at last {wrong:?}");
 }
 
-/// Has the server's end lose one of so many datagrams.
+/// Drops one of `every` datagrams at the server.
 fn lose_one_of(wire: &Wire, every: u32) {
     let rule = format!("udp dport 7000 numgen inc mod {every} == 7 drop");
     let rules =

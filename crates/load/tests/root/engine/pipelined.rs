@@ -1,5 +1,4 @@
-//! Requests that do not wait for each other: several under way, and on a
-//! schedule.
+//! Requests that do not wait for each other: several in flight, and on a schedule.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -10,10 +9,10 @@ use super::wire::{DEVICE, Wire, ip, nft};
 use super::{PORT, RR, carried, lose_one_of, over, over_watched, short, tried, wire_or_skip};
 use test_support::require;
 
-/// Bound on any of these runs: a hang, not slowness, is what it catches.
+/// Time limit of any of these runs, which catches a hang, not slowness.
 const FAR_TOO_LONG: Duration = Duration::from_secs(20);
 
-/// Pairs of runs of which the middle ratio is taken.
+/// Pairs of runs; the median ratio counts.
 const PAIRS: usize = 15;
 
 fn check(load: &Load, measured: &Measured) {
@@ -37,8 +36,8 @@ fn several_requests_under_way_carry_every_size() {
                 let load = Load { message_bytes, flows, outstanding, ..short(workload) };
                 let measured = carried(&wire, &load, Wire::server_at(PORT));
                 check(&load, &measured);
-                // Each one sent is timed or lost; the interval's ends are taken
-                // a moment apart from its counters.
+                // Each sent request is timed or lost; the interval's ends differ slightly in time
+                // from its counters.
                 let lost = measured.datagrams.map_or(0, |d| d.lost());
                 let timed = measured.latency.unwrap().count + lost;
                 let slack = u64::from(flows * outstanding) + measured.sent_units / 5;
@@ -48,8 +47,8 @@ fn several_requests_under_way_carry_every_size() {
     }
 }
 
-/// Both ends' socket buffers hold a fraction of what is under way: whoever only
-/// wrote would wait forever.
+/// Both ends' socket buffers hold a fraction of the data in flight: an end that only wrote would
+/// wait forever.
 #[test]
 fn more_under_way_than_the_sockets_hold_is_no_deadlock() {
     let wire = require!(wire_or_skip());
@@ -65,7 +64,8 @@ fn more_under_way_than_the_sockets_hold_is_no_deadlock() {
 fn several_under_way_get_more_done_than_one() {
     let wire = require!(wire_or_skip());
     for workload in RR {
-        // In turn, and by the middle of the ratios: on a busy machine either may have had less of it.
+        // Alternating, with the median of ratios: on a busy machine either may have got less CPU
+        // time.
         let one = short(workload);
         let many = Load { outstanding: 32, ..short(workload) };
         let units = |load: &Load| over(&wire, load).unwrap().units as f64;
@@ -75,8 +75,8 @@ fn several_under_way_get_more_done_than_one() {
     }
 }
 
-/// Every request due in the interval is timed, and no other, however many flows
-/// share the schedule.
+/// Exactly the requests due in the interval are timed, for any number of flows that share the
+/// schedule.
 #[test]
 fn each_request_of_the_schedule_is_timed_once() {
     let wire = require!(wire_or_skip());
@@ -94,7 +94,7 @@ fn each_request_of_the_schedule_is_timed_once() {
             let latency = measured.latency.unwrap();
             let lost = measured.datagrams.map_or(0, |d| d.lost());
             let due = per_s * measured.seconds;
-            // The interval's ends are taken a moment apart from its counters'.
+            // The interval's ends differ slightly in time from its counters.
             let slack = 2.0 + due * 0.1;
             assert!(((latency.count + lost) as f64 - due).abs() <= slack, "{due}: {measured:?}");
             assert_eq!(measured.pace.unwrap().intended_per_s, per_s);
@@ -112,8 +112,8 @@ fn a_schedule_slower_than_the_interval_is_kept() {
     }
 }
 
-/// Far more than the path can carry: what waited is timed from when it was due,
-/// and the load ends in time.
+/// Far more than the path can carry: delayed requests are timed from when they were due, and the
+/// load ends in time.
 #[test]
 fn a_schedule_that_cannot_be_kept_shows_in_latency_and_pace() {
     let wire = require!(wire_or_skip());
@@ -121,11 +121,11 @@ fn a_schedule_that_cannot_be_kept_shows_in_latency_and_pace() {
         let load = Load {
             outstanding: 8,
             transactions_per_s: Some(2e7),
-            // What is owed from before the interval comes first.
+            // Requests due before the interval come first.
             warmup: Duration::ZERO,
             ..short(workload)
         };
-        // Where the threads come late to the interval, all of what is sent was due before it.
+        // If the threads reach the interval late, all requests that they send were due before it.
         let begun = Cell::new(Instant::now());
         let measured = tried(&wire, &load, Wire::server_at(PORT), |measured| {
             assert!(begun.replace(Instant::now()).elapsed() < FAR_TOO_LONG);
@@ -134,7 +134,7 @@ fn a_schedule_that_cannot_be_kept_shows_in_latency_and_pace() {
         check(&load, &measured);
         let pace = measured.pace.unwrap();
         assert!(pace.sent_per_s < pace.intended_per_s / 2.0, "{measured:?}");
-        // Endpoint of them were due before the middle of an interval of 0.1 s.
+        // Half of them were due before the middle of an interval of 0.1 s.
         assert!(measured.latency.unwrap().p50 > 50_000_000, "{measured:?}");
         assert!(pace.late_p50_us > 50_000.0, "{measured:?}");
         let notes = measured.notes.join("\n");
@@ -155,7 +155,7 @@ fn lost_requests_of_a_schedule_are_counted_and_hold_nothing_up() {
             duration: Duration::from_millis(600),
             ..short(Workload::UdpRr)
         };
-        // Where a thread comes late, sockets overflow, too: more is lost, and never less.
+        // If a thread is late, sockets overflow, too: the loss is larger, never smaller.
         let measured = tried(&wire, &load, Wire::server_at(PORT), |measured| {
             let datagrams = measured.datagrams.unwrap();
             let share = datagrams.lost() as f64 / datagrams.sent as f64;
@@ -173,7 +173,7 @@ fn lost_requests_do_not_stop_a_closed_loop() {
     lose_one_of(&wire, 50);
     for message_bytes in [1, 64] {
         let load = Load { message_bytes, outstanding: 16, ..short(Workload::UdpRr) };
-        // Beside other programs the client may not run in all of a measurement.
+        // Beside other programs, the client may get no CPU time in a whole measurement.
         let all = (0..10).map(|_| over(&wire, &load).unwrap());
         let mut lossy = all.skip_while(|measured| measured.datagrams.unwrap().sent == 0);
         let measured = lossy.next().expect("a measurement in which something was sent");
@@ -182,7 +182,7 @@ fn lost_requests_do_not_stop_a_closed_loop() {
     }
 }
 
-/// Changes the path as soon as measuring begins.
+/// Changes the path when measuring starts.
 struct Then<F: FnMut()>(F);
 
 impl<F: FnMut()> Watch for Then<F> {
@@ -192,7 +192,7 @@ impl<F: FnMut()> Watch for Then<F> {
     fn end(&mut self) {}
 }
 
-/// Open and closed loop alike.
+/// An open and a closed loop.
 fn loads(workload: Workload) -> [Load; 2] {
     let load = Load {
         setup_limit: Duration::from_millis(400),

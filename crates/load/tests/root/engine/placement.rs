@@ -1,4 +1,4 @@
-//! Threads run where they were asked to, and bad arguments are named.
+//! Threads run on the requested CPUs, and errors name bad arguments.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Requests that rest between each other.
+//! Requests with a pause between them.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ fn an_answer_is_followed_by_a_rest() {
     for workload in RR {
         let load = Load { rest: REST, ..short(workload) };
         let measured = carried(&wire, &load, Wire::server_at(PORT));
-        // A rest is never shorter; the first and the last request may be cut by the interval.
+        // A pause is never shorter; the interval may cut the first and the last request.
         let (units, seconds) = (measured.units as f64, measured.seconds);
         assert!(units <= seconds / REST.as_secs_f64() + 2.0, "{measured:#?}");
-        // The rest is nobody's latency: half of the requests took the median or longer, and
-        // all of them together no more than was not rested.
+        // The pause is not part of any latency: half of the requests took the median or longer, and
+        // all of them together at most the time outside pauses.
         let half = measured.latency.unwrap().p50 as f64 * 1e-9 * units / 2.0;
         let answering = seconds - REST.as_secs_f64() * (units - 2.0);
         assert!(half <= answering, "{half} s of {answering} s");

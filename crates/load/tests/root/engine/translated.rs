@@ -1,5 +1,5 @@
-//! Published ports: the client connects to another address than the server
-//! binds, and the server sees another source than the client has.
+//! Published ports: the client connects to another address than the server binds, and the server
+//! sees another source than the client's.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,15 +10,14 @@ use super::wire::{SERVER, ip, nft};
 use super::{carried, short, wire_or_skip};
 use test_support::require;
 
-/// Where the port is published.
+/// The published address.
 const PUBLISHED: &str = "203.0.113.1:8080";
 
 #[test]
 fn every_workload_goes_through_nat() {
     let wire = require!(wire_or_skip());
-    // Both translations in the client's namespace: the destination as Docker
-    // publishes a port, the source with ports of its own choice, so that
-    // neither end sees the other's.
+    // The client's namespace does both translations: the destination as Docker publishes a port,
+    // and the source with other ports, so that neither end sees the other's address.
     ip(&wire.client, &["route", "add", "203.0.113.0/24", "via", SERVER]);
     let rules = "table ip t { \
         chain o { type nat hook output priority -100; \
@@ -45,8 +44,8 @@ impl Drop for Running {
     }
 }
 
-/// The proxy runs at the client's end, so that its own connections cross the
-/// wire; the client reaches it over its loopback.
+/// The proxy runs at the client's end, so that its own connections cross the wire; the client
+/// connects to its loopback address.
 #[test]
 fn every_workload_goes_through_docker_proxy() {
     let wire = require!(wire_or_skip());
@@ -59,8 +58,8 @@ fn every_workload_goes_through_docker_proxy() {
         let _proxy = Running(
             wire.client
                 .run(|| {
-                    // It reports to its parent on descriptor 3, and closes it:
-                    // without one that would be its own listener.
+                    // It reports to its parent on descriptor 3 and closes it. Without that
+                    // descriptor, it would close its listener.
                     let line = format!(
                         "exec 3>/dev/null; exec {program} -proto {protocol} -host-ip 127.0.0.1 \
                          -host-port 8080 -container-ip {SERVER} -container-port 7000"

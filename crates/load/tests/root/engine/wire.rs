@@ -1,5 +1,5 @@
-//! Two fresh namespaces joined by a veth pair, made with `ip`; gone with the
-//! last descriptor of either.
+//! Two fresh namespaces joined by a veth pair, created with `ip`; they end with the last descriptor
+//! of either.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
@@ -21,7 +21,7 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Builds it and waits until nothing is tentative.
+    /// Builds it and waits until no address is tentative.
     pub fn new() -> Wire {
         let wire = Wire { client: NetNs::new().unwrap(), server: NetNs::new().unwrap() };
         let peer = path(&wire.server);
@@ -35,8 +35,8 @@ impl Wire {
             ip(netns, &["link", "set", "lo", "up"]);
             ip(netns, &["link", "set", DEVICE, "up"]);
         }
-        // Carrier is noticed by a delayed work of the kernel; until then both
-        // ends drop what they are given to send.
+        // A delayed work of the kernel detects the carrier; until then both ends drop packets that
+        // they are given to send.
         let deadline = Instant::now() + Duration::from_secs(10);
         for netns in [&wire.client, &wire.server] {
             while !is_up(netns) {
@@ -47,7 +47,7 @@ impl Wire {
         wire
     }
 
-    /// The server's address and a port.
+    /// The server's address with a port.
     pub fn server_at(port: u16) -> SocketAddr {
         SocketAddr::new(SERVER.parse::<IpAddr>().unwrap(), port)
     }
@@ -89,7 +89,7 @@ pub fn nft(netns: &NetNs, rules: &str) {
     assert!(output.status.success(), "nft {rules}: {stderr}");
 }
 
-/// The wire, or the reason why there is none.
+/// The wire, or the reason for its absence.
 pub fn wire_or_skip() -> Result<Wire, String> {
     test_support::need::root()?;
     Ok(Wire::new())

@@ -1,4 +1,4 @@
-//! What each workload counts, by sizes, flows and segmentation offload.
+//! Counts of each workload, by sizes, flows and segmentation offload.
 
 use load::{Datagrams, EngineError, Load, MAX_MESSAGE_BYTES, Measured, Watch, Workload};
 
@@ -17,7 +17,7 @@ fn check_counts(load: &Load, measured: &Measured) {
     assert!(measured.rate() > 0.0, "{what}");
     assert!(measured.seconds >= load.duration.as_secs_f64(), "{what}");
     assert_eq!(measured.flows.len(), load.flows as usize, "{what}");
-    // Whole messages per flow: what is left over of one stays out of both.
+    // Only whole messages per flow are counted: both figures exclude a partial message.
     assert_eq!(measured.units, measured.flows.iter().map(|f| f.units).sum::<u64>(), "{what}");
     let payload = measured.payload_bytes;
     let size = u64::from(load.message_bytes);
@@ -32,8 +32,8 @@ fn check_counts(load: &Load, measured: &Measured) {
     if let Some(l) = measured.latency {
         assert!(0 < l.min && l.min <= l.p50 && l.p50 <= l.p90 && l.p90 <= l.p99, "{what}");
         assert!(l.p99 <= l.p99_9 && l.p99_9 <= l.max, "{what}");
-        // Timing begins before counting and ends after it: only what each flow had
-        // under way at the beginning is counted and not timed.
+        // Timing begins before counting and ends after it: only the requests in flight at the start
+        // of each flow are counted but not timed.
         assert!(l.count + u64::from(load.flows) >= measured.units, "{what}");
     }
     if let Some(Datagrams { sent, received, .. }) = measured.datagrams {
@@ -74,7 +74,7 @@ fn gso_packets_are_counted_in_datagrams() {
     }
 }
 
-/// Also where a device on the way has to cut the GSO packets.
+/// Also if a device on the path has to segment the GSO packets.
 #[test]
 fn gso_packets_cut_by_the_device_are_counted_alike() {
     let wire = require!(wire_or_skip());
@@ -110,7 +110,7 @@ fn paced_datagrams_on_an_idle_path_all_arrive() {
         };
         let measured = carried(&wire, &load, Wire::server_at(PORT));
         assert_eq!(measured.datagrams.unwrap().lost(), 0, "{load:?}: {measured:?}");
-        // Every datagram due was sent or given up, and how evenly is stated.
+        // Every due datagram was sent or given up, and the evenness is reported.
         let Datagrams { intended, sent, .. } = measured.datagrams.unwrap();
         assert!(intended.is_some_and(|intended| sent <= intended), "{measured:?}");
         let pace = measured.pace.unwrap();
@@ -118,14 +118,14 @@ fn paced_datagrams_on_an_idle_path_all_arrive() {
         assert!(pace.sent_per_s <= 5_000.0 + 1e-6 && pace.sent_per_s > 0.0, "{pace:?}");
         assert!(pace.late_p50_us <= pace.late_p99_us, "{pace:?}");
         assert!(pace.late_p99_us <= pace.late_max_us, "{pace:?}");
-        // Never more than was asked for; how much less, the machine decides.
+        // Never above the requested rate; how far below it depends on the machine.
         let most = 5_000.0 * measured.seconds + 64.0 * f64::from(flows) + 64.0;
         assert!((measured.sent_units as f64) < most, "{load:?}: {measured:?}");
     }
 }
 
-/// Loss as the engine counts it is loss as the kernel counts it, to the
-/// datagram: nothing of warming up, draining or proving the path is in it.
+/// The engine's loss equals the kernel's, to the datagram: it excludes warm-up, draining and the
+/// proof of the path.
 #[test]
 fn loss_is_what_the_kernel_dropped() {
     let wire = require!(wire_or_skip());
@@ -172,7 +172,7 @@ fn lost_transactions_are_counted_and_the_load_goes_on() {
             duration: std::time::Duration::from_millis(600),
             ..short(Workload::UdpRr)
         };
-        // Enough that some of them must be lost.
+        // Enough datagrams that some must be lost.
         let measured = tried(&wire, &load, Wire::server_at(PORT), |measured| {
             measured.units > 0 && measured.datagrams.unwrap().sent >= 400
         });
@@ -192,7 +192,7 @@ fn a_smaller_path_mtu_is_no_obstacle() {
     }
 }
 
-/// The receiver reports what its kernel saw of each datagram.
+/// The receiver reports its kernel's receive time of each datagram.
 #[test]
 fn numbered_datagrams_are_followed_at_the_receiver() {
     let wire = require!(wire_or_skip());
@@ -225,7 +225,7 @@ fn numbered_datagrams_are_followed_at_the_receiver() {
     }
 }
 
-/// Both ends lose every packet without the mark.
+/// Both ends drop every packet without the mark.
 #[test]
 fn every_packet_of_both_ends_has_the_dscp() {
     let wire = require!(wire_or_skip());
@@ -245,7 +245,7 @@ fn every_packet_of_both_ends_has_the_dscp() {
     assert!(over(&wire, &unmarked).is_err());
 }
 
-/// Of a long interval the rate of each second is known, and they add up to the whole.
+/// A long interval reports the rate of each second, and the rates add up to the whole.
 #[test]
 fn a_long_interval_has_the_rate_of_each_second() {
     let wire = require!(wire_or_skip());

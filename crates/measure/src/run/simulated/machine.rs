@@ -1,4 +1,4 @@
-//! The machines of `simulated`: other load, and what it leaves of a path's value.
+//! The machines of `simulated`: other load, and its effect on a path's value.
 
 use rand::Rng;
 use rand_pcg::Pcg64;

@@ -1,4 +1,4 @@
-//! What a run needs: a subject over a pair of hosts, and a plan.
+//! Inputs of a run: a subject over a pair of hosts, and a plan.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use crate::pair::Pair;
 
 const PORT: u16 = 7000;
 
-/// The way from a to b, where the server listens.
+/// The path from a to b, where the server listens.
 pub fn subject(pair: &Pair) -> PathUnderTest {
     subject_at(pair, SocketAddr::from((Wire::B, PORT)))
 }
 
-/// The same, where b is to be reached at another address.
+/// The same, with another address for b.
 pub fn subject_at(pair: &Pair, target: SocketAddr) -> PathUnderTest {
     let place =
         |host: &Host| PathNetns { name: host.name().to_owned(), netns: Arc::clone(host.netns()) };
@@ -37,7 +37,7 @@ pub fn subject_at(pair: &Pair, target: SocketAddr) -> PathUnderTest {
     }
 }
 
-/// So many blocks of these cells.
+/// A plan with this number of blocks of these cells.
 pub fn plan(cells: Vec<PlannedCell>, blocks: u32, duration: Duration) -> Plan {
     Plan {
         seed: 1,

@@ -1,4 +1,4 @@
-//! Whatever events come.
+//! Journeys of arbitrary events.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ fn fragments() -> impl Strategy<Value = Option<(u16, bool)>> {
 }
 
 prop_compose! {
-    /// An event of few packets at few places, so that they meet.
+    /// An event of few packets at few places, so that events of a packet meet.
     fn some_event()(
         skb in 1u64..6,
         kind in kinds(),
@@ -57,8 +57,8 @@ prop_compose! {
 }
 
 proptest! {
-    /// Whatever comes, in whatever order: no event is told twice, what is told has ended, and
-    /// its legs and steps fit together.
+    /// For arbitrary events in any order: no event is reported twice, each reported journey has
+    /// ended, and its legs and steps fit together.
     #[test]
     fn every_event_is_of_one_journey(events in prop::collection::vec(some_event(), 0..200)) {
         let mut time = 0;
@@ -87,7 +87,8 @@ proptest! {
             prop_assert_eq!(journey.legs[0].origin, Origin::First);
             for (at, leg) in journey.legs.iter().enumerate() {
                 prop_assert!(leg.ending.is_some());
-                // What is put together and cut again at once was seen nowhere as a whole.
+                // A datagram that is reassembled and fragmented again at once was not seen as a
+                // whole.
                 let is_unseen = matches!(leg.origin, Origin::ReassembledFrom(_))
                     && matches!(leg.ending, Some(Ending::Fragmented | Ending::Reassembled));
                 prop_assert!(is_unseen || journey.steps.iter().any(|step| step.leg == at));
@@ -108,8 +109,8 @@ proptest! {
         told.sort_unstable();
         told.dedup();
         prop_assert_eq!(told.len(), all, "each event once");
-        // What ends was not begun by these: nothing else is left out.
-        // Fragments are freed with the packet that was put together.
+        // Events of these kinds do not begin a journey; all others must be reported. Fragments are
+        // freed with the reassembled packet.
         let is_fragment = |event: &Event| {
             let outer = event.tunnel.as_ref().and_then(|tunnel| tunnel.outer.fragment);
             outer.or(event.flow.and_then(|flow| flow.fragment)).is_some()

@@ -16,7 +16,7 @@ fn reassembled() -> Option<Ending> {
     Some(Ending::Reassembled)
 }
 
-/// Fragments of this flow at three addresses, up to where they wait for each other.
+/// Fragments of this flow at three addresses, up to their wait for reassembly.
 fn received(pieces: [Flow; 3]) -> Vec<Event> {
     let mut events = Vec::new();
     for (number, piece) in pieces.into_iter().enumerate() {
@@ -37,7 +37,7 @@ fn fragments_are_legs_of_one_journey_until_they_are_put_together() {
     let mut journeys = Journeys::default();
     let whole = Flow { length: 3000, ..flow(UDP, 0, 7) };
     let mut events = received(three());
-    // The kernel is done with the first one: the last one has the address of the whole.
+    // The kernel finishes with the first one; the last one's address gets the whole packet.
     events.push(event(40, 0xa, Kind::Consumed, piece(0, true)));
     events.push(event(50, 0xc, Kind::Socket, whole));
     events.push(event(60, 0xc, Kind::Read, whole));
@@ -55,7 +55,7 @@ fn fragments_are_legs_of_one_journey_until_they_are_put_together() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    // The kernel frees the others with it, and says it of each.
+    // The kernel frees the others with it, and reports that for each.
     let freed = [Kind::Dropped, Kind::Consumed].map(|kind| event(70, 0xb, kind, piece(1480, true)));
     assert_eq!(journeys.take(freed), []);
     assert_eq!(journeys.finish(), []);
@@ -115,7 +115,7 @@ fn an_identification_that_is_used_again_is_another_datagram_s() {
         event(20, 0xb, Kind::Queued, piece(0, true)),
         event(30, 0xc, Kind::Queued, piece(1480, false)),
     ]);
-    // The first one waits for others that never come.
+    // The first one waits for others that never arrive.
     let ended = journeys.take([event(40, 0xa, Kind::Dropped, piece(0, true))]);
     let ended = [ended, journeys.settle(40 + 50 * MILLISECOND)].concat();
     let [journey] = &ended[..] else { panic!("{ended:#?}") };
@@ -125,8 +125,8 @@ fn an_identification_that_is_used_again_is_another_datagram_s() {
     assert_eq!(origins(journey), [Origin::First, Origin::FragmentOf(0)]);
 }
 
-/// IPv6 gives an identification to fragments only, another one each time it cuts, and tells the
-/// protocol in the first one.
+/// In IPv6 only fragments have an identification, a new one for each fragmentation, and the first
+/// fragment has the protocol.
 #[test]
 fn what_ipv6_puts_together_and_cuts_again_is_one_journey() {
     let six = |id, fragment| Flow {
@@ -167,7 +167,7 @@ fn what_ipv6_puts_together_and_cuts_again_is_one_journey() {
     assert_eq!(endings(journey)[5], Some(read()));
 }
 
-/// A tunnel's packet is cut: what is in it is seen before and after.
+/// A tunnel's packet is fragmented: the inner packet is seen before and after.
 #[test]
 fn fragments_of_a_tunnel_are_of_the_packet_in_it() {
     let inner = flow(UDP, 0, 0);

@@ -14,7 +14,7 @@ const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 11);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 12);
 const MILLISECOND: u64 = 1_000_000;
 
-/// A flow from the client to the server; sequence and identification tell packets apart.
+/// A flow from the client to the server; sequence and identification distinguish packets.
 fn flow(protocol: u8, sequence: u32, id: u32) -> Flow {
     Flow {
         source: IpAddr::V4(CLIENT),
@@ -120,7 +120,7 @@ fn an_address_that_is_used_again_is_another_packet() {
 
 #[test]
 fn what_a_socket_has_is_sent_no_more() {
-    // None of them has an identification, and nobody was seen to read them.
+    // None of them has an identification, and no reader was seen.
     for (one, other) in [(0, 0), (7, 0), (0, 7)] {
         let (one, other) = (flow(UDP, 0, one), flow(UDP, 0, other));
         let mut journeys = Journeys::default();
@@ -221,7 +221,7 @@ fn copies_are_legs_of_the_packet_that_they_are_of() {
     assert_eq!(endings(journey), [Some(read()), Some(Ending::Dropped(0, 0))]);
 }
 
-/// Datagrams have no identification of IPv4 while they may not be cut, and never one of IPv6.
+/// Datagrams with DF have no IPv4 identification, and IPv6 datagrams never have one.
 #[test]
 fn datagrams_that_look_the_same_are_packets_of_their_own() {
     let one = flow(UDP, 0, 0);
@@ -314,7 +314,7 @@ fn what_is_seen_nowhere_for_long_is_given_up() {
     assert_eq!(journeys.settle(10 + 4_999 * MILLISECOND), [], "as long as in a queue");
     let ended = journeys.settle(10 + 5_000 * MILLISECOND);
     assert_eq!(endings(&ended[0]), [Some(Ending::Unseen)]);
-    // Asked by events alone, too.
+    // The same without times, by events alone.
     assert_eq!(journeys.take([event(10, 0xa, Kind::Queued, one)]), []);
     let late = event(10 + 6_000 * MILLISECOND, 0xb, Kind::Queued, flow(UDP, 0, 8));
     assert_eq!(endings(&journeys.take([late])[0]), [Some(Ending::Unseen)]);
@@ -327,7 +327,7 @@ fn what_was_not_seen_to_begin_is_no_journey() {
         assert_eq!(journeys.take([event(10, 0xa, kind, flow(TCP, 1, 1))]), [], "{kind:?}");
         assert_eq!(journeys.finish(), [], "{kind:?}");
     }
-    // But a drop is told wherever it is.
+    // But a drop is reported at any place.
     let ended = Journeys::default().take([event(10, 0xa, Kind::Dropped, flow(TCP, 1, 1))]);
     assert_eq!(endings(&ended[0]), [Some(Ending::Dropped(0, 0))]);
 }
@@ -359,7 +359,7 @@ fn the_oldest_goes_where_there_are_too_many() {
     let numbers: Vec<u64> = ended.iter().map(|journey| journey.number).collect();
     assert_eq!(numbers, [1, 2, 3]);
     assert!(ended.iter().all(|journey| endings(journey) == [Some(Ending::Unseen)]));
-    // What its connection had received is that, although its reader was not waited for.
+    // A packet in its connection's socket counts as received, even before it is read.
     let received = |number: u64| Event { kind: Kind::Socket, ..begin(number) };
     assert_eq!(journeys.take([received(4)]), []);
     let ended = journeys.take([begin(MOST + 4)]);
@@ -398,13 +398,13 @@ fn what_is_under_way_at_the_end_is_told() {
     assert_eq!(endings(&ended[1]), [Some(Ending::Unseen)]);
 }
 
-/// Whoever watches for months must not grow.
+/// Memory must not grow in months of watching.
 #[test]
 fn what_has_ended_leaves_nothing_behind() {
     let mut journeys = Journeys::default();
     let mut time = 0;
     for number in 0..1000 {
-        // One that merging took in without a trace, one that was dropped, one that was read.
+        // A packet that was merged without a trace, one that was dropped, and one that was read.
         let [lost, dropped, read] = [0, 1, 2].map(|at| flow(TCP, number * 300 + at * 100, 0));
         let skb = u64::from(number) * 3;
         time += MILLISECOND;

@@ -1,10 +1,10 @@
-//! Journeys in words.
+//! Journeys as text.
 
 use observe::{Encapsulation, Event, Flow, Journeys, Kind, Names, Packet, PacketEnding, Tunnel};
 
 use super::{TCP, UDP, at, event, flow, gso};
 
-/// Names as a test would have them.
+/// Names for a test.
 pub struct Invented;
 
 impl Names for Invented {

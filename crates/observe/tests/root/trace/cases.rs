@@ -1,4 +1,4 @@
-//! The ways to lose a packet: each is made by commands in a network of its own.
+//! Ways to lose a packet: commands cause each in its own network.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -14,10 +14,10 @@ use testbed::{NIC, Wire};
 
 use super::traffic::{connected, datagrams, server};
 
-/// What a case is made with.
+/// Testbed of a case.
 pub struct Bed<'n> {
     pub network: &'n Network,
-    /// The client's port: what is looked at.
+    /// The client's port, which is traced.
     pub port: u16,
     /// The client's socket, from this port.
     pub client: UdpSocket,
@@ -25,18 +25,18 @@ pub struct Bed<'n> {
     pub server: UdpSocket,
 }
 
-/// Sends what is to be dropped, each time it is called.
+/// Sends packets that are to be dropped, on each call.
 pub type Round<'n> = Box<dyn FnMut() + 'n>;
 
 pub struct Case {
     pub name: &'static str,
-    /// The check of doctor whose fault it is; empty: none's.
+    /// The check of doctor for this fault; empty: none.
     pub check: &'static str,
-    /// Mode of the lab that it is made in.
+    /// Mode of the lab in which it is made.
     pub mode: &'static str,
     /// The kernel's name.
     pub reason: &'static str,
-    /// Host and device; `None`: the kernel has it at no device.
+    /// Host and device; `None`: the kernel reports no device.
     pub place: (&'static str, Option<&'static str>),
     pub make: for<'n> fn(Bed<'n>) -> Round<'n>,
 }
@@ -60,7 +60,7 @@ impl<'n> Bed<'n> {
         self.network.host(host).unwrap().sysctl(path, value).unwrap();
     }
 
-    /// A filter that drops all that passes a device.
+    /// Adds a filter that drops every packet at a device.
     fn shoot(&self, host: &str, device: &str, side: &str) {
         self.run(host, "tc", &format!("qdisc add dev {device} clsact"));
         let mut command = Command::new("tc");
@@ -69,27 +69,27 @@ impl<'n> Bed<'n> {
         self.network.host(host).unwrap().run(&mut command).unwrap();
     }
 
-    /// The VXLAN device of a host made anew, as a port of its bridge.
+    /// Recreates the VXLAN device of a host, as a port of its bridge.
     fn remake(&self, host: &str, options: &str) {
         self.ip(host, "link del vxlan0");
         self.ip(host, &format!("link add vxlan0 type vxlan dstport 4789 dev nic0 {options}"));
         self.ip(host, "link set dev vxlan0 mtu 1450 master br0 up");
     }
 
-    /// Datagrams of so many bytes from the client to the server.
+    /// Datagrams of `bytes` bytes from the client to the server.
     fn datagrams(self, bytes: usize, count: usize) -> Round<'n> {
         let target = self.network.address.target;
         Box::new(move || {
-            // It listens, and is not read.
+            // It listens, but is never read.
             let _ = &self.server;
             for _ in 0..count {
-                // Rules, routes and qdiscs refuse some to the sender.
+                // Rules, routes and qdiscs may refuse the send.
                 let _ = self.client.send_to(&vec![7; bytes], target);
             }
         })
     }
 
-    /// Datagrams from the client to somebody else.
+    /// Datagrams from the client to another address.
     fn datagrams_to(self, to: impl Into<SocketAddr>) -> Round<'n> {
         let to = to.into();
         Box::new(move || {
@@ -98,7 +98,7 @@ impl<'n> Bed<'n> {
         })
     }
 
-    /// Packets that no socket of another kind sends, from the client to the server.
+    /// Raw packets that other sockets cannot send, from the client to the server.
     fn raw(self, protocol: SockProtocol, packets: Vec<Vec<u8>>) -> Round<'n> {
         let open =
             || socket(AddressFamily::Inet, SockType::Raw, SockFlag::empty(), protocol).unwrap();
@@ -113,8 +113,8 @@ impl<'n> Bed<'n> {
         })
     }
 
-    /// A datagram of the client to the server, with a checksum that is none of it. The kernel
-    /// verifies one of up to 76 bytes when it comes, a longer one when it is read.
+    /// A datagram of the client to the server with a wrong checksum. The kernel verifies up to 76
+    /// bytes on arrival, longer ones when they are read.
     fn corrupt(&self, bytes: u16) -> Vec<u8> {
         let header = [self.port, lab::PORT, bytes, 0xbaad];
         let mut datagram: Vec<u8> = header.iter().flat_map(|word| word.to_be_bytes()).collect();
@@ -122,10 +122,10 @@ impl<'n> Bed<'n> {
         datagram
     }
 
-    /// 24 bytes of a datagram of the client from a multiple of 8 on, with more to come.
+    /// 24 bytes of a datagram of the client at this offset, with more fragments to follow.
     fn fragment(&self, id: u16, eighths: u8) -> Vec<u8> {
         let [high, low] = id.to_be_bytes();
-        // The kernel fills in length, checksum and source.
+        // The kernel sets length, checksum and source.
         let mut packet = vec![0x45, 0, 0, 0, high, low, 0x20, eighths, 64, 17, 0, 0, 0, 0, 0, 0];
         packet.extend(server(self.network).octets());
         packet.extend(self.port.to_be_bytes());
@@ -220,7 +220,7 @@ pub const CASES: &[Case] = &[
         let mut send = bed.raw(SockProtocol::Udp, vec![packet]);
         Box::new(move || {
             send();
-            // It is looked at where it is read.
+            // The checksum is verified when it is read.
             let _ = server.recv(&mut [0; 64]);
         })
     }),
@@ -353,7 +353,7 @@ pub const CASES: &[Case] = &[
         "QDISC_DROP",
         ("tenant-a", Some("eth0")),
         |bed| {
-            // A neighbour that was learned goes with the carrier.
+            // A learned neighbour is removed with the carrier.
             let mac = testbed::mac("tenant-b", "eth0");
             let neighbour = format!("10.1.0.12 lladdr {mac} dev eth0 nud permanent");
             bed.ip("tenant-a", &format!("neighbour replace {neighbour}"));
@@ -428,7 +428,7 @@ pub const CASES: &[Case] = &[
 pub fn moby_53004(bed: Bed<'_>) -> Round<'_> {
     let host = bed.network.host("b").unwrap();
     let tenant = testbed::mac("tenant-a", "eth0");
-    // What was learned goes; what Docker writes stays.
+    // Learned entries expire; Docker's entries are permanent.
     bed.remake("b", "id 42 remote 10.0.0.1");
     host.netlink().add_vxlan_fdb("vxlan0", tenant, IpAddr::V4(Wire::A)).unwrap();
     bed.remake("a", "id 42 remote 10.0.0.2");

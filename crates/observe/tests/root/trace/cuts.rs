@@ -1,4 +1,4 @@
-//! Doctor's faults by which GSO packets are cut early, or are small: trace tells where.
+//! Doctor's faults that segment GSO packets early or make them small: trace shows where.
 
 use lab::Network;
 use test_support::require;

@@ -1,4 +1,4 @@
-//! A queue that holds packets is found: by the step before it and the step behind it.
+//! A queue that delays packets is found by the steps before and after it.
 
 use std::process::Command;
 
@@ -10,23 +10,23 @@ use super::network;
 use super::seen::{Seen, begins_in, is_arrived};
 use super::traffic::{Datagrams, port};
 
-/// Queues that a datagram passes, from the client on.
+/// Queues on a datagram's path, from the client on.
 const QUEUES: [(&str, &str); 4] =
     [("tenant-a", "eth0"), ("a", "vxlan0"), ("a", "nic0"), ("b", "veth0")];
 
 /// 1000 bytes and headers last 5 ms and more at this rate.
 const RATE: &str = "1600kbit";
 
-/// What was seen, host and device.
+/// Step, host and device.
 type Place<'p> = (&'p str, &'p str, Option<&'p str>);
 
-/// The longest time between two steps, ns, and which these were.
+/// The longest time between two steps, ns, and the two steps.
 fn longest(packet: &Packet) -> Option<(u64, [Place<'_>; 2])> {
     let place = |at: usize| {
         let step = &packet.steps[at];
         (step.what.as_str(), step.namespace.as_str(), step.device.as_deref())
     };
-    // Its reader waits for a CPU, not for a queue of the network.
+    // Its reader waits for a CPU, not in a queue of the network.
     let last = packet.steps.iter().rposition(|step| step.what == "received")? + 1;
     let gaps = (1..last).map(|at| {
         let gap = packet.steps[at].after_ns - packet.steps[at - 1].after_ns;
@@ -52,8 +52,8 @@ fn a_queue_that_holds_packets_is_found() {
             }
             while datagrams.receive() {}
         };
-        // The first packets use up what the queue saved before; a busy machine holds packets
-        // elsewhere at times.
+        // The first packets use up the queue's token credit; a busy machine holds packets elsewhere
+        // at times.
         let (gap, all) = seen.until(&format!("the queue of {device}"), act, |packets| {
             let told: Vec<_> = packets
                 .iter()

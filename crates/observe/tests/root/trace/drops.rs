@@ -1,4 +1,4 @@
-//! Every way to lose a packet is told with its reason, at the place where it happens.
+//! Every kind of packet loss is reported with its reason and its place.
 
 use lab::Network;
 use observe::Packet;
@@ -10,7 +10,7 @@ use super::seen::{Seen, drops};
 use super::traffic::{Datagrams, port};
 use super::{network, privileged};
 
-/// Where a packet was dropped, why, and by which function of the kernel.
+/// Place of a drop, its reason, and the kernel's function.
 type DropRecord = (String, Option<String>, String, String);
 
 fn told(packet: &Packet) -> Vec<DropRecord> {
@@ -26,7 +26,7 @@ fn bed(network: &Network) -> Bed<'_> {
     Bed { network, port, client, server }
 }
 
-/// What is told of a case: of the wanted drop, and others before it.
+/// Reports of a case: the expected drop, and others before it.
 fn run(case: &Case) -> Result<(DropRecord, String), String> {
     let network = network(case.mode, Offload::Full)?;
     let bed = bed(&network);

@@ -1,4 +1,4 @@
-//! Expressions in tcpdump's syntax, decided by the kernel.
+//! Expressions in tcpdump's syntax, evaluated in the kernel.
 
 use lab::Network;
 use observe::{Expression, Filter};
@@ -9,7 +9,7 @@ use super::network;
 use super::seen::{Seen, begins_in, inode, is_arrived, is_from};
 use super::traffic::{Datagrams, datagrams, port};
 
-/// In the hosts of this network only: others of this machine have such packets, too.
+/// In the hosts of this network only, because other hosts of this machine have such packets, too.
 fn filter(network: &Network, text: &str) -> Filter {
     let expression = Some(Expression::compile(text).unwrap());
     Filter {
@@ -23,8 +23,8 @@ fn libpcap() -> Result<(), String> {
     Expression::compile("ip").map(|_| ()).map_err(|error| error.to_string())
 }
 
-/// Datagrams in a tunnel, named by their own headers and by those of the tunnel; each expression
-/// wants one of two ports, and the other is sent all the while.
+/// Datagrams in a tunnel, selected by their own headers and by those of the tunnel. Each expression
+/// selects one of two ports, and the other port has traffic all the time.
 #[test]
 fn packets_are_meant_by_inner_or_outer_headers() {
     require!(network("vxlan", Offload::Full), libpcap());
@@ -34,7 +34,7 @@ fn packets_are_meant_by_inner_or_outer_headers() {
     for text in [
         format!("udp src port {wanted}"),
         format!("udp and src portrange {wanted}-{wanted} and not tcp and ip[8] > 0"),
-        // The room of a function, and more than one jump reaches.
+        // Fills the space of a function, beyond the reach of a single jump.
         format!("udp src port {wanted} and not ({})", many_ports(other)),
     ] {
         let mut seen = Seen::filtered(&network, filter(&network, &text));
@@ -57,7 +57,7 @@ fn packets_are_meant_by_inner_or_outer_headers() {
             assert!(is_from(packet, "udp", wanted), "{text}: {}", packet.text());
         }
     }
-    // Headers of the tunnel: nothing is seen where the packet is in none.
+    // Headers of the tunnel: no match where the packet is not in it.
     let mut seen =
         Seen::filtered(&network, filter(&network, "udp dst port 4789 and ether[12:2] = 0x800"));
     let send = || {

@@ -1,5 +1,5 @@
-//! Datagrams longer than the path takes: the fragments of one are one journey, told as often as the
-//! kernel counts them.
+//! Datagrams longer than the path MTU: the fragments of a datagram are one journey, and reports
+//! match the kernel's counts.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::process::Command;
@@ -15,11 +15,11 @@ use super::seen::{Seen, begins_in, drops, inode, is_received};
 use super::traffic::{port, server};
 use super::{LIMIT, network};
 
-/// More than one packet of the tenants' MTU, and than one of the NICs'.
+/// Longer than a packet of the tenants' MTU, and of the NICs' MTU.
 const BYTES: usize = 3500;
 const DATAGRAMS: usize = 20;
 
-/// Addresses of the tenants, beside those of IPv4.
+/// IPv6 addresses of the tenants.
 const SIX: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, 2)];
 
@@ -29,7 +29,7 @@ fn run(host: &Host, line: &str) {
     host.run(command.args(words)).unwrap();
 }
 
-/// A counter of IP, by the name that IPv4 has for it.
+/// A counter of IP, by its IPv4 name.
 fn counter(host: &Host, is_six: bool, name: &str) -> u64 {
     if !is_six {
         return counted(host, "Ip", name);
@@ -41,7 +41,7 @@ fn counter(host: &Host, is_six: bool, name: &str) -> u64 {
     text.lines().find(is_it).unwrap().split_whitespace().last().unwrap().parse().unwrap()
 }
 
-/// Client and server of long datagrams, which may be cut.
+/// Client and server of long datagrams, which may be fragmented.
 struct Sockets {
     client: UdpSocket,
     server: UdpSocket,
@@ -60,7 +60,7 @@ impl Sockets {
             }
             to.set_ip(IpAddr::V6(SIX[1]));
         }
-        // Without, the kernel of IPv4 forbids routers to cut what it cuts itself.
+        // Otherwise DF is set, and IPv4 routers may not fragment what the sender may.
         hosts[0].sysctl("net/ipv4/ip_no_pmtu_disc", "1").unwrap();
         let any: IpAddr = if is_six { Ipv6Addr::UNSPECIFIED.into() } else { [0, 0, 0, 0].into() };
         let bind = |host: &Host, at: SocketAddr| {
@@ -91,7 +91,7 @@ impl Sockets {
     }
 }
 
-/// Tenants and tunnels take longer packets than the NICs: it is the tunnel's that are cut.
+/// Tenants and tunnels get a larger MTU than the NICs, so the tunnel's packets are fragmented.
 fn lengthen(network: &Network) {
     let mtu = |host: &str, device: &str, mtu: u32| {
         run(network.host(host).unwrap(), &format!("ip link set dev {device} mtu {mtu}"));
@@ -131,7 +131,7 @@ fn of_port<'p>(packets: &'p [Packet], client: &Host, port: u16) -> Vec<&'p Packe
     packets.iter().filter(is_of).collect()
 }
 
-/// Sends long datagrams; where they are cut and put together is told as often as the hosts count.
+/// Sends long datagrams; reported fragmentations and reassemblies match the hosts' counts.
 fn followed(network: &Network, is_six: bool, [cuts, joins]: [(&str, bool); 2]) {
     let port = port();
     let sockets = Sockets::new(network, port, is_six);
@@ -163,7 +163,7 @@ fn followed(network: &Network, is_six: bool, [cuts, joins]: [(&str, bool); 2]) {
             assert_eq!(leg.ending, PacketEnding::Reassembled, "{text}");
             let told = step.tunnel_fragment.or(step.fragment).unwrap();
             assert!(told.id > 0 && (told.more || told.offset > 0), "{text}");
-            // The ports of the first one, and the tunnel that it is in.
+            // It has the ports of the first fragment, and its tunnel.
             let flow = step.flow.as_ref().unwrap();
             assert_eq!(flow.source_port, Some(port), "{text}");
             assert_eq!(flow.protocol, "udp", "{text}");
@@ -190,7 +190,7 @@ fn packets_of_the_tunnel_that_are_cut_are_followed() {
     followed(&network, false, [("a", false), ("b", false)]);
 }
 
-/// The tenants' own fragments in those of the tunnel.
+/// The tenants' own fragments inside fragments of the tunnel.
 #[test]
 fn fragments_in_fragments_are_followed() {
     let network = require!(network("vxlan", Offload::Full));
@@ -212,8 +212,8 @@ fn fragments_in_fragments_are_followed() {
     let text = packet.text();
     let of_tunnel = |leg: &(&PacketLeg, &PacketStep)| leg.1.tunnel_fragment.is_some();
     let (outer, inner): (Vec<_>, Vec<_>) = fragments(&packet).into_iter().partition(of_tunnel);
-    // The tenant cuts it in two, and the host the first of them in three. Put together, that is
-    // the tenant's first fragment again.
+    // The tenant splits it in two, and the host splits the first of these in three. Reassembly
+    // restores the tenant's first fragment.
     assert_eq!((outer.len(), inner.len(), reassembled(&packet)), (3, 3, 2), "{text}");
     for (leg, step) in outer {
         assert_eq!(leg.ending, PacketEnding::Reassembled, "{text}");
@@ -233,7 +233,7 @@ fn fragments_in_fragments_are_followed() {
     assert!(is_received(&packet.legs.last().unwrap().ending), "{text}");
 }
 
-/// Linux cuts no packets of a tunnel over IPv6; programs that are tunnels have theirs cut.
+/// Linux does not fragment packets of a tunnel over IPv6, but those of tunnels in user space.
 #[test]
 fn ipv6_packets_of_a_tunnel_that_are_cut_are_followed() {
     let network = require!(network("vxlan6", Offload::Full));
@@ -269,7 +269,7 @@ fn ipv6_packets_of_a_tunnel_that_are_cut_are_followed() {
     println!("{DATAGRAMS} packets of a tunnel, {pieces} fragments told and counted");
 }
 
-/// What a tunnel carries (RFC 7348, 5): a datagram between the tenants, without checksums of UDP.
+/// A tunnel's payload (RFC 7348, 5): a datagram between the tenants, without UDP checksums.
 fn vxlan(network: &Network, port: u16, bytes: usize) -> Vec<u8> {
     let (from, to) = (network.client(), network.server());
     let (length, of_udp) = (28 + bytes, 8 + bytes);
@@ -292,7 +292,7 @@ fn vxlan(network: &Network, port: u16, bytes: usize) -> Vec<u8> {
     packet
 }
 
-/// A router that tracks connections puts a datagram together, and cuts it again.
+/// A router with connection tracking reassembles a datagram, and fragments it again.
 #[test]
 fn what_a_router_puts_together_and_cuts_again_is_one_journey() {
     let network = require!(network("routed", Offload::Full));
@@ -320,7 +320,7 @@ fn what_a_router_puts_together_and_cuts_again_is_one_journey() {
     assert!(is_received(&packet.legs.last().unwrap().ending), "{text}");
 }
 
-/// Reasons for which fragments of a journey were dropped in the server's namespace, sorted.
+/// Reasons of dropped fragments of a journey in the server's namespace, sorted.
 fn reasons(packet: &Packet, server: &Host) -> Vec<String> {
     let all = drops(packet).inspect(|(step, ..)| assert_eq!(step.namespace, server.name()));
     let mut reasons: Vec<String> =
@@ -329,7 +329,7 @@ fn reasons(packet: &Packet, server: &Host) -> Vec<String> {
     reasons
 }
 
-/// The journey of a datagram that does not come.
+/// The journey of a datagram that does not arrive.
 fn lost_packet(network: &Network, sockets: &Sockets, port: u16) -> (Packet, String) {
     let mut seen = Seen::of_port(network, port);
     sockets.send(BYTES);
@@ -408,7 +408,7 @@ fn fragments_for_which_there_is_no_memory_are_told() {
     }
 }
 
-/// A datagram is followed with all of its fragments, or not.
+/// A datagram is followed with all of its fragments, or not at all.
 #[test]
 fn by_chance_all_fragments_are_followed_or_none() {
     for is_six in [false, true] {

@@ -1,4 +1,4 @@
-//! Where nothing is lost, no loss is told, and every packet is told once.
+//! Without loss, no loss is reported, and every packet is reported once.
 
 use lab::Network;
 use netstate::Counters;
@@ -11,7 +11,7 @@ use super::seen::{Seen, begins_in, drops, is_arrived, is_from};
 use super::traffic::{Datagrams, STREAM, port, stream};
 
 const DATAGRAMS: usize = 1000;
-/// Most bytes of a segment; the kernel counts those that were sent again one by one.
+/// Most bytes of a segment; the kernel counts retransmitted segments one by one.
 const SEGMENT_BYTES: usize = 1460;
 
 pub fn counted(host: &testbed::Host, protocol: &str, name: &str) -> u64 {
@@ -24,7 +24,7 @@ pub fn counted(host: &testbed::Host, protocol: &str, name: &str) -> u64 {
     pairs.find(|(of, _)| *of == name).unwrap().1.parse().unwrap()
 }
 
-/// What devices and protocols of the network's hosts have dropped.
+/// Drops counted by devices and protocols of the network's hosts.
 fn dropped(network: &Network) -> Vec<u64> {
     let of_host = |host: &std::sync::Arc<testbed::Host>| {
         let links = host.netlink().links().unwrap();
@@ -44,8 +44,8 @@ fn dropped(network: &Network) -> Vec<u64> {
     network.hosts().iter().flat_map(of_host).collect()
 }
 
-/// What a connection says of a segment that brings nothing new: one that was sent again though
-/// the first had come, or a bare acknowledgement after the end. It is no loss.
+/// Drop reason of a segment without new data: a retransmission whose original had arrived, or a
+/// bare acknowledgement after the end. It is no loss.
 const NOTHING_NEW: &str = "TCP_OLD_DATA";
 
 fn losses<'p>(packets: impl Iterator<Item = &'p Packet>) -> Vec<String> {
@@ -68,7 +68,7 @@ fn a_healthy_network_loses_nothing_and_every_datagram_is_told_once() {
         let before = dropped(&network);
         let mut seen = Seen::of_port(&network, port);
         let mut read = 0;
-        // Some at a time: they look alike, and wait beside each other.
+        // Several at a time: they look alike, and wait beside each other.
         for _ in 0..DATAGRAMS / 20 {
             for _ in 0..20 {
                 datagrams.send(100);
@@ -111,7 +111,7 @@ fn a_healthy_stream_loses_nothing_and_every_byte_is_told_once() {
         seen.rest();
         assert_eq!(dropped(&network), before, "{mode} {offload}: the kernel's counters");
         assert_eq!(losses(seen.packets.iter()), Vec::<String>::new(), "{mode} {offload}");
-        // IPv4 and TCP have 20 and 32 bytes, Ethernet 14, and one that opens a connection more.
+        // IPv4 and TCP headers have 20 and 32 bytes, Ethernet 14, and a SYN more.
         let sent = seen.packets.iter();
         let sent = sent.filter(|packet| begins_in(packet, client) && is_from(packet, "tcp", port));
         let payload: usize = sent
@@ -120,7 +120,7 @@ fn a_healthy_stream_loses_nothing_and_every_byte_is_told_once() {
                 (step.bytes as usize).saturating_sub(14 + 20 + 32)
             })
             .sum();
-        // 8 bytes of SYN's options are more.
+        // The options of SYN are 8 bytes longer.
         let most = STREAM + 8 + (again() - before_stream) as usize * SEGMENT_BYTES;
         assert!((STREAM..=most).contains(&payload), "{mode} {offload}: {payload} bytes told");
         println!("{mode} {offload}: {payload} bytes told, none dropped");

@@ -1,4 +1,4 @@
-//! Tracers beside each other, under namespaces that vanish, and killed.
+//! Concurrent tracers, removed namespaces, and killed tracers.
 
 use std::process::Command;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::seen::{Seen, begins_in, inode, is_arrived, is_from, was_at};
 use super::traffic::{Datagrams, port};
 use super::{LIMIT, network};
 
-/// Where a packet was, without when.
+/// Places of a packet, without times.
 fn places(packet: &Packet) -> Vec<(&str, &str, Option<&str>)> {
     packet
         .steps
@@ -56,7 +56,7 @@ fn two_at_once_see_the_same() {
     assert_eq!(of_one, of_other);
 }
 
-/// As the one before: the second goes on when the first has gone.
+/// The same: the second tracer continues after the first has ended.
 #[test]
 fn one_goes_on_when_the_other_has_gone() {
     let network = require!(network("vxlan", Offload::Full));
@@ -104,10 +104,10 @@ fn only_what_is_wanted_is_told() {
 
     let mut seen = Seen::filtered(&network, Filter { vni: Some(42), ..wanted.clone() });
     seen.until("packets in the tunnel", act, some);
-    // From there on it is followed, out of the tunnel as well.
+    // From there on it is followed, also outside the tunnel.
     assert!(seen.packets.iter().all(|packet| packet.steps[0].vni == Some(42)), "{}", seen.text());
 
-    // Nothing is dropped here; with the server gone, everything is.
+    // Nothing is dropped here; without the server, every packet is.
     let mut seen = Seen::filtered(&network, Filter { drops_only: true, ..wanted });
     for _ in 0..20 {
         act();
@@ -150,7 +150,7 @@ fn one_packet_in_some_is_told_whole() {
     let other = chosen.iter().find(|packet| places(packet) != whole);
     assert!(other.is_none(), "{}", other.unwrap().text());
     assert_eq!(chosen.len(), some.packets.len(), "no part of another one: {}", some.text());
-    // Half of them would be a hundred times what chance has.
+    // Half of them would be a hundred times the expected number.
     assert!(chosen.len() * 2 < arrived(&all.packets, port).len());
 }
 
@@ -161,7 +161,7 @@ fn namespaces_that_vanish_disturb_nobody() {
     let (port, port_gone) = (port(), port());
     let datagrams = Datagrams::new(&stays, port);
     let gone = Datagrams::new(&goes, port_gone);
-    // Packets that are under way while their namespace goes.
+    // Packets in flight while their namespace is removed.
     let shape = "qdisc add dev nic0 root tbf rate 8kbit burst 2kb limit 100kb";
     goes.host("a").unwrap().run(Command::new("tc").args(shape.split(' '))).unwrap();
     let mut seen = Seen::of(&stays, &[format!("*:{port}"), format!("*:{port_gone}")]);
@@ -185,7 +185,7 @@ fn namespaces_that_vanish_disturb_nobody() {
     seen.until("journeys afterwards", act, more(before + 3));
 }
 
-/// The test that another process runs, to be killed in it.
+/// The test that a separate process runs until it is killed.
 const STANDING: &str = "trace::life::nothing_stays_attached_after_a_kill";
 
 /// In a process of its own.
@@ -207,7 +207,7 @@ fn stands_until_killed() {
     }
 }
 
-/// Programs that a process holds, itself or by links.
+/// Programs that a process holds, directly or by links.
 fn programs(pid: u32) -> Vec<u32> {
     let fds = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap();
     let infos = fds.filter_map(|fd| std::fs::read_to_string(fd.ok()?.path()).ok());
@@ -229,7 +229,7 @@ fn nothing_stays_attached_after_a_kill() {
     let mut standing = Standing::start(STANDING, &[]).unwrap();
     standing.ask("").unwrap();
     let programs = programs(standing.pid());
-    // One at drops, and all at their places.
+    // One program at drops, and all the others.
     assert!(programs.len() >= 10, "{programs:?}");
     standing.kill().unwrap();
     testbed::poll("the end of the programs", LIMIT, || {
@@ -240,8 +240,8 @@ fn nothing_stays_attached_after_a_kill() {
     .unwrap();
 }
 
-/// A datagram is told when its socket has it, not after the patience for packets that nobody
-/// sees any more. Short ones are read without a word.
+/// A datagram is reported when it reaches its socket, not after the timeout for packets that are
+/// not seen any more. The kernel traces no read of a short one.
 #[test]
 fn a_datagram_is_told_when_its_socket_has_it() {
     let network = require!(network("vxlan", Offload::Full));
@@ -264,7 +264,7 @@ fn a_datagram_is_told_when_its_socket_has_it() {
     });
 }
 
-/// However long nobody has read, a reading takes so many events at most, and the next ones the rest.
+/// After any delay, a reading returns a bounded number of events, and the next ones the rest.
 #[test]
 fn a_reading_takes_a_bounded_part_of_a_flood() {
     let network = require!(network("host", Offload::Full));
@@ -273,7 +273,7 @@ fn a_reading_takes_a_bounded_part_of_a_flood() {
     let flow = format!("*:{port}/udp").parse().unwrap();
     let filter = Filter { flows: vec![flow], ..Filter::default() };
     let tracer = Tracer::start(filter, &Places::of_machine().unwrap()).unwrap();
-    // Each of them is seen at two places and more; some may find no room.
+    // Each of them is seen at two or more places; some may find no space.
     for _ in 0..observe::MOST_AT_ONCE {
         datagrams.send(10);
     }
@@ -283,11 +283,11 @@ fn a_reading_takes_a_bounded_part_of_a_flood() {
     assert!(sizes.len() > 1, "{sizes:?}");
 }
 
-/// A flood beside a tracer of drops that stands still: no event is lost. What found no room is
-/// counted by the kernel's reason, and with what is told it is what the kernel counts itself.
+/// A flood beside a stalled tracer of drops loses no event. Drops without room are counted by the
+/// kernel's reason, and together with the reported ones they match the kernel's counter.
 #[test]
 fn no_drop_of_a_flood_is_lost_and_each_is_counted() {
-    /// More than the ring has room for: 16 MiB, 208 bytes an event.
+    /// More than the ring can hold: 16 MiB, 208 bytes per event.
     const FLOOD: u64 = 100_000;
     let network = require!(network("host", Offload::Full));
     let port = port();
@@ -301,7 +301,7 @@ fn no_drop_of_a_flood_is_lost_and_each_is_counted() {
         let is_of_flow = !filter.flows.is_empty();
         let tracer = Tracer::start(filter, &Places::of_machine().unwrap()).unwrap();
         let before = refused();
-        // An answer by ICMP makes the next one fail: then it was not sent.
+        // An ICMP answer makes the next send fail: then it was not sent.
         let mut sent = 0;
         while sent < FLOOD {
             sent += u64::from(client.send_to(b"overlay", target).is_ok());
@@ -321,7 +321,7 @@ fn no_drop_of_a_flood_is_lost_and_each_is_counted() {
         let told = events.iter().filter(|event| tracer.reason(event.reason) == "NO_SOCKET");
         let sum = told.count() as u64 + not_told;
         assert!(not_told > 0 && !events.is_empty(), "{not_told} of {counted}");
-        // Without a flow there are those of others, too.
+        // Without a flow filter, drops of other flows are included.
         assert!(sum >= counted && (sum == counted || !is_of_flow), "{sum} of {counted}");
     }
 }

@@ -1,7 +1,7 @@
-//! Packets of real networks, followed.
+//! Follows packets of real networks.
 //!
-//! Every test builds networks of its own, and looks at the packets of one client port: others
-//! may use the machine meanwhile.
+//! Every test builds its own networks, and traces one client port, because other programs may use
+//! the machine.
 
 mod cases;
 mod cuts;
@@ -21,7 +21,7 @@ use lab::{Capabilities, Network, Params};
 use test_support::need;
 use testbed::{Offload, Privileges};
 
-/// How long the machine may take for what takes no time when it is at rest.
+/// Time limit of a step that is quick on an idle machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn privileged() -> Result<Capabilities, String> {
@@ -29,7 +29,7 @@ fn privileged() -> Result<Capabilities, String> {
     Ok(Capabilities::new(Privileges::Root).unwrap())
 }
 
-/// A mode of the lab that tests want, where this machine can build it.
+/// A mode of the lab for a test, if this machine can build it.
 fn network(mode: &str, offload: Offload) -> Result<Network, String> {
     let machine = privileged()?;
     let mode = lab::find(mode).unwrap();

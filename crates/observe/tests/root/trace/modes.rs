@@ -1,5 +1,5 @@
-//! Every mode of the lab: packets from the client's socket to the server's, by the hops that
-//! the lab declares, cut where the devices' counters say.
+//! Every mode of the lab: packets from the client's socket to the server's over the declared hops,
+//! segmented where the devices' counters show it.
 
 use lab::{Mode, Network, Params, modes};
 use netstate::{Counters, Hop, HopKind, Side};
@@ -11,30 +11,30 @@ use super::seen::{Seen, begins_in, cut_at, is_arrived, is_from, is_received, ste
 use super::traffic::{Datagrams, STREAM, port, stream};
 use super::{LIMIT, privileged};
 
-/// Modes that take a minute to stand.
+/// Modes that take a minute to build.
 fn is_slow(mode: &str) -> bool {
     mode.starts_with("k8s") || mode.starts_with("flannel") || mode.starts_with("swarm")
 }
 
-/// Modes whose packets cross devices and translations that other modes have, which are
-/// followed, and that take seconds to stand.
+/// Modes whose packets cross only devices and translations of other tested modes, and that take
+/// seconds to build.
 fn is_as_another(mode: &str) -> bool {
     ["vrouter", "floating-ip", "snat", "evpn"].iter().any(|start| mode.starts_with(start))
 }
 
-/// Modes whose path leaves the kernel, or ends one connection and makes another: packets come
-/// back as new ones.
+/// Modes whose path leaves the kernel, or ends one connection and opens another: packets reappear
+/// as new ones.
 fn is_in_user_space(mode: &str) -> bool {
     ["tap", "vtep", "ovs", "nat-proxy"].iter().any(|begin| mode.starts_with(begin))
 }
 
-/// Modes in which a device takes packets from the one below it without a trace point: they are
-/// seen at the one below, and then in the socket.
+/// Modes in which a device takes packets from its lower device without a trace point: they are seen
+/// at the lower device, and then in the socket.
 fn is_taken_over(mode: &str) -> bool {
     ["macvlan", "ipvlan", "vlan"].contains(&mode) || mode.ends_with("+accel")
 }
 
-/// Bytes of the largest packet that was cut, on any device: the MTU, Ethernet's header and a
+/// Bytes of the largest packet after segmentation, on any device: the MTU, Ethernet's header and a
 /// tunnel's.
 const CUT: u64 = 1500 + 14 + 70;
 
@@ -51,7 +51,7 @@ fn packets_are_followed_from_socket_to_socket_in_every_mode_without_offloads() {
 fn followed(offload: Offload) {
     let machine = require!(privileged());
     let mut cases = Vec::new();
-    // Packets inside guests are their kernels' own.
+    // Packets inside guests belong to the guests' kernels.
     let is_left =
         |mode: &&&dyn Mode| mode.in_guests() || is_slow(mode.name()) || is_as_another(mode.name());
     for mode in modes().iter().filter(|mode| !is_left(mode)) {
@@ -67,7 +67,7 @@ fn followed(offload: Offload) {
             problems.push(format!("{} {offload}: {error}", mode.name()));
             (String::new(), "NO".to_owned())
         };
-        // Both flows by one tracer: to load its programs takes longer than all else here.
+        // One tracer for both flows, because loading its programs takes longest.
         let (of_datagrams, of_stream) = (Datagrams::new(&network, port()), port());
         let mut seen = Seen::of(&network, &flows(*mode, &of_datagrams, of_stream));
         let (steps, datagrams) =
@@ -90,16 +90,16 @@ fn followed(offload: Offload) {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
-/// Devices that a packet must be seen at.
+/// Devices at which a packet must be seen.
 fn devices<'n>(mode: &dyn Mode, network: &'n Network) -> impl Iterator<Item = &'n Hop> + Clone {
     let all = network.hops.len() - usize::from(is_taken_over(mode.name()));
     let seen = network.hops[..all].iter();
     seen.filter(|hop| hop.kind == HopKind::Device && hop.bypass.is_none())
 }
 
-/// What a tracer is to look at.
+/// Flows that a tracer selects.
 fn flows(mode: &dyn Mode, datagrams: &Datagrams, of_stream: u16) -> Vec<String> {
-    // A proxy sends from a port of its own.
+    // A proxy sends from its own port.
     let of_datagrams = match mode.name() {
         "nat-proxy" => format!("*:{}/udp", lab::PORT),
         _ => format!("*:{}", datagrams.port()),
@@ -107,7 +107,7 @@ fn flows(mode: &dyn Mode, datagrams: &Datagrams, of_stream: u16) -> Vec<String> 
     vec![of_datagrams, format!("*:{of_stream}")]
 }
 
-/// How many steps a datagram had, and what was found.
+/// The number of a datagram's steps, and the problems found.
 fn datagram(
     mode: &dyn Mode,
     network: &Network,
@@ -132,7 +132,7 @@ fn datagram(
                     let steps = begun.steps.len() + ended.steps.len();
                     Ok((steps.to_string(), "in parts".to_owned()))
                 }
-                // A program at the TAP devices hands packets on without a trace point.
+                // A program at the TAP devices forwards packets without a trace point.
                 (Some(part), None) | (None, Some(part)) if mode.name().ends_with("-bpf") => {
                     Ok((part.steps.len().to_string(), "one part".to_owned()))
                 }
@@ -159,7 +159,7 @@ fn datagram(
     })
 }
 
-/// Packets and bytes that each device of the path carried towards the server.
+/// Packets and bytes that each device of the path carried to the server.
 fn carried(mode: &dyn Mode, network: &Network) -> Vec<(u64, u64)> {
     let of = |hop: &Hop| {
         let host = network.host(&hop.host).unwrap();
@@ -173,8 +173,7 @@ fn carried(mode: &dyn Mode, network: &Network) -> Vec<(u64, u64)> {
     devices(mode, network).map(of).collect()
 }
 
-/// The first device whose packets are small, as the lab's counters have it: they were cut
-/// there.
+/// The first device with small packets by the lab's counters: they were segmented there.
 fn counted_cut<'n>(
     mode: &dyn Mode,
     network: &'n Network,
@@ -191,8 +190,8 @@ fn counted_cut<'n>(
         .map(|(_, hop)| hop)
 }
 
-/// Where a stream's packets were cut, and what was found. `seen` looks at the first stream, from
-/// port `of_stream`; each one after it has a port and a tracer of its own.
+/// Where a stream's packets were segmented, and the problems found. `seen` traces the first stream,
+/// from port `of_stream`; each one after it has its own port and tracer.
 fn transfer(
     mode: &dyn Mode,
     network: &Network,
@@ -221,7 +220,7 @@ fn transfer(
         })
         .map(|()| ("-".to_owned(), "in parts".to_owned()));
     }
-    // Connections that begin before the devices know each other's addresses go another way.
+    // A connection that starts before the devices know each other's addresses takes another path.
     testbed::poll(&what, LIMIT, || {
         let (mut seen, port) = next();
         let before = carried(mode, network);
@@ -244,7 +243,7 @@ fn judge(
     let of_stream: Vec<&Packet> = packets
         .iter()
         .filter(|packet| begins_in(packet, client) && is_from(packet, "tcp", port))
-        // The loopback device takes packets of 64 KiB without cutting anything.
+        // The loopback device accepts packets of 64 KiB without segmentation.
         .filter(|packet| packet.steps[0].gso_packets.is_some() || mode.name() == "loopback")
         .collect();
     if of_stream.is_empty() {
@@ -259,7 +258,7 @@ fn judge(
         return Err(format!("cut at {cuts:?}, the counters say {expected:?}"));
     }
     let Some((host, device)) = cuts.pop() else {
-        // Whole from socket to socket.
+        // Unsegmented from socket to socket.
         let whole = of_stream.iter().find(|packet| {
             let is_gso_at = |hop: &Hop| {
                 steps_at(packet, &hop.host, &hop.device)
@@ -274,7 +273,7 @@ fn judge(
         }
         return Ok(("nowhere".to_owned(), format!("GSO packet of {packets} received whole")));
     };
-    // A segment that merging took in arrives as part of another one.
+    // A merged segment arrives as part of another one.
     let arrived = of_stream
         .iter()
         .flat_map(|packet| &packet.legs)
@@ -283,7 +282,7 @@ fn judge(
     if arrived == 0 {
         return Err("no segment arrived".to_owned());
     }
-    // As many segments as the packet stands for, all of them behind the cut.
+    // One segment for each that the packet stands for, all of them behind the segmentation.
     for packet in &of_stream {
         let segments = packet.legs.iter().filter(|leg| leg.segment_of == Some(0)).count();
         let whole = packet.steps[0].gso_packets.map_or(1, usize::from);

@@ -1,4 +1,4 @@
-//! What a tracer tells of a network.
+//! A tracer's reports about a network.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -12,7 +12,7 @@ use testbed::{Host, Process, Processes};
 
 use super::LIMIT;
 
-/// A tracer, and the packets of a network that it has told of.
+/// A tracer, and the packets of a network that it has reported.
 pub struct Seen {
     pub tracer: Tracer,
     journeys: Journeys,
@@ -21,7 +21,7 @@ pub struct Seen {
     pub packets: Vec<Packet>,
 }
 
-/// Hosts of the network by their names.
+/// Names of the network's hosts.
 struct Known<'a>(&'a BTreeMap<u32, String>, &'a Tracer);
 
 impl Names for Known<'_> {
@@ -39,19 +39,19 @@ impl Names for Known<'_> {
     }
 }
 
-/// The machine's clock, as events have it.
+/// The machine's clock, as in events.
 fn now() -> u64 {
     Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap()).as_nanos() as u64
 }
 
 impl Seen {
-    /// Begins to look at these flows.
+    /// Starts to trace these flows.
     pub fn of(network: &Network, flows: &[String]) -> Seen {
         let flows = flows.iter().map(|flow| flow.parse().unwrap()).collect();
         Seen::filtered(network, Filter { flows, ..Filter::default() })
     }
 
-    /// Begins to look at what has this port at either end.
+    /// Starts to trace packets with this port at either end.
     pub fn of_port(network: &Network, port: u16) -> Seen {
         Seen::of(network, &[format!("*:{port}")])
     }
@@ -62,7 +62,7 @@ impl Seen {
         seen
     }
 
-    /// The same where the kernel may lack some trace points.
+    /// The same on a kernel that may lack some trace points.
     pub fn on_any_kernel(network: &Network, filter: Filter) -> Seen {
         let hosts = network.hosts().iter();
         let hosts = hosts.map(|host| (inode(host), host.name().to_owned())).collect();
@@ -71,12 +71,12 @@ impl Seen {
         Seen { tracer, journeys: Journeys::default(), hosts, packets: Vec::new() }
     }
 
-    /// What the kernel cannot tell.
+    /// Facts that the kernel does not provide.
     pub fn not_seen(&self) -> &Vec<String> {
         &self.tracer.not_seen
     }
 
-    /// Takes what has come.
+    /// Reads pending events.
     pub fn look(&mut self) {
         let mut ended = self.journeys.take(self.tracer.poll(Duration::from_millis(20)).unwrap());
         ended.extend(self.journeys.settle(now()));
@@ -94,7 +94,7 @@ impl Seen {
         );
     }
 
-    /// Acts and looks until it has what is wanted.
+    /// Acts and reads until `wanted` is satisfied.
     pub fn until<T>(
         &mut self,
         what: &str,
@@ -104,7 +104,7 @@ impl Seen {
         self.found(what, act, find).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// The same; what was seen instead is an error.
+    /// Like `until`, but returns the packets seen instead as an error.
     pub fn found<T>(
         &mut self,
         what: &str,
@@ -118,7 +118,7 @@ impl Seen {
         })
     }
 
-    /// Looks until nothing new comes, and ends all journeys.
+    /// Reads until no new event arrives, and ends all journeys.
     pub fn rest(&mut self) {
         let mut quiet = 0;
         while quiet < 10 {
@@ -132,19 +132,19 @@ impl Seen {
         assert_eq!(self.lost(), 0, "events were lost");
     }
 
-    /// The last packets in words.
+    /// The last packets as text.
     pub fn text(&self) -> String {
         self.packets.iter().rev().take(6).map(Packet::text).collect()
     }
 
-    /// Events that found no room.
+    /// Events lost for lack of space.
     pub fn lost(&self) -> u64 {
         self.tracer.lost().unwrap()
     }
 }
 
-/// The machine's namespaces, the network's among them. A process finds those of others only:
-/// one sleeps in each host meanwhile.
+/// The machine's namespaces, including the network's. A process finds namespaces by the processes
+/// in them, so one sleeps in each host meanwhile.
 pub fn places(network: &Network) -> Places {
     let processes = Processes::new().unwrap();
     let sleep = |host: &Arc<Host>| processes.start(host, Command::new("sleep").arg("600")).unwrap();
@@ -165,7 +165,7 @@ pub fn begins_in(packet: &Packet, host: &str) -> bool {
     packet.steps.first().is_some_and(|step| step.what == "queued" && step.namespace == host)
 }
 
-/// Whether it is of this transport and was sent from this port.
+/// Whether it has this transport and source port.
 pub fn is_from(packet: &Packet, protocol: &str, port: u16) -> bool {
     packet
         .flow
@@ -173,8 +173,8 @@ pub fn is_from(packet: &Packet, protocol: &str, port: u16) -> bool {
         .is_some_and(|flow| flow.protocol == protocol && flow.source_port == Some(port))
 }
 
-/// Whether it came to this host's sockets. The kernel shows not every reader of a datagram:
-/// then it is seen last where the host received it.
+/// Whether it reached this host's sockets. The kernel does not show every reader of a datagram;
+/// then the last step is its reception by the host.
 pub fn is_arrived(packet: &Packet, host: &str) -> bool {
     let is_at = |at: usize| {
         let mut of_leg = packet.steps.iter().filter(|step| step.leg == at);
@@ -189,12 +189,12 @@ pub fn is_arrived(packet: &Packet, host: &str) -> bool {
     })
 }
 
-/// Whether a leg came to its socket.
+/// Whether a leg reached its socket.
 pub fn is_received(ending: &PacketEnding) -> bool {
     matches!(ending, PacketEnding::Read { .. } | PacketEnding::Received)
 }
 
-/// Where a packet was dropped, and why: step, reason, function of the kernel.
+/// Drops of a packet: step, reason, function of the kernel.
 pub fn drops(packet: &Packet) -> impl Iterator<Item = (&PacketStep, &str, &str)> {
     packet.steps.iter().filter_map(|step| match &packet.legs[step.leg].ending {
         PacketEnding::Dropped { reason, function, .. } if step.what == "dropped" => {
@@ -219,7 +219,7 @@ pub fn steps_at<'p>(
         .filter(move |step| step.namespace == host && step.device.as_deref() == Some(device))
 }
 
-/// Where the packet itself was cut: the devices that its segments were sent by.
+/// Devices that sent the packet's segments.
 pub fn cut_at(packet: &Packet) -> Vec<(String, String)> {
     let legs = packet.legs.iter().enumerate().filter(|(_, leg)| leg.segment_of == Some(0));
     let mut places: Vec<(String, String)> = legs

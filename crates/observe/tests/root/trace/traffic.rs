@@ -19,7 +19,7 @@ use super::LIMIT;
 /// Bytes of a stream: some GSO packets.
 pub const STREAM: usize = 100_000;
 
-/// A port that no other test of this process has, and hardly one of another.
+/// A port that no other test of this process uses, and hardly one of another process.
 pub fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let of_process = (std::process::id() * 64 % 15_000) as u16;
@@ -39,12 +39,12 @@ pub struct Datagrams {
 }
 
 impl Datagrams {
-    /// From this port; the path is learned.
+    /// Sockets with this client port; the path is learned first.
     pub fn new(network: &Network, port: u16) -> Datagrams {
         Datagrams::from(network, datagrams(network.client(), port))
     }
 
-    /// The same, none of them with an identification: IPv4 needs none where nothing may be cut.
+    /// The same without identification: IPv4 needs none with DF.
     pub fn without_identification(network: &Network, port: u16) -> Datagrams {
         let options = SenderOptions {
             ttl: 64,
@@ -73,12 +73,12 @@ impl Datagrams {
         all
     }
 
-    /// The client's.
+    /// The client's port.
     pub fn port(&self) -> u16 {
         self.client.local_addr().unwrap().port()
     }
 
-    /// One of so many bytes; one that the path refuses is sent as well.
+    /// Sends a datagram of `bytes` bytes, which the path may refuse.
     pub fn send(&self, bytes: usize) {
         let _ = self.client.send_to(&vec![7; bytes], self.target);
     }
@@ -88,7 +88,7 @@ impl Datagrams {
     }
 }
 
-/// A connection from this port, if somebody listens.
+/// A connection from this port, if a server listens.
 pub fn connected(host: &Host, port: u16, to: SocketAddr) -> std::io::Result<TcpStream> {
     let open = || {
         let (family, kind) = (AddressFamily::Inet, SockType::Stream);
@@ -118,7 +118,7 @@ pub fn stream(network: &Network, port: u16) {
         let mut stream = connected(network.client(), port, network.address.target).unwrap();
         stream.set_write_timeout(Some(LIMIT)).unwrap();
         stream.write_all(&vec![7; STREAM]).unwrap();
-        // Who closes without having read the other's end leaves it in the socket's queue.
+        // Reads the other end's FIN, which otherwise stays in the socket's queue.
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         assert_eq!(stream.read(&mut [0]).unwrap(), 0);

@@ -1,5 +1,5 @@
-//! Packets and GSO packets to order, for the tests of this crate, the
-//! differential test against the kernel and the benchmark.
+//! Builds packets and GSO packets for the tests of this crate, the differential test against the
+//! kernel and the benchmark.
 
 #![allow(dead_code)] // each of them uses a part
 
@@ -72,7 +72,7 @@ pub struct Spec {
     /// Bytes of IPv4 options, or of an IPv6 destination options header.
     pub ip_options: usize,
     pub tunnel: Option<TunnelSpec>,
-    /// Payload bytes and ports.
+    /// Seed of payload bytes and ports.
     pub seed: u64,
 }
 
@@ -97,7 +97,7 @@ impl Spec {
         seed: 1,
     };
 
-    /// Anything that the kernel segments, up to the largest packet.
+    /// A random packet that the kernel can segment, up to the largest size.
     pub fn random(random: &mut Random, tunnels: bool) -> Spec {
         let udp = random.once_in(3);
         let gso_size = match random.below(4) {
@@ -122,7 +122,7 @@ impl Spec {
             udp,
             payload,
             gso_size: gso_size as u16,
-            // No SYN, RST or URG; anything else.
+            // Any flags except SYN, RST and URG.
             flags: 0x10 | random.next() as u8 & 0xc9,
             sequence: if random.once_in(4) { u32::MAX - 3000 } else { random.next() as u32 },
             acknowledgement: random.next() as u32,

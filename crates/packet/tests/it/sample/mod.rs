@@ -1,4 +1,4 @@
-//! A tunnel for tests that care for a part of it only.
+//! A tunnel for tests that depend on parts of it only.
 
 use packet::ecn::Ingress;
 use packet::encap::{Addresses, Dscp, OuterChecksum, SOURCE_PORTS, Tunnel};

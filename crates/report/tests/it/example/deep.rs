@@ -1,6 +1,5 @@
-//! A made-up run with every dimension that a cell can have: sizes, flows,
-//! outstanding requests, loads, socket buffers, settings, engines, NDR and PDR,
-//! histograms, a time line, a peer, faults.
+//! A made-up run with every dimension of a cell: sizes, flows, outstanding requests, loads, socket
+//! buffers, settings, engines, NDR and PDR, histograms, a time line, a peer, faults.
 
 use std::collections::BTreeMap;
 
@@ -90,13 +89,13 @@ pub fn deep() -> Results {
         fault("vxlan", "session-ends", &[2240, 2180, 9012], None),
         fault("vxlan", "mac-moves", &[112, 98], Some("zebra's entry of c was not ready")),
         fault("ovs-vxlan", "daemon-killed", &[], Some("ss: No such file or directory")),
-        // Interrupted before the first.
+        // Interrupted before the first trial.
         fault("ovs-vxlan", "link-down", &[], None),
     ];
     results
 }
 
-/// A fault of three trials with so many lost datagrams; what failed after them.
+/// A fault of three trials with these numbers of lost datagrams, and the failure after them.
 fn fault(mode: &str, name: &str, lost: &[u64], failed: Option<&str>) -> FaultRecord {
     let trial = |lost: &u64| FaultTrial {
         reason: None,
@@ -167,7 +166,7 @@ fn time(cell: &mut Cell, load: f64) {
     }
 }
 
-/// A cell at a load: its value is the median latency.
+/// Converts a cell at a load: its value is the median latency.
 fn in_microseconds(cell: &mut Cell) {
     cell.unit = "us".parse().unwrap();
     cell.median = cell.median.map(|rate| 1e6 / rate);
@@ -183,7 +182,7 @@ fn in_microseconds(cell: &mut Cell) {
     }
 }
 
-/// Requests that wait behind bulk traffic.
+/// Converts it to requests that wait behind bulk traffic.
 fn beside_bulk(cell: &mut Cell, beside: Beside, rates: BesideRates) {
     let slower = if beside == Beside::Both { 31.0 } else { 8.0 };
     time(cell, 1.2 * slower);

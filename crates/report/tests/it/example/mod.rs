@@ -53,7 +53,7 @@ impl Noise {
     }
 }
 
-/// What a mode names as serving the same purpose.
+/// Alternatives of a mode that serve the same purpose.
 fn alternatives(mode: &str) -> Vec<Alternative> {
     let (other, advice) = match mode {
         "ovs-vxlan" => (
@@ -221,7 +221,7 @@ fn group(noise: &mut Noise, workload: &str, size: u32, offload: &str) -> Vec<Cel
     cells
 }
 
-/// What a cell is.
+/// Identity of a cell.
 struct Place<'a> {
     mode: &'a str,
     role: Role,
@@ -350,8 +350,8 @@ fn cell(noise: &mut Noise, place: &Place<'_>, values: &[f64], host: &[f64], cpu:
     }
 }
 
-/// The way to the server: GSO packets under full, cut at the NIC under none,
-/// never built in front of a TAP device without offload.
+/// The path to the server: GSO packets with full, segmented at the NIC with none, never built
+/// before a TAP device without offload.
 fn hops(mode: &str, workload: &str, offload: &str) -> Vec<HopRecord> {
     let path: &[(&str, &str)] = match mode {
         "host" => &[("a", "eth0"), ("b", "eth0")],

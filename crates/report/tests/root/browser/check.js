@@ -1,5 +1,5 @@
-// Looks at every text of the page and writes what is wrong into it: first the
-// window and its colour scheme, then how many texts there were, then a line a
+// Checks every text of the page and writes the problems into the page: first the
+// window and its colour scheme, then the number of texts, then one line for each
 // finding.
 const found = [];
 document.querySelectorAll('details').forEach(d => d.open = true);

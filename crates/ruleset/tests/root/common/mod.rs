@@ -37,7 +37,7 @@ impl Row {
         Row { client, node, server }
     }
 
-    /// The node's rules, as the kernel has them now, those of iptables-legacy included.
+    /// The node's current rules in the kernel, including iptables-legacy.
     pub fn rules(&self) -> Ruleset {
         let read = || {
             let mut rules = ruleset::read().unwrap();
@@ -48,7 +48,7 @@ impl Row {
     }
 }
 
-/// Hooks that packets pass in the node that forwards from a device to another.
+/// Hooks on the path of packets that the node forwards from one device to another.
 pub fn path(input: (u32, &str), output: (u32, &str)) -> Vec<Step> {
     let device = |(index, name): (u32, &str)| Some(Interface { index, name: name.to_owned() });
     let step = |hook, input, output| Step { hook, input, output, port_in: None, port_out: None };
@@ -61,7 +61,7 @@ pub fn path(input: (u32, &str), output: (u32, &str)) -> Vec<Step> {
     ]
 }
 
-/// An established connection's direction, as it is entered by the client.
+/// An established connection's direction, as the client started it.
 pub fn flow(transport: Transport, source: u16, destination: u16) -> Flow {
     let tuple = Tuple { source: (CLIENT, source), destination: (SERVER, destination) };
     Flow {

@@ -1,4 +1,4 @@
-//! A setting to change in a namespace that nobody else has.
+//! A setting to change in a private namespace.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
@@ -9,7 +9,7 @@ use settings::journal::{Entry, Journal};
 use settings::{apply, proposal};
 use sys::netns::NetNs;
 
-/// A namespace, and a path by which any process here opens it.
+/// A namespace, and a path by which any process can open it.
 pub struct Space {
     pub netns: NetNs,
     pub path: String,
@@ -44,7 +44,7 @@ pub fn value(change: &Change) -> String {
     apply::read(change).unwrap().to_string()
 }
 
-/// Every entry taken back, by a process that finds the journal as it is.
+/// Undoes every entry, as a process that finds the journal in its current state.
 #[track_caller]
 pub fn undo_all(directory: &Path) {
     let journal = Journal::open(directory).unwrap();
@@ -56,8 +56,7 @@ pub fn undo_all(directory: &Path) {
     assert_eq!(journal.entries().unwrap(), []);
 }
 
-/// Writes an entry again, with something else in its text; its sum is left out, as in the
-/// first form.
+/// Rewrites an entry with another text, without its checksum, as in the first format.
 pub fn as_first_form(directory: &Path, entry: &Entry, boot: Option<&str>) {
     let file = directory.join(format!("{:08}.json", entry.id));
     let text = std::fs::read_to_string(&file).unwrap();

@@ -1,4 +1,4 @@
-//! Disks that are full, or that nobody can write to.
+//! Full disks and read-only disks.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use test_support::{need, require};
 
 use super::bench::{Space, undo_all, value};
 
-/// Mounts that this thread only sees.
+/// Enters a private mount namespace.
 fn mounts_of_its_own() {
     unshare(CloneFlags::CLONE_NEWNS).unwrap();
     mount_at("/", None, MsFlags::MS_REC | MsFlags::MS_PRIVATE);
@@ -55,7 +55,7 @@ fn a_full_disk_refuses_a_change_and_takes_one_back() {
     assert_eq!((value(&change), journal.entries().unwrap()), (change.from.clone(), vec![]));
     drop(journal);
 
-    // Room for the entry, and then none for anything: marking needs none.
+    // Space for the entry, and then for nothing else: setting a mark needs none.
     std::fs::remove_file(place.path().join("filling")).unwrap();
     let filling = place.path().to_owned();
     let step = move |step: &str| {

@@ -1,4 +1,4 @@
-//! Files and directories that are not what the journal wrote.
+//! Files and directories that the journal did not write.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -13,14 +13,14 @@ use test_support::{need, require};
 
 use super::bench::as_first_form;
 
-/// A user that is nobody here.
+/// A user without an account.
 const OTHER: u32 = 54321;
 
 fn mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-/// A change that leaves a trace in a file, and one that takes it back.
+/// A change that leaves a trace in a file, with its inverse.
 fn traced(trace: &Path) -> Change {
     let trace = trace.display();
     Change::command_with_inverse(&format!("echo made >> {trace}"), &format!("echo back >> {trace}"))
@@ -83,7 +83,7 @@ fn what_is_no_entry_is_skipped_and_told_of() {
     }
     assert_eq!(told.len(), 15, "{told:#?}");
 
-    // None of them stands in the way, and none is written over.
+    // None of them blocks the journal, and none is overwritten.
     let later = journal.make("try", &change, None).unwrap();
     assert_eq!(later.id, 16);
     assert!(journal.overdue().unwrap().is_empty());
@@ -133,7 +133,7 @@ fn a_directory_that_others_can_write_is_refused() {
     let parent = place.path().join("a");
     mode(&parent, 0o777);
     refused(&directory, "mode 0777");
-    // Nobody takes from a sticky one what is another's.
+    // In a sticky directory, no user can remove another user's files.
     mode(&parent, 0o1777);
     drop(Journal::open(&directory).unwrap());
     mode(&parent, 0o755);
@@ -141,7 +141,7 @@ fn a_directory_that_others_can_write_is_refused() {
     refused(&directory, "belongs to user 54321");
     chown(&parent, Some(Uid::from_raw(0)), None).unwrap();
 
-    // A symbolic link: root's is followed, another's is not, nor one to a bad place.
+    // A symbolic link: root's is followed, another user's is not, nor one to an unsafe place.
     let link = place.path().join("link");
     symlink("a", &link).unwrap();
     drop(Journal::open(&link.join("journal")).unwrap());
@@ -178,7 +178,7 @@ fn commands_are_run_where_their_maker_was() {
     assert_eq!(journal.undo(&entry).unwrap(), Undone::Restored);
     let here = std::env::current_dir().unwrap();
     let there = fs::read_to_string(&trace).unwrap();
-    // Where others can write, none of its programs is to be run.
+    // Programs in a directory that others can write to must not be run.
     assert!([here.to_str().unwrap(), "/"].contains(&there.trim()), "{there}");
 }
 
@@ -193,7 +193,7 @@ fn commands_of_an_earlier_boot_are_run_where_their_namespace_is_known() {
     let error = journal.undo(&old).unwrap_err().to_string();
     assert!(error.contains("from an earlier version"), "{error}");
     assert_eq!(fs::read_to_string(&trace).unwrap(), "made\n");
-    // The machine's own, which outlives its boot.
+    // The machine's first namespace, which survives a reboot.
     let file = directory.join("00000001.json");
     let mut text: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     text["change"]["place"] = serde_json::Value::Null;
@@ -214,7 +214,7 @@ fn a_lock_that_another_has_is_waited_for_and_not_for_ever() {
         drop(held);
         waiting.join().unwrap().unwrap();
     });
-    // A lock that is none does not hang.
+    // An invalid lock file does not block.
     fs::remove_file(directory.path().join("lock")).unwrap();
     mkfifo(&directory.path().join("lock"), Mode::S_IRWXU).unwrap();
     let error = Journal::open(directory.path()).unwrap_err().to_string();
@@ -255,7 +255,7 @@ fn deadlines_are_no_clocks_that_somebody_sets() {
     assert!(!journal.entries().unwrap()[1].waits());
     journal.undo(&now).unwrap();
 
-    // Of the first form, with the time of day: one that was set back is due.
+    // Entries of the first format have the time of day: after the clock is set back, they are due.
     let file = directory.join(format!("{:08}.json", later.id));
     as_first_form(&directory, &later, None);
     let text = fs::read_to_string(&file).unwrap();
@@ -270,7 +270,7 @@ fn deadlines_are_no_clocks_that_somebody_sets() {
     assert_eq!(with(clock, clock + 3600), 0);
     assert_eq!(with(clock - 10, clock - 1), 1);
     assert_eq!(with(clock + 3600, clock + 7200), 1);
-    // Of an earlier boot.
+    // An entry of an earlier boot.
     as_first_form_text(&file, &text, clock);
     assert_eq!(journal.overdue().unwrap().len(), 1);
 }

@@ -1,4 +1,4 @@
-//! Namespaces and devices that took the place of others.
+//! Namespaces and devices that replaced others.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -9,10 +9,10 @@ use test_support::{inconclusive, need, require};
 
 use super::bench::{Space, as_first_form, value};
 
-/// Namespaces that are made until one has an inode number again.
+/// Number of new namespaces until an inode number is reused.
 const ATTEMPTS: u32 = 2000;
 
-/// A namespace in place of another: same number, same path.
+/// A replacement namespace with the same number and path.
 fn replace(space: Space) -> Option<Space> {
     let Space { netns, path } = space;
     let (inode, fd) = (netns.inode(), netns.as_fd().as_raw_fd());
@@ -27,7 +27,7 @@ fn replace(space: Space) -> Option<Space> {
             }
             continue;
         }
-        // Where the path leads.
+        // Target of the path.
         let at = nix::unistd::dup(&netns).unwrap();
         let same = at.as_raw_fd() == fd;
         if same {
@@ -49,7 +49,7 @@ fn a_namespace_with_the_number_of_another_is_not_changed() {
     let change = space.forwarding();
     let entry = journal.make("try", &change, None).unwrap();
     let Some(other) = replace(space) else { inconclusive!("no inode number came again") };
-    // It looks as the change has left the first one.
+    // It looks like the first one after the change.
     let mut there = entry.change.clone();
     let place = there.place.as_mut().unwrap();
     place.cookie = other.netns.cookie().unwrap();
@@ -60,7 +60,7 @@ fn a_namespace_with_the_number_of_another_is_not_changed() {
     assert_eq!(value(&there), "1");
     assert_eq!(journal.entries().unwrap(), []);
 
-    // An entry of before cannot tell.
+    // An entry of an older format cannot distinguish them.
     let entry = journal.make("try", &other.change("sysctl -w net.ipv4.ip_no_pmtu_disc=1"), None);
     let entry = entry.unwrap();
     as_first_form(directory.path(), &entry, None);
@@ -86,7 +86,7 @@ fn a_path_that_leads_to_something_else_is_not_waited_for() {
     let entry = journal.make("try", &change, None).unwrap();
     std::fs::remove_file(&path).unwrap();
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    // Neither this process's descriptor nor anything else leads there; a process does.
+    // Only a process leads there, neither a descriptor of this process nor a path.
     let mut inside = std::process::Command::new("sleep");
     let mut inside = space.netns.run(|| inside.arg("60").spawn().unwrap()).unwrap();
     let undone = journal.undo(&entry);
@@ -130,7 +130,7 @@ fn a_device_in_place_of_another_is_not_changed() {
     let add = "link add v0 index 77 address 02:00:00:00:00:01 type veth peer name v1";
     space.ip(add);
 
-    // Made anew, with the same name, index and value.
+    // Recreated with the same name, index and value.
     let entry = make("ip link set v0 mtu 1400");
     space.ip("link del v0");
     space.ip(&add.replace(":01 ", ":02 "));
@@ -138,7 +138,7 @@ fn a_device_in_place_of_another_is_not_changed() {
     unknown(&entry, "had the address 02:00:00:00:00:01; v0 at that index has 02:00:00:00:00:02");
     assert_eq!(mtu("v0"), 1400);
 
-    // Of another kind.
+    // A link of another kind.
     space.ip("link set v0 mtu 1500");
     let entry = make("ip link set v0 mtu 1400");
     space.ip("link del v0");
@@ -148,13 +148,13 @@ fn a_device_in_place_of_another_is_not_changed() {
     assert_eq!(mtu("v0"), 1400);
     space.ip("link del v0");
 
-    // Gone.
+    // The device is gone.
     space.ip(add);
     let entry = make("ip link set v0 mtu 1400");
     space.ip("link del v0");
     assert!(matches!(journal.undo(&entry).unwrap(), Undone::Gone(_)));
 
-    // The same one under another name.
+    // The same device under another name.
     space.ip(add);
     let entry = make("ip link set v0 mtu 1400");
     let sysctl = make("sysctl -w net.ipv4.conf.v0.rp_filter=2");
@@ -165,7 +165,7 @@ fn a_device_in_place_of_another_is_not_changed() {
     }
     assert_eq!(mtu("w0"), 1500);
 
-    // A sysctl's device.
+    // The device of a sysctl.
     let entry = make("sysctl -w net.ipv4.conf.w0.rp_filter=2");
     space.ip("link del w0");
     space.ip("link add w0 index 77 address 02:00:00:00:00:03 type veth peer name w1");

@@ -1,5 +1,5 @@
-//! The journal against a full disk, a kill at any step, damaged and foreign files, and
-//! namespaces and devices that took the place of others.
+//! The journal with a full disk, a kill at any step, damaged and foreign files, and replaced
+//! namespaces and devices.
 
 mod bench;
 mod disk;

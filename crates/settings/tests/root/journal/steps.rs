@@ -1,4 +1,4 @@
-//! A fault, and a kill, at every step of the journal's writing.
+//! A fault or a kill at every step of the journal's writing.
 
 use std::io;
 use std::path::Path;
@@ -15,16 +15,16 @@ use test_support::{need, require};
 
 use super::bench::{Space, undo_all, value};
 
-/// What happens to the step of the chosen number.
+/// Fault at the chosen step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Once(Errno),
-    /// That step and all after it fail.
+    /// The step and all after it fail.
     Always(Errno),
     Kill,
 }
 
-/// A journal whose step number `at`, counted from one, fails; and the count of steps.
+/// A journal whose step number `at`, counted from one, fails; and the number of steps.
 fn faulty(directory: &Path, at: u32, fault: Fault) -> (Journal, Arc<AtomicU32>) {
     let count = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&count);
@@ -43,7 +43,7 @@ fn faulty(directory: &Path, at: u32, fault: Fault) -> (Journal, Arc<AtomicU32>) 
     (Journal::open_with(directory, step).unwrap(), count)
 }
 
-/// What must be so after anything: a setting that is not as it was has a whole entry.
+/// Invariant after any fault: a changed setting has a complete entry.
 #[track_caller]
 fn assert_known(directory: &Path, change: &Change, what: &str) {
     let contents = Journal::open(directory).unwrap().contents().unwrap();
@@ -90,7 +90,7 @@ fn a_fault_at_any_step_leaves_nothing_changed_without_an_entry() {
                 drop(journal);
                 let what = format!("taking back, {fault:?} at {at}: {undone:?}");
                 assert_known(directory.path(), &change, &what);
-                // No disk is needed to take a setting back.
+                // Undoing a setting needs no disk.
                 assert_eq!(value(&change), change.from, "{what}");
                 undo_all(directory.path());
                 tried += 1;
@@ -104,7 +104,7 @@ fn a_fault_at_any_step_leaves_nothing_changed_without_an_entry() {
     assert!(tried > 80, "{tried}");
 }
 
-/// Steps of a process of its own, which is killed at one of them.
+/// The step at which a separate process is killed.
 const AT: &str = "OVERLANE_TEST_KILL_AT";
 const JOURNAL: &str = "OVERLANE_TEST_JOURNAL";
 const SPACE: &str = "OVERLANE_TEST_SPACE";
@@ -149,12 +149,12 @@ fn kill_at_each_step(test: &str) {
             break;
         }
         kills += 1;
-        // Whoever comes next does it.
+        // The next process repairs it.
         let journal = Journal::open(directory.path()).unwrap();
         for entry in journal.overdue().unwrap() {
             journal.undo(&entry).unwrap();
         }
-        // One that was marked as made is to stay until it is asked for.
+        // A change marked as made stays until it is undone.
         drop(journal);
         undo_all(directory.path());
         assert_eq!(value(&change), change.from, "killed at {at}");
@@ -170,7 +170,7 @@ fn what_the_disk_did_not_keep_is_not_relied_on() {
     let directory = tempfile::tempdir().unwrap();
     let written = directory.path().join("00000001.new");
     let step: Step = Box::new(move |step| match step {
-        // As a file system over a network that said yes.
+        // Like a network file system that reported success.
         "read back" => std::fs::OpenOptions::new().write(true).open(&written)?.set_len(10),
         _ => Ok(()),
     });

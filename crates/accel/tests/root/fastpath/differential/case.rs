@@ -1,4 +1,4 @@
-//! What is sent: valid, odd and malformed frames.
+//! Generates frames to send: valid, unusual and malformed ones.
 
 use packet::checksum::Sum;
 use packet::ethernet::MacAddr;
@@ -7,7 +7,7 @@ use packet::vnet_hdr::{Layout, VnetHdr, gso_type};
 use super::super::build::{Random, Spec};
 use super::{CLIENT, MAC_A, VNET};
 
-/// A frame as a tenant's device hands it over, with its vnet header.
+/// A frame as the tenant's device receives it, with its vnet header.
 #[derive(Clone, Debug)]
 pub struct Case {
     vnet: VnetHdr,
@@ -15,7 +15,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// To an address of the other tenant, or of the router before it.
+    /// A case to an address of the other tenant, or of its router.
     pub fn random(random: &mut Random, to: MacAddr) -> Case {
         let mut spec = Spec::random(random, false);
         let one = random.once_in(2);
@@ -40,15 +40,15 @@ impl Case {
                 vnet = VnetHdr::default();
             }
         }
-        // Odd and malformed: anything in the headers, addresses included.
+        // Unusual or malformed: random bytes in the headers, including addresses.
         if random.once_in(3) {
             for _ in 0..1 + random.below(3) {
                 let at = random.below(frame.len().min(80));
-                // Of the addresses the first bytes only: never the other tenant's.
+                // Only the first bytes of an address, so that it is never the other tenant's.
                 frame[if at < 12 { at / 6 * 6 } else { at }] = random.next() as u8 & 0xfe;
             }
         }
-        // What was changed in the header is to reach the router, too.
+        // A changed header must reach the router, too.
         if random.once_in(2) && frame.len() >= 34 && frame[12..15] == [8, 0, 0x45] {
             frame[24..26].fill(0);
             let sum = Sum::of(&frame[14..34]).checksum();
@@ -67,7 +67,7 @@ impl Case {
         Case { vnet, frame }
     }
 
-    /// The client's part in the connection's beginning.
+    /// The client's part of the TCP handshake.
     pub fn handshake(to: MacAddr, flags: u8, sequence: u32, acknowledgement: u32) -> Case {
         let spec = Spec {
             payload: 0,
@@ -85,7 +85,7 @@ impl Case {
         Case { vnet: VnetHdr { gso_type: gso_type::NONE, gso_size: 0, ..vnet }, frame }
     }
 
-    /// One that both hosts take, where it is not the slow path's turn.
+    /// A packet that both hosts forward on the fast path, unless a refresh is due.
     pub fn probe(to: MacAddr) -> Case {
         let spec = Spec { udp: true, payload: 64, gso_size: 1, ..Spec::PLAIN };
         let (vnet, mut frame) = spec.build();

@@ -12,7 +12,7 @@ use super::super::sandbox::Sandbox;
 use super::super::underlay::Underlay;
 use super::{CLIENT, MAC_A, MAC_B, PORT, SERVER};
 
-/// What a VXLAN device says of itself.
+/// Configuration of a VXLAN device.
 #[derive(Debug, Clone, Copy)]
 pub struct Binding {
     /// `local`.
@@ -21,26 +21,26 @@ pub struct Binding {
     pub device: bool,
 }
 
-/// How tenants' frames come to the VXLAN device.
+/// How tenants' frames reach the VXLAN device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// By a bridge.
+    /// Through a bridge.
     Bridged,
-    /// By a bridge and a route, in both hosts.
+    /// Through a bridge and a route, in both hosts.
     Routed {
         /// `net.ipv4.conf.all.rp_filter`.
         rp_filter: u8,
     },
-    /// By a bridge, which with the VXLAN device is in another namespace than the NIC.
+    /// Through a bridge. Bridge and VXLAN device are in another namespace than the NIC.
     Sandboxed {
-        /// br_netfilter looks at what crosses the bridge.
+        /// Whether br_netfilter sees frames that cross the bridge.
         bridge_netfilter: bool,
     },
-    /// By a route; the receiving tenant is alone on its veth pair.
+    /// Through a route; the receiving tenant is alone on its veth pair.
     Alone,
 }
 
-/// The tenants' addresses are those that `Spec` writes, so the underlay has others.
+/// Underlay addresses. They differ from the tenants', which `Spec` writes.
 pub fn addresses(underlay: Underlay) -> [IpAddr; 2] {
     [0, 1].map(|number| match underlay {
         Underlay::V4 => [192, 168, 7, 10 + number].into(),
@@ -48,8 +48,8 @@ pub fn addresses(underlay: Underlay) -> [IpAddr; 2] {
     })
 }
 
-/// Options of a VXLAN device about outer checksums: over IPv6 a host that sends none
-/// takes datagrams without.
+/// A VXLAN device's options for outer checksums. Over IPv6, a host that sends none must also accept
+/// none.
 pub fn checksums(underlay: Underlay, random: &mut Random) -> String {
     match underlay {
         Underlay::V4 => ["udpcsum", "noudpcsum"][random.below(2)].to_owned(),
@@ -65,7 +65,7 @@ pub fn checksums(underlay: Underlay, random: &mut Random) -> String {
     }
 }
 
-/// Something harmless.
+/// A random harmless command.
 pub fn harmless(shape: Shape, underlay: Underlay, random: &mut Random) -> &'static str {
     let of_ipv6 = if underlay == Underlay::V6 { HARMLESS6 } else { &[] };
     let bridged = matches!(shape, Shape::Bridged | Shape::Sandboxed { .. });
@@ -75,29 +75,29 @@ pub fn harmless(shape: Shape, underlay: Underlay, random: &mut Random) -> &'stat
     all[random.below(all.len())]
 }
 
-/// What concerns no packet of the tenants, and is no reason to leave them slow; where the
-/// hosts speak IPv6.
+/// Commands that affect no packet of the tenants and do not keep them on the slow path, for hosts
+/// with IPv6.
 const HARMLESS6: &[&str] = &[
     "ip route add fd09::/64 dev nic0; ip route add unreachable fd08::/64",
     "ip neigh add fd07::9 lladdr 02:00:00:00:00:07 dev nic0",
     "ip addr add fd06::1/64 dev nic0 nodad; ip route add default via fe80::9 dev nic0 metric 2000",
 ];
 
-/// The same where nothing is routed: rules that let the tunnel's datagrams pass.
+/// The same without routing: rules that let the tunnel's datagrams pass.
 const HARMLESS_BRIDGED: &[&str] = &[
     "nft 'table ip t { chain f { type filter hook forward priority 0; policy drop; }; \
         chain o { type filter hook output priority 0; ip daddr 10.9.0.0/16 drop; }; }'",
     "nft 'table inet t { chain i { type filter hook input priority 0; policy drop; \
         meta l4proto ipv6-icmp accept; udp dport 4789 counter accept; }; }'",
-    // What asks for it has connections tracked.
+    // A rule that uses this state enables connection tracking.
     "nft 'table inet t { chain i { type filter hook input priority 0; \
         ct state established,related accept; }; }'",
 ];
 
-/// The same where the VXLAN device is a port of the host's own bridge.
+/// The same if the VXLAN device is a port of the host's own bridge.
 const HARMLESS_PORT: &[&str] = &["bridge link set dev vxlan0 neigh_suppress on"];
 
-/// What concerns no packet of the tenants, and is no reason to leave them slow.
+/// Commands that affect no packet of the tenants and do not keep them on the slow path.
 const HARMLESS: &[&str] = &[
     "true",
     "nft 'table arp t { chain c { type filter hook input priority 0; }; }'",
@@ -108,9 +108,9 @@ const HARMLESS: &[&str] = &[
      ip link set another up; ip addr add 10.7.0.1/24 dev other",
 ];
 
-/// Rules that depend on the packet, so that no flow gets a verdict, and let all pass. None asks
-/// conntrack: fragments that it has put together the kernel parts again in place
-/// (ip_do_fragment), in data that the socket which sees the wire shares.
+/// Rules that depend on the packet, so that no flow gets a verdict, and accept all packets. None of
+/// them uses conntrack: the kernel splits reassembled fragments in place (ip_do_fragment), in data
+/// that the socket on the wire shares.
 pub fn holding(random: &mut Random) -> &'static str {
     HOLDING[random.below(HOLDING.len())]
 }
@@ -125,7 +125,7 @@ const HOLDING: &[&str] = &[
 ];
 
 impl Shape {
-    /// The shape of the `number`th network: every few of each.
+    /// The shape of network `number`: a few of each kind in turn.
     pub fn nth(number: usize, random: &mut Random) -> Shape {
         match number % 5 {
             0 => Shape::Routed { rp_filter: random.below(3) as u8 },
@@ -137,29 +137,29 @@ impl Shape {
 
     pub fn hosts(self) -> [Host; 2] {
         ["a", "b"].map(|name| match self {
-            // IPv6 of a host would only say things that nobody asked.
+            // With IPv6, the host would send unsolicited packets.
             Shape::Bridged | Shape::Sandboxed { .. } => Host::new(name).unwrap(),
             _ => Host::with_ipv6(name).unwrap(),
         })
     }
 
-    /// Whether IPv6 of a host is asked for more than its underlay.
+    /// Whether a host uses IPv6 for more than its underlay.
     pub fn speaks(self) -> bool {
         !matches!(self, Shape::Bridged | Shape::Sandboxed { .. })
     }
 
-    /// The namespaces of bridges and VXLAN devices, where the hosts are not.
+    /// Namespaces of bridges and VXLAN devices, if they are not in the hosts.
     pub fn sandboxes(self) -> Option<[Sandbox; 2]> {
         let sandbox = |name| Sandbox::of(Host::new(name).unwrap());
         matches!(self, Shape::Sandboxed { .. }).then(|| ["sandbox-a", "sandbox-b"].map(sandbox))
     }
 
-    /// The device of a host that the tenant's frames come to.
+    /// The host's device that receives the tenant's frames.
     pub fn inner(self, host: usize) -> &'static str {
         if self == Shape::Alone && host == 1 { PORT } else { BRIDGE }
     }
 
-    /// The addresses that the tenants send to.
+    /// The destination addresses of the tenants' frames.
     pub fn doors(self) -> [MacAddr; 2] {
         match self {
             Shape::Bridged | Shape::Sandboxed { .. } => [MacAddr(MAC_B), MacAddr(MAC_A)],
@@ -167,7 +167,7 @@ impl Shape {
         }
     }
 
-    /// Addresses the receiving tenant, whose router has the address `router`.
+    /// Configures the receiving tenant, whose router has the address `router`.
     pub fn tenant(self, tenant: &Host, router: MacAddr) {
         let (server, client) = (SERVER.ip(), CLIENT.ip());
         let (length, hop, neighbour, address) = match self {
@@ -189,7 +189,7 @@ impl Shape {
         );
     }
 
-    /// Builds a host, the first or the second; its tenant's port is there.
+    /// Builds the first or the second host, with its tenant's port.
     pub fn build(
         self,
         host: &Host,
@@ -218,7 +218,7 @@ impl Shape {
         match (self, sandbox) {
             (Shape::Sandboxed { bridge_netfilter }, Some(sandbox)) => {
                 sandbox.adopt(host, mtu, PORT, bridge_netfilter);
-                // The source ports are the sandbox's, not the host's.
+                // Source ports come from the sandbox's range, not from the host's.
                 sandbox.sysctl("net/ipv4/ip_local_port_range", "20000 29999").unwrap();
             }
             (Shape::Bridged, _) => host.bridge(BRIDGE, mtu, &[DEVICE, PORT]).unwrap(),
@@ -265,12 +265,12 @@ impl Shape {
     }
 }
 
-/// Whether a frame is one that hosts with IPv6 send unasked.
+/// Whether a frame is an unsolicited one of a host with IPv6.
 pub fn is_own(frame: &[u8]) -> bool {
     frame[..2] == [0x33, 0x33] && frame[6..8] != MAC_A[..2]
 }
 
-/// Takes identification and checksum out of a router's own IPv4 packets.
+/// Clears identification and checksum of a router's own IPv4 packets.
 pub fn without_own_id(frame: &mut [u8]) {
     if frame.len() >= 34 && frame[12..14] == [8, 0] && frame[26..29] == [192, 0, 2] {
         frame[18..20].fill(0);

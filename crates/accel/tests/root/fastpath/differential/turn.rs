@@ -1,4 +1,4 @@
-//! What changes in the middle: routes, rules, policies, devices of one host.
+//! Changes halfway through a network's cases: routes, rules, policies, devices of one host.
 
 use std::net::IpAddr;
 
@@ -17,12 +17,12 @@ const ANOTHER: [&str; 2] = ["192.168.9.77", "fd0a::77"];
 #[derive(Debug, Clone)]
 pub struct Turn {
     pub kind: &'static str,
-    /// In the first host or in the second.
+    /// Index of the host: the first or the second.
     pub host: usize,
     pub script: String,
 }
 
-/// Joins the hosts once more, where each is the other's neighbour.
+/// Adds a second wire between the hosts, with neighbour entries.
 pub fn second_wire(hosts: &[Host; 2], underlay: Underlay, addresses: [IpAddr; 2]) {
     let [a, b] = ["a", "b"].map(|host| mac(host, OTHER));
     hosts[0].netlink().add_veth(OTHER, a, OTHER, b, hosts[1].netns(), 1500).unwrap();
@@ -37,12 +37,12 @@ pub fn second_wire(hosts: &[Host; 2], underlay: Underlay, addresses: [IpAddr; 2]
     }
 }
 
-/// What may be done in a host: `{ip}`, `{here}` and `{there}` are the underlay's, `{own}` is
-/// another address of this host, `{tos}` what the VXLAN device has or some other, `{rule}`
-/// the same for a rule.
+/// A command in a host and its inverse. `{ip}`, `{here}` and `{there}` are the underlay's, `{own}`
+/// is another address of this host, `{tos}` the VXLAN device's TOS or another one, `{rule}` the
+/// same for a rule.
 type Change = (&'static str, &'static str);
 
-/// In the host that sends.
+/// Changes in the sending host.
 const SENDING: &[Change] = &[
     ("blackhole", "{ip} route add blackhole {there}"),
     ("unreachable", "{ip} route add unreachable {there}"),
@@ -67,14 +67,14 @@ const SENDING: &[Change] = &[
     ("device down", "ip link set nic0 down; ip link set nic0 up"),
 ];
 
-/// The same, of IPv4, whose routes have a type of service, and several devices.
+/// The same for IPv4, whose routes have a type of service, and several devices.
 const SENDING4: &[Change] = &[
     ("several next hops", "ip route add {there} nexthop dev nic0 nexthop dev nic1"),
     ("tos: blackhole", "ip route add blackhole {there} tos {tos}"),
     ("tos: other device", "ip route add {there} dev nic1 tos {tos}"),
 ];
 
-/// In the host that receives.
+/// Changes in the receiving host.
 const RECEIVING: &[Change] = &[
     ("no local route", "{ip} route del local {here} table local"),
     ("source: blackhole", "{ip} route add blackhole {there}"),
@@ -91,7 +91,7 @@ const STRICT: &str = "sysctl -qw net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.nic
 const LOOSE: &str = "sysctl -qw net.ipv4.conf.all.rp_filter=2 net.ipv4.conf.nic0.rp_filter=2";
 
 impl Turn {
-    /// `tos` is the VXLAN device's.
+    /// A random change. `tos` is the VXLAN device's.
     pub fn random(shape: Shape, underlay: Underlay, tos: u8, random: &mut Random) -> Turn {
         let of_host: [&[Change]; 2] =
             if underlay == Underlay::V4 { [SENDING4, &[]] } else { [&[], &[]] };
@@ -120,7 +120,7 @@ impl Turn {
             .replace("{part}", ["192.168.7.0/28", "fd07::/123"][six])
             .replace("{own}", ANOTHER[six])
             .replace("{tos}", &format!("0x{tos:02x}"))
-            // IPTOS_TOS_MASK: rules take no more of it.
+            // IPTOS_TOS_MASK: rules match no other bits.
             .replace("{rule}", &format!("0x{:02x}", tos & 0x1c))
             .replace("{strict}", STRICT)
             .replace("{loose}", LOOSE);
