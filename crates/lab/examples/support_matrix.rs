@@ -27,7 +27,7 @@ const VERBS: [(&str, &str); 11] = [
     ("`vtep`", "$M vtep"),
     ("`tapbridge`", "$M tapbridge"),
     ("`doctor`", "$O doctor"),
-    ("`watch`", "ping -c 5 10.9.0.2 >/dev/null & $O watch --once --duration 3s"),
+    ("`watch`", "ping -c 5 10.9.0.2 >/dev/null & $O watch --once"),
     (
         "`trace`",
         "(sleep 9; ping -c 9 10.9.0.2) >/dev/null & $O trace --flow 10.9.0.2 --count 1 --duration 60s",
@@ -94,7 +94,7 @@ fn column(overlane: &str, series: &str) -> (String, Vec<String>) {
         .with_programs(&["ip", "tc", "ethtool", overlane])
         .containing("script", script.into_bytes())
         .containing("token", token)
-        .run(Path::new("/bin/busybox"), &["sh", "/script"]);
+        .run(Path::new("/bin/dash"), &["/script"]);
     let found = |name: &str| {
         let text = output.stdout.split(&format!("@verb {name}\n")).nth(1)?;
         let (text, rest) = text.split_once("@status ")?;
@@ -117,9 +117,12 @@ fn outcome(text: &str, status: &str) -> String {
     if matches!(status, "0" | "10") {
         return "works".to_owned();
     }
-    let is_reason = |line: &&str| line.starts_with("error: ") || line.starts_with("- ");
-    let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let reason = lines().find(is_reason).or(lines().last()).unwrap_or("no output");
-    let reason = reason.trim_start_matches("error: ").trim_start_matches("- ");
+    // A run of the lab ends with the reason below this heading.
+    let below = text.split("Not measured\n").nth(1).and_then(|rest| rest.split("\n\n").next());
+    let error = || text.lines().find(|line| line.starts_with("error: "));
+    let reason = below.or_else(error).or_else(|| text.lines().next_back()).unwrap_or("no output");
+    let words: Vec<&str> = reason.split_whitespace().collect();
+    let reason = words.join(" ");
+    let reason = reason.trim_start_matches("- ").trim_start_matches("error: ");
     format!("exit {status}: {}", reason.replace('|', "\\|"))
 }
