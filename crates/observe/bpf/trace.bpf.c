@@ -10,6 +10,7 @@
 #include "headers.h"
 #include "fragments.h"
 #include "followed.h"
+#include "translated.h"
 #include "sampling_start.h"
 #include "expression.h"
 #include "suppressed.h"
@@ -338,12 +339,17 @@ static __attribute__((noinline)) int see(struct seen *seen)
 	is_selective = wants_some(filter);
 	if (filter->with_bytes || filter->with_expression)
 		read_bytes(draft, seen, filter);
-	/* A packet that matched stays wanted after its addresses were translated. */
 	if (!read_back(&draft->headers.is_followed) &&
 	    (!is_read_wanted() ||
 	     (filter->with_expression && !is_meant(draft))) &&
-	    !(is_selective && was_chosen(filter, address) && is_still(address, &event->inner)))
-		return 0;
+	    !(is_by_flows(filter) && is_translated(&event->inner))) {
+		/* A packet that matched stays wanted after its addresses were translated. */
+		if (!is_selective || !was_chosen(filter, address) ||
+		    !is_still(address, &event->inner))
+			return 0;
+		if (is_by_flows(filter) && is_of_translated(skb))
+			note_translated(&event->inner);
+	}
 	if (!filter->with_bytes)
 		snapshot->end = 0;
 	if (was && !is_still(address, &event->inner)) {
