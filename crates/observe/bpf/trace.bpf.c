@@ -109,6 +109,16 @@ static __always_inline void read_device(struct event *event, struct net_device *
 	bpf_probe_read_kernel_str(event->device, sizeof(event->device), &dev->name);
 }
 
+/* An Ethernet header with or without a VLAN tag, where the kernel has noted it. */
+static __always_inline void read_macs(struct event *event, struct sk_buff *skb)
+{
+	u16 network = skb->network_header, mac = skb->mac_header;
+	u16 bytes = network - mac;
+
+	if (mac != NOT_SET && (bytes == ETH_HLEN || bytes == ETH_HLEN + VLAN_HLEN))
+		bpf_probe_read_kernel(event->macs, sizeof(event->macs), skb->head + mac);
+}
+
 static __always_inline void count_lost(void)
 {
 	u32 zero = 0;
@@ -415,6 +425,8 @@ static __attribute__((noinline)) int see(struct seen *seen)
 	event->conntrack = skb->_nfct & ~NFCT_INFOMASK ? (skb->_nfct & NFCT_INFOMASK) + 1 : 0;
 	event->mark = skb->mark;
 	event->cpu = bpf_get_smp_processor_id();
+	if (seen->kind == DROPPED)
+		read_macs(event, skb);
 	if (seen->kind == READ) {
 		event->pid = bpf_get_current_pid_tgid() >> 32;
 		bpf_get_current_comm(event->comm, sizeof(event->comm));
