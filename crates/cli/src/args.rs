@@ -380,6 +380,13 @@ pub struct Output {
     /// Format of the printed results
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
+    /// Write each sample as a JSON line to a new file as it comes; -: to standard error
+    ///
+    /// The first line describes the run and its cells. Further lines have the index of a cell and a
+    /// sample, valid or not. A later sample of the same cell and block replaces an earlier one.
+    /// `overlane report` reads the file.
+    #[arg(long, value_name = "FILE")]
+    pub events: Option<PathBuf>,
 }
 
 impl Measuring {

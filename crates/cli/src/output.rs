@@ -354,6 +354,21 @@ impl Drop for Kept {
     }
 }
 
+/// Opens the file of `--events`.
+///
+/// # Errors
+/// A usage error: a regular file exists, or it cannot be created.
+pub fn events(path: &Path) -> anyhow::Result<Box<dyn Write>> {
+    if path.as_os_str() == "-" {
+        return Ok(Box::new(std::io::stderr()));
+    }
+    let is_special = path.metadata().is_ok_and(|meta| !meta.is_file() && !meta.is_dir());
+    let file = std::fs::OpenOptions::new().write(true).create_new(!is_special).open(path);
+    let file = file
+        .map_err(|error| usage("--events", format!("cannot create {}: {error}", path.display())))?;
+    Ok(Box::new(file))
+}
+
 /// An output directory that was checked to be writable before the work starts.
 #[derive(Debug)]
 pub struct Directory {

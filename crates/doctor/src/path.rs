@@ -210,7 +210,7 @@ impl<'v, 'a> Walker<'v, 'a> {
     fn from(&self, start: DeviceRef<'a>, paths: &mut Vec<Path>) {
         let mut trail = Vec::new();
         if let Some(holder) = holder(start).filter(|_| start.kind() == "tun") {
-            trail.push(program(start.namespace, holder, "guest or program"));
+            trail.push(program(start.namespace, holder, "guest/program"));
         }
         self.walk(start, &mut trail, &mut BTreeSet::new(), paths);
     }

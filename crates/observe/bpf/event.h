@@ -67,7 +67,10 @@ struct event {
 	u32 cpu;
 	u32 pid;		/* READ only */
 	u32 vni;		/* VNI of the tunnel, or key of GRE */
-	char comm[16];
+	union {
+		char comm[16];	/* READ only */
+		u8 macs[12];	/* DROPPED only: destination, source; 0: unknown */
+	};
 	struct flow inner;	/* the packet's own flow */
 	struct flow outer;
 };

@@ -11,6 +11,7 @@
 #include "filter.h"
 #include "headers.h"
 #include "followed.h"
+#include "translated.h"
 
 /* UINT16_MAX: the header's offset is not set. */
 #define NOT_SET 0xffff
@@ -250,7 +251,7 @@ static __attribute__((noinline)) int is_inside_of_others(const struct filter *fi
 	if (!filter->patterns || (type != ETH_P_IP && type != ETH_P_IPV6) ||
 	    !read_plain(&flow, head + VXLAN_HEADER + ETH_HLEN))
 		return 0;
-	return !is_named(filter, &flow);
+	return !is_named(filter, &flow) && !(is_by_flows(filter) && is_translated(&flow));
 }
 
 /*
@@ -265,7 +266,7 @@ static __attribute__((noinline)) u32 is_outside_of_others(const struct filter *f
 	u16 *kind;
 
 	if (!filter || bpf_probe_read_kernel(head, sizeof(head), at) || !read_plain(&flow, head) ||
-	    is_named(filter, &flow))
+	    is_named(filter, &flow) || (is_by_flows(filter) && is_translated(&flow)))
 		return 0;
 	if (flow.protocol != IPPROTO_UDP ||
 	    !(filter->tunnels >> (htons(flow.destination_port) & 63) & 1))

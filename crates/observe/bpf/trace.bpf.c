@@ -10,6 +10,7 @@
 #include "headers.h"
 #include "fragments.h"
 #include "followed.h"
+#include "translated.h"
 #include "sampling_start.h"
 #include "expression.h"
 #include "suppressed.h"
@@ -106,6 +107,16 @@ static __always_inline void read_device(struct event *event, struct net_device *
 		return;
 	bpf_probe_read_kernel(&event->ifindex, sizeof(event->ifindex), &dev->ifindex);
 	bpf_probe_read_kernel_str(event->device, sizeof(event->device), &dev->name);
+}
+
+/* An Ethernet header with or without a VLAN tag, where the kernel has noted it. */
+static __always_inline void read_macs(struct event *event, struct sk_buff *skb)
+{
+	u16 network = skb->network_header, mac = skb->mac_header;
+	u16 bytes = network - mac;
+
+	if (mac != NOT_SET && (bytes == ETH_HLEN || bytes == ETH_HLEN + VLAN_HLEN))
+		bpf_probe_read_kernel(event->macs, sizeof(event->macs), skb->head + mac);
 }
 
 static __always_inline void count_lost(void)
@@ -338,12 +349,17 @@ static __attribute__((noinline)) int see(struct seen *seen)
 	is_selective = wants_some(filter);
 	if (filter->with_bytes || filter->with_expression)
 		read_bytes(draft, seen, filter);
-	/* A packet that matched stays wanted after its addresses were translated. */
 	if (!read_back(&draft->headers.is_followed) &&
 	    (!is_read_wanted() ||
 	     (filter->with_expression && !is_meant(draft))) &&
-	    !(is_selective && was_chosen(filter, address) && is_still(address, &event->inner)))
-		return 0;
+	    !(is_by_flows(filter) && is_translated(&event->inner))) {
+		/* A packet that matched stays wanted after its addresses were translated. */
+		if (!is_selective || !was_chosen(filter, address) ||
+		    !is_still(address, &event->inner))
+			return 0;
+		if (is_by_flows(filter) && is_of_translated(skb))
+			note_translated(&event->inner);
+	}
 	if (!filter->with_bytes)
 		snapshot->end = 0;
 	if (was && !is_still(address, &event->inner)) {
@@ -409,6 +425,8 @@ static __attribute__((noinline)) int see(struct seen *seen)
 	event->conntrack = skb->_nfct & ~NFCT_INFOMASK ? (skb->_nfct & NFCT_INFOMASK) + 1 : 0;
 	event->mark = skb->mark;
 	event->cpu = bpf_get_smp_processor_id();
+	if (seen->kind == DROPPED)
+		read_macs(event, skb);
 	if (seen->kind == READ) {
 		event->pid = bpf_get_current_pid_tgid() >> 32;
 		bpf_get_current_comm(event->comm, sizeof(event->comm));

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
+use netstate::MacAddr;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of `struct flow` and of `struct event`.
@@ -248,6 +249,8 @@ pub struct Event {
     pub mark: u32,
     pub cpu: u32,
     pub process: Option<(u32, String)>,
+    /// Destination and source of a dropped packet's Ethernet header; `None`: it has none.
+    pub macs: Option<(MacAddr, MacAddr)>,
     /// The packet's own (inner) addresses; `None` if a tunnel carries something other than IP.
     pub flow: Option<Flow>,
     pub tunnel: Option<Tunnel>,
@@ -285,6 +288,9 @@ impl Event {
             }
         };
         let gso = (word(56), word(58));
+        let kind = *Kind::ALL.get(usize::from(bytes[60]))?;
+        let mac = |at: usize| bytes[at..at + 6].try_into().map(MacAddr).ok();
+        let macs = mac(80).zip(mac(86)).filter(|_| bytes[80..92] != [0; 12]);
         let pid = long(72);
         Some(Event {
             time: wide(0),
@@ -297,7 +303,7 @@ impl Event {
             reason: long(52),
             // A GSO packet with one segment is an ordinary packet.
             gso: Some(gso).filter(|(size, segments)| *size > 0 && *segments > 1),
-            kind: *Kind::ALL.get(usize::from(bytes[60]))?,
+            kind,
             checksum: match bytes[61] {
                 0 => Checksum::None,
                 1 => Checksum::Unnecessary,
@@ -309,6 +315,7 @@ impl Event {
             mark: long(64),
             cpu: long(68),
             process: Some((pid, text(80))).filter(|(pid, _)| *pid > 0),
+            macs: macs.filter(|_| kind == Kind::Dropped),
             flow: inner,
             tunnel,
             headers,

@@ -51,6 +51,12 @@ pub const EXPLANATIONS: &[Explanation] = &[
             not support ECN.",
     ),
     of(
+        "TUNNEL_TXINFO",
+        None,
+        "The tunnel's device takes VNI and remote endpoint from each packet (external), and neither a \
+            route nor a program gave this packet any.",
+    ),
+    of(
         "MAC_INVALID_SOURCE",
         Some("OV039"),
         "The source MAC address is multicast or the receiver's own: a duplicate address, or a \

@@ -121,15 +121,6 @@ fn end(text: &str) -> Result<End, String> {
 }
 
 impl FlowPattern {
-    /// Returns the pattern that matches a flow between exactly these ends.
-    pub fn exactly(from: (IpAddr, u16), to: (IpAddr, u16), protocol: u8) -> FlowPattern {
-        let end = |(address, port): (IpAddr, u16)| End {
-            network: Some((address, if address.is_ipv4() { 32 } else { 128 })),
-            port: Some(port).filter(|port| *port > 0),
-        };
-        FlowPattern { from: end(from), to: end(to), protocol: Some(protocol) }
-    }
-
     /// Returns whether the pattern matches a flow between these ends, in either direction.
     pub fn is_of(&self, from: (IpAddr, u16), to: (IpAddr, u16), protocol: u8) -> bool {
         let is_end = |end: &End, (address, port): (IpAddr, u16)| {
@@ -155,7 +146,8 @@ impl FlowPattern {
     }
 }
 
-fn mapped(address: IpAddr) -> Ipv6Addr {
+/// Returns the address as the programs have it: IPv4 mapped into IPv6.
+pub(crate) fn mapped(address: IpAddr) -> Ipv6Addr {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped(),
         IpAddr::V6(address) => address,
@@ -214,9 +206,7 @@ impl Default for Filter {
 
 /// Further settings for the programs, besides the filter.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Emitted<'a> {
-    /// Translated (NAT) forms of the filter's flows.
-    pub translated: &'a [FlowPattern],
+pub(crate) struct Emitted {
     /// One packet in this many is selected; 0: none.
     pub sample: u32,
     /// Number of the window; `None`: packets are not followed in windows.
@@ -226,14 +216,13 @@ pub(crate) struct Emitted<'a> {
     pub tunnels: u64,
 }
 
-impl Emitted<'_> {
+impl Emitted {
     /// Match every wanted packet, always.
-    pub const ALL: Emitted<'static> =
-        Emitted { translated: &[], sample: 1, window: None, origins: 0, tunnels: 0 };
+    pub const ALL: Emitted = Emitted { sample: 1, window: None, origins: 0, tunnels: 0 };
 }
 
 impl Filter {
-    /// Maximum number of flows of a filter, including their translated forms.
+    /// Maximum number of flows of a filter.
     pub const MOST_FLOWS: usize = PATTERNS;
     /// Maximum number of payload bytes (`PAYLOAD_BYTES` of `bpf/event.h`).
     pub const MOST_PAYLOAD: u16 = 1500;
@@ -243,6 +232,11 @@ impl Filter {
         !self.flows.is_empty() || self.vni.is_some() || self.expression.is_some()
     }
 
+    /// Returns whether it selects packets by flows only, so that translated forms matter.
+    pub(crate) fn is_by_flows(&self) -> bool {
+        !self.flows.is_empty() && self.vni.is_none() && self.expression.is_none()
+    }
+
     /// Returns whether a UDP datagram may match. A TCP or ICMP flow is never that of a tunnel
     /// around one.
     pub(crate) fn may_want_udp(&self) -> bool {
@@ -250,13 +244,11 @@ impl Filter {
         self.flows.is_empty() || self.flows.iter().any(is_udp)
     }
 
-    /// Serializes it for the programs, with the translated (NAT) forms of the flows. Flows beyond
-    /// [`PATTERNS`] are left out; the second value is their number.
-    pub(crate) fn emit(&self, with: &Emitted<'_>) -> ([u8; FILTER_BYTES], usize) {
+    /// Serializes it for the programs. Flows beyond [`PATTERNS`] are left out.
+    pub(crate) fn emit(&self, with: &Emitted) -> [u8; FILTER_BYTES] {
         let mut bytes = [0; FILTER_BYTES];
-        let all = || self.flows.iter().chain(with.translated);
-        let count = all().count().min(PATTERNS);
-        for (at, pattern) in all().take(PATTERNS).enumerate() {
+        let count = self.flows.len().min(PATTERNS);
+        for (at, pattern) in self.flows.iter().take(PATTERNS).enumerate() {
             let from = HEAD_BYTES + at * PATTERN_BYTES;
             pattern.emit(&mut bytes[from..from + PATTERN_BYTES]);
         }
@@ -286,7 +278,7 @@ impl Filter {
         bytes[56] = u8::from(with.window.is_some());
         bytes[57] = u8::from(self.drops_only);
         bytes[60..64].copy_from_slice(&ROOM.to_ne_bytes());
-        (bytes, all().count() - count)
+        bytes
     }
 }
 

@@ -103,8 +103,7 @@ impl FlowCounter {
         let map =
             |name, key, value| bpf_load::map(&object, name, key, value).map_err(TraceError::Kernel);
         let filters = map("filters", 4, FILTER_BYTES)?;
-        let put =
-            filters.update(&0_u32.to_ne_bytes(), &filter.emit(&Emitted::ALL).0, MapFlags::ANY);
+        let put = filters.update(&0_u32.to_ne_bytes(), &filter.emit(&Emitted::ALL), MapFlags::ANY);
         put.map_err(failed("writing the filter of flows"))?;
         let flows = Flows {
             counts: map("flows", KEY_BYTES, COUNT_BYTES)?,

@@ -143,6 +143,12 @@ pub(crate) fn places(journey: &Journey) -> impl Iterator<Item = Place> {
     stays(journey).0.into_iter().map(|stay| stay.place)
 }
 
+/// Describes the drop that a journey ended with; `None`: it ended otherwise.
+pub(crate) fn dropped(journey: &Journey, names: &dyn Names) -> Option<String> {
+    let (_, ending) = stays(journey);
+    matches!(ending, Some(Ending::Dropped(..))).then(|| words(ending, names))
+}
+
 impl Paths {
     pub fn add(&mut self, journey: &Journey, names: &dyn Names) {
         let (stays, ending) = stays(journey);

@@ -191,7 +191,12 @@ impl FlowSeen {
             some => some.join(", "),
         };
         let mut text = format!("  {}\n    {}\n", self.name(), self.fate());
-        let _ = writeln!(text, "    from {} to {}", by(&self.left_by), by(&self.came_by));
+        let (from, to) = match self.direction {
+            Direction::Out => ("here", "there"),
+            Direction::In => ("there", "here"),
+        };
+        let (left, came) = (by(&self.left_by), by(&self.came_by));
+        let _ = writeln!(text, "    from {from}: {left}, to {to}: {came}");
         if !self.there.is_empty() {
             let _ = writeln!(text, "    path there: {}", self.there.join(" > "));
         }

@@ -15,10 +15,10 @@ use nix::errno::Errno;
 use crate::call_cost::call_cost;
 use crate::event::{EVENT_BYTES, Event};
 use crate::expression::put_into;
-use crate::filter::{Emitted, FILTER_BYTES, Filter, FlowPattern};
+use crate::filter::{Emitted, FILTER_BYTES, Filter};
 use crate::places::Places;
 use crate::suppressed::{Allowance, KEY_BYTES, Suppressed};
-use crate::translated::add_translated;
+use crate::translated::{ENDS_BYTES, Translations};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trace.bpf.o"));
 
@@ -101,7 +101,7 @@ pub struct Tracer {
     call: Duration,
     filter: Filter,
     /// Translated (NAT) forms of the filter's flows.
-    translated: Vec<FlowPattern>,
+    translations: Translations,
     /// One packet in this many is selected; 0: none.
     sample: u32,
     /// Number of windows opened; `None`: packets are not followed in windows.
@@ -220,6 +220,8 @@ impl Tracer {
         let filters = map("filters", 4, FILTER_BYTES)?;
         let (spaces, tunnels) = (map("spaces", 4, 4)?, map("tunnels", 2, 2)?);
         let (origins, lost) = (map("origins", 8, 4)?, map("lost", 4, 8)?);
+        let (translated, noted) = (map("translated", ENDS_BYTES, 4)?, map("noted", 4, 1)?);
+        let translations = Translations { translated, noted };
         let costs = map("costs", 4, COST_BYTES)?;
         let events = map("events", 0, 0)?;
         let allowance = match filter.drops_only {
@@ -261,7 +263,7 @@ impl Tracer {
             call: CALL,
             sample: filter.sample.max(1),
             filter,
-            translated: Vec::new(),
+            translations,
             window: None,
             bits: Bits::default(),
             reasons,
@@ -364,31 +366,19 @@ impl Tracer {
     /// If the map cannot be written.
     pub fn sample(&mut self, one_in: u32) -> Result<(), TraceError> {
         self.sample = one_in;
-        self.write().map(|_| ())
-    }
-
-    /// Also follows these flows, the translated (NAT) forms of the wanted ones. Returns how many of
-    /// them did not fit.
-    ///
-    /// # Errors
-    /// If the map cannot be written.
-    pub fn follow(&mut self, translated: &[FlowPattern]) -> Result<usize, TraceError> {
-        self.translated = translated.to_vec();
         self.write()
     }
 
-    /// Writes the filter for the programs; returns how many flows did not fit.
-    fn write(&self) -> Result<usize, TraceError> {
-        let (bytes, left_out) = self.filter.emit(&Emitted {
-            translated: &self.translated,
+    /// Writes the filter for the programs.
+    fn write(&self) -> Result<(), TraceError> {
+        let bytes = self.filter.emit(&Emitted {
             sample: self.sample,
             window: self.window,
             origins: self.bits.origins,
             tunnels: self.bits.tunnels,
         });
         let put = self.filters.update(&0_u32.to_ne_bytes(), &bytes, MapFlags::ANY);
-        put.map_err(failed("writing the filter"))?;
-        Ok(left_out)
+        put.map_err(failed("writing the filter"))
     }
 
     /// Reads namespaces, devices and connections again: finds new ones, and the translated forms of
@@ -397,19 +387,17 @@ impl Tracer {
     /// # Errors
     /// If `/proc` cannot be listed or a map cannot be written.
     pub fn refresh(&mut self) -> Result<Places, TraceError> {
-        let mut found = Vec::new();
+        let mut added = Ok(());
         let places = Places::of_machine_with(&mut |_, netns| {
-            if !self.filter.flows.is_empty() {
-                add_translated(netns, &self.filter.flows, &mut found);
+            if self.filter.is_by_flows() && added.is_ok() {
+                added = self.translations.add_of(netns, &self.filter.flows);
                 // The ring fills meanwhile, so empty it. If it cannot be read, the next poll
                 // reports that.
                 let _ = self.read(MOST_AT_ONCE, None);
             }
         })?;
+        added.map_err(failed("adding translated flows"))?;
         self.know(&places)?;
-        if !found.is_empty() {
-            self.follow(&found)?;
-        }
         Ok(places)
     }
 

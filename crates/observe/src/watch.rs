@@ -474,20 +474,25 @@ impl Queues<'_> {
     }
 }
 
-/// Returns the hops of the last followed packet of each flow.
+/// Returns the hops of a followed packet of each flow: of one that was dropped, if there is any.
 fn hops(ended: &[Journey], names: &dyn Names) -> BTreeMap<FlowId, Vec<String>> {
-    let mut known = BTreeMap::new();
+    let mut known = BTreeMap::<FlowId, (bool, Vec<String>)>::new();
     for journey in ended {
         // Packets that are not IP belong to no flow.
         let Some(flow) = journey.flow().map(|flow| FlowId::inner(&flow)) else { continue };
-        known.entry(flow).or_insert_with(|| {
-            flows::hops(paths::places(journey).map(|place| {
-                let device = place.device.map_or("-".to_owned(), |(_, name)| name);
-                format!("{} {device} {}", names.namespace(place.netns), place.side.name())
-            }))
-        });
+        let dropped = paths::dropped(journey, names);
+        if known.get(&flow).is_some_and(|(is_dropped, _)| *is_dropped || dropped.is_none()) {
+            continue;
+        }
+        let mut hops = flows::hops(paths::places(journey).map(|place| {
+            let device = place.device.map_or("-".to_owned(), |(_, name)| name);
+            format!("{} {device} {}", names.namespace(place.netns), place.side.name())
+        }));
+        let is_dropped = dropped.is_some();
+        hops.extend(dropped);
+        known.insert(flow, (is_dropped, hops));
     }
-    known
+    known.into_iter().map(|(flow, (_, hops))| (flow, hops)).collect()
 }
 
 fn drop_seen(dropped: &Dropped, names: &dyn Names) -> DropSeen {

@@ -10,7 +10,7 @@ use crate::skb;
 
 /// The columns. Ratios are to the baseline of the same block; `*_low` and
 /// `*_high` are the ends of the interval at `confidence`. Sizes are bytes,
-/// latencies microseconds, `started` RFC 3339.
+/// latencies microseconds, `started` RFC 3339. Readers may count columns: new ones come last.
 const HEADER: [&str; 79] = [
     "mode",
     "role",
@@ -22,7 +22,6 @@ const HEADER: [&str; 79] = [
     "outstanding",
     "offered_percent",
     "offered_per_s",
-    "beside",
     "socket_buffer_bytes",
     "setting",
     "gso",
@@ -42,7 +41,6 @@ const HEADER: [&str; 79] = [
     "service_demand_ratio",
     "service_demand_ratio_low",
     "service_demand_ratio_high",
-    "service_demand_reason",
     "latency_p50_us",
     "latency_p90_us",
     "latency_p99_us",
@@ -55,19 +53,6 @@ const HEADER: [&str; 79] = [
     "lost_unattributed",
     "smallest_mean_skb_bytes",
     "hop_drops",
-    "tcp_retransmits",
-    "congestion_control",
-    "tcp_rtt_us",
-    "tcp_cwnd",
-    "flow_least",
-    "flow_median",
-    "flow_most",
-    "flow_jain",
-    "beside_forward_bits_per_s",
-    "beside_reverse_bits_per_s",
-    "jitter_us",
-    "reordered",
-    "arrived",
     "intended_per_s",
     "sent_per_s",
     "late_p50_us",
@@ -91,20 +76,38 @@ const HEADER: [&str; 79] = [
     "blocks_done",
     "duration_s",
     "complete",
+    "service_demand_reason",
+    "tcp_retransmits",
+    "congestion_control",
+    "tcp_rtt_us",
+    "tcp_cwnd",
+    "flow_least",
+    "flow_median",
+    "flow_most",
+    "flow_jain",
+    "jitter_us",
+    "reordered",
+    "arrived",
+    "beside",
+    "beside_forward_bits_per_s",
+    "beside_reverse_bits_per_s",
 ];
 
-/// Renders a header, one row per cell, and one per mode without cells. Every row ends with machine
-/// and plan, so that rows of several files can be combined. Fields without a value are empty.
+/// Number of the columns that were added last ([`added_fields`]).
+const ADDED: usize = 15;
+
+/// Renders a header, one row per cell, and one per mode without cells. Every row has machine and
+/// plan, so that rows of several files can be combined. Fields without a value are empty.
 ///
 /// `smallest_mean_skb_bytes` is the smallest mean skb of any device or stage from client to server
 /// (layer 3): at most the MTU if GSO packets were cut. `hop_drops` is the median per sample, all
-/// hops together. `tcp_retransmits` is the median per sample, both ends together. `tcp_cwnd` is in segments,
-/// `flow_*` are in the workload's rate unit.
+/// hops together. `tcp_retransmits` is the median per sample, both ends together. `tcp_cwnd` is in
+/// segments, `flow_*` are in the workload's rate unit.
 pub fn csv(results: &Results) -> String {
     let mut out = HEADER.join(",") + "\r\n";
     let machine = run_fields(results);
     for cell in &results.cells {
-        push_row(&mut out, cell_fields(cell), &machine);
+        push_row(&mut out, [cell_fields(cell), machine.clone(), added_fields(cell)].concat());
     }
     let with_cells: HashSet<&str> = results.cells.iter().map(|cell| cell.mode.as_str()).collect();
     for mode in &results.modes {
@@ -112,11 +115,12 @@ pub fn csv(results: &Results) -> String {
         if with_cells.contains(mode.mode.as_str()) {
             continue;
         }
-        let mut fields = vec![String::new(); HEADER.len() - machine.len()];
+        let mut fields = vec![String::new(); HEADER.len() - ADDED - machine.len()];
         fields[0] = mode.mode.clone();
         fields[column("status")] = status(mode.status).to_string();
         fields[column("reason")] = mode.reason.clone().unwrap_or_default();
-        push_row(&mut out, fields, &machine);
+        let added = vec![String::new(); ADDED];
+        push_row(&mut out, [fields, machine.clone(), added].concat());
     }
     out
 }
@@ -125,8 +129,7 @@ fn column(name: &str) -> usize {
     HEADER.iter().position(|head| *head == name).unwrap_or(0)
 }
 
-fn push_row(out: &mut String, mut fields: Vec<String>, machine: &[String]) {
-    fields.extend_from_slice(machine);
+fn push_row(out: &mut String, fields: Vec<String>) {
     // A row of another length would shift its columns.
     debug_assert_eq!(fields.len(), HEADER.len());
     for (i, field) in fields.iter().enumerate() {
@@ -156,7 +159,6 @@ fn cell_fields(cell: &Cell) -> Vec<String> {
         cell.outstanding.to_string(),
         number(cell.offered.and_then(|offered| offered.percent)),
         number(cell.offered.map(|offered| offered.per_s)),
-        cell.beside.map(|beside| beside.to_string()).unwrap_or_default(),
         cell.socket_buffer_bytes.map(|bytes| bytes.to_string()).unwrap_or_default(),
         cell.setting.clone().unwrap_or_default(),
         cell.gso.to_string(),
@@ -174,7 +176,6 @@ fn cell_fields(cell: &Cell) -> Vec<String> {
     fields.push(number(demand.map(|demand| demand.value)));
     fields.push(demand.map(|demand| demand.unit.to_string()).unwrap_or_default());
     fields.extend(ends(demand.and_then(|demand| demand.ratio.as_ref())));
-    fields.push(cell.service_demand_reason.clone().unwrap_or_default());
     let latency = |pick: fn(Latency) -> f64| number(cell.latency_us.map(pick));
     fields.extend([
         latency(|l| l.p50),
@@ -192,8 +193,18 @@ fn cell_fields(cell: &Cell) -> Vec<String> {
         loss.map(|loss| loss.unattributed.to_string()).unwrap_or_default(),
         number(skb::smallest(cell)),
         cell.hops.iter().map(|hop| hop.drops).fold(0, u64::saturating_add).to_string(),
-        number(retransmits(cell)),
     ]);
+    fields.extend(schedule(cell.pace.as_ref()));
+    fields.extend(drop_point(cell.drop_point.as_ref()));
+    fields.push(cell.tool.as_ref().map(|tool| tool.version.clone()).unwrap_or_default());
+    fields.push(cell.trend.clone().unwrap_or_default());
+    fields
+}
+
+/// Returns the columns that were added after those of machine and plan.
+fn added_fields(cell: &Cell) -> Vec<String> {
+    let mut fields =
+        vec![cell.service_demand_reason.clone().unwrap_or_default(), number(retransmits(cell))];
     let tcp = cell.tcp.as_ref();
     fields.extend([
         tcp.map(|tcp| tcp.congestion_control.clone()).unwrap_or_default(),
@@ -207,21 +218,18 @@ fn cell_fields(cell: &Cell) -> Vec<String> {
         number(shares.map(|shares| shares.most)),
         number(shares.map(|shares| shares.jain)),
     ]);
-    let beside = cell.beside_rates.as_ref();
-    fields.extend([
-        number(beside.and_then(|rates| rates.forward_bits_per_s)),
-        number(beside.and_then(|rates| rates.reverse_bits_per_s)),
-    ]);
     let arrivals = cell.arrivals.as_ref();
     fields.extend([
         number(arrivals.map(|arrivals| arrivals.jitter_us)),
         arrivals.map(|arrivals| arrivals.reordered.to_string()).unwrap_or_default(),
         arrivals.map(|arrivals| arrivals.received.to_string()).unwrap_or_default(),
     ]);
-    fields.extend(schedule(cell.pace.as_ref()));
-    fields.extend(drop_point(cell.drop_point.as_ref()));
-    fields.push(cell.tool.as_ref().map(|tool| tool.version.clone()).unwrap_or_default());
-    fields.push(cell.trend.clone().unwrap_or_default());
+    let beside = cell.beside_rates.as_ref();
+    fields.extend([
+        cell.beside.map(|beside| beside.to_string()).unwrap_or_default(),
+        number(beside.and_then(|rates| rates.forward_bits_per_s)),
+        number(beside.and_then(|rates| rates.reverse_bits_per_s)),
+    ]);
     fields
 }
 

@@ -70,7 +70,9 @@ impl FinishedRun<'_> {
     ) -> anyhow::Result<()> {
         if keeping.is_on() {
             let outcome = measure::run::not_begun(plan, subjects);
-            let warnings = vec!["the run was killed: these are the samples kept until then".into()];
+            let warnings = vec![
+                "the run was killed, or still goes on: these are its samples until then".into(),
+            ];
             let results = self.results(outcome, paths.clone(), None, warnings)?;
             keeping.begin(&Begun::new(plan, results));
         }

@@ -1,25 +1,32 @@
-//! Keeps the samples of a run in a file as they come.
+//! Writes the samples of a run to files as they come.
 
 use std::io::{self, Write};
 
 use measure::kept::{self, Begun};
 use results::Sample;
 
-/// A file for the samples, if there is one.
+/// Files for the samples, if there are any.
 #[derive(Default)]
 pub struct Keeping {
-    file: Option<Box<dyn Write>>,
+    files: Vec<Box<dyn Write>>,
 }
 
 impl Keeping {
     /// Keeps samples in a file.
     pub fn to(file: impl Write + 'static) -> Keeping {
-        Keeping { file: Some(Box::new(file)) }
+        let mut keeping = Keeping::default();
+        keeping.add(file);
+        keeping
+    }
+
+    /// Keeps samples in another file, too.
+    pub fn add(&mut self, file: impl Write + 'static) {
+        self.files.push(Box::new(file));
     }
 
     /// Returns whether samples are kept.
     pub fn is_on(&self) -> bool {
-        self.file.is_some()
+        !self.files.is_empty()
     }
 
     pub fn begin(&mut self, begun: &Begun) {
@@ -31,14 +38,22 @@ impl Keeping {
     }
 
     fn write(&mut self, line: impl FnOnce() -> io::Result<Vec<u8>>) {
-        let Some(file) = &mut self.file else { return };
-        // One call, so that a kill between two calls leaves no half line.
-        let written = line().and_then(|line| file.write_all(&line));
-        if let Err(error) = written {
-            // The run still has all samples, and writes them at its end if it can.
-            tracing::warn!("samples are no longer kept in a file as they come: {error}");
-            self.file = None;
+        if self.files.is_empty() {
+            return;
         }
+        let line = line();
+        self.files.retain_mut(|file| {
+            // One call, so that a kill between two calls leaves no half line.
+            let written = line.as_ref().map_err(ToString::to_string).and_then(|line| {
+                let written = file.write_all(line).and_then(|()| file.flush());
+                written.map_err(|error| error.to_string())
+            });
+            if let Err(error) = &written {
+                // The run still has all samples, and writes them at its end if it can.
+                tracing::warn!("samples are no longer written to a file as they come: {error}");
+            }
+            written.is_ok()
+        });
     }
 }
 
@@ -73,5 +88,15 @@ mod tests {
         keeping.sample(0, &Sample::default());
         assert!(!keeping.is_on());
         keeping.sample(0, &Sample::default());
+    }
+
+    #[test]
+    fn a_full_file_does_not_stop_the_others() {
+        let mut keeping = Keeping::to(Disk(0));
+        keeping.add(Disk(1));
+        keeping.sample(0, &Sample::default());
+        assert!(keeping.is_on());
+        keeping.sample(0, &Sample::default());
+        assert!(!keeping.is_on());
     }
 }

@@ -18,7 +18,7 @@ use crate::by_name::ByName;
 use crate::exit::{Exit, usage};
 use crate::interrupt;
 use crate::measure_options::{self, list};
-use crate::output::{Destination, Kept, deliver};
+use crate::output::{Destination, Kept, deliver, events};
 use crate::plan::{self, Plan};
 use crate::quantity::nearest;
 
@@ -217,6 +217,9 @@ impl CheckedRun {
             && let Some((file, keeping)) = Kept::beside(destination)?
         {
             (kept, request.keeping) = (Some(file), keeping);
+        }
+        if let Some(path) = &arguments.output.events {
+            request.keeping.add(events(path)?);
         }
         let by_name = ByName::of(&arguments.modes, false);
         Ok(CheckedRun { request, destination, kept, by_name })

@@ -29,6 +29,9 @@ pub fn asked(arguments: &Run) -> anyhow::Result<Option<Vec<&'static AtGuest>>> {
     if !names.iter().chain([&arguments.baseline.as_str()]).any(|name| is_at_guest(name)) {
         return Ok(None);
     }
+    if arguments.output.events.is_some() {
+        return Err(usage("--events", "not with modes …@guest, whose samples come at the end"));
+    }
     if let Some(other) = names.iter().find(|name| !is_at_guest(name)) {
         let besides = match names.iter().find(|name| is_at_guest(name)) {
             Some(named) => format!("mode {named}"),

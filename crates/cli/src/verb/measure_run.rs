@@ -7,7 +7,7 @@ use session::remote_run::RemoteRun;
 use crate::args::MeasureRun;
 use crate::by_name::ByName;
 use crate::exit::{Exit, usage};
-use crate::output::{Destination, Kept, deliver};
+use crate::output::{Destination, Kept, deliver, events};
 use crate::remote::{Family, Target, token};
 use crate::{interrupt, measure_options};
 
@@ -50,7 +50,10 @@ pub fn run(arguments: &MeasureRun) -> anyhow::Result<Exit> {
     let names = targets.iter().map(|(name, ..)| (*name).clone());
     let kept = destination.as_ref().map(Kept::beside).transpose()?.flatten();
     let (kept, keeping) = kept.unzip();
-    let keeping = keeping.unwrap_or_default();
+    let mut keeping = keeping.unwrap_or_default();
+    if let Some(path) = &arguments.output.events {
+        keeping.add(events(path)?);
+    }
     let paths = names.zip(addresses).collect();
     let request = RemoteRun { asked, run_options, paths, token, keeping };
     let stop = interrupt::flag()?;

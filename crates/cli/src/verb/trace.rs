@@ -87,6 +87,7 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
         let oldest = session.oldest().unwrap_or(u64::MAX);
         output.show(|packet, held| packet.begun_ns < oldest || held.elapsed() >= LONGEST_HOLD)?;
         output.write(oldest)?;
+        output.causes.forget_idle();
     }
     output.hold(session.finish()?);
     output.show(|_, _| true)?;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use daemon::background::READY;
 use daemon::confinement::{self, serving};
@@ -28,6 +28,9 @@ const INTERVALS: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(3600);
 /// Time limit for the peer to answer before the first interval starts without it.
 const BEGINNING: Duration = Duration::from_secs(6);
+
+/// `--once` looks for a packet for this long if the budget left little time to look.
+const LOOKING: Duration = Duration::from_secs(10);
 
 /// Shows intervals until a limit or a signal.
 ///
@@ -152,7 +155,15 @@ impl Measuring {
         // data.
         self.peer.iter().for_each(|peer| peer.begun(BEGINNING, &goes_on));
         while goes_on() && left != Some(0) {
-            let snapshot = self.next(&goes_on)?;
+            let begun = Instant::now();
+            let mut snapshot = self.next(&goes_on)?;
+            while arguments.once
+                && followed_too_little(&snapshot)
+                && begun.elapsed() < LOOKING
+                && goes_on()
+            {
+                snapshot = self.next(&goes_on)?;
+            }
             if is_shown(arguments) {
                 show(&snapshot, arguments)?;
             }
@@ -180,6 +191,11 @@ impl Measuring {
             measured.and(shown)
         })
     }
+}
+
+/// Returns whether no packet was followed because the budget left little time to look.
+fn followed_too_little(snapshot: &Snapshot) -> bool {
+    snapshot.followed == 0 && snapshot.looked < 0.5
 }
 
 /// Returns whether `watch` runs as a service, for Prometheus or another host.

@@ -44,6 +44,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             .collect();
         neighbours(view, outcome, tunnel, &ends);
         remotes(view, outcome, tunnel, &ends, &by_mac);
+        tenants(view, outcome, tunnel, &ends);
         from_afar(view, outcome, tunnel, vxlan);
         received(view, outcome, tunnel);
     }
@@ -137,6 +138,55 @@ fn neighbours<'a>(
              address changed lost its own fixed neighbours (OV041)",
             undo,
         ));
+    }
+}
+
+/// Neighbour entries of the tunnel's tenants against tenants at its other ends.
+fn tenants<'a>(
+    view: &View<'a>,
+    outcome: &mut CheckOutcome,
+    tunnel: DeviceRef<'a>,
+    ends: &[DeviceRef<'a>],
+) {
+    let segment = view.segment(tunnel);
+    let is_beside =
+        |spot: &DeviceRef<'a>| spot.place != tunnel.place && view.segment(*spot) == segment;
+    for spot in view.devices().filter(is_beside) {
+        let known = spot.namespace.neighbours.get().into_iter().flatten().filter(|known| {
+            known.link == spot.interface.index && known.knowledge == Knowledge::Permanent
+        });
+        for known in known {
+            let Some(mac) = known.mac.filter(|mac| mac.is_unicast()) else { continue };
+            let mut there = view.with_address(known.address).filter(|other| {
+                view.segment(*other) == segment || end_of(view, tunnel, ends, *other).is_some()
+            });
+            // Two owners are another fault (OV038), and one of them may be right.
+            let (Some(owner), None) = (there.next(), there.next()) else { continue };
+            let Some(real) = owner.interface.mac.filter(|real| *real != mac) else { continue };
+            // A second device of the owner, as a macvlan for a shared address, may have it.
+            let mut of_owner =
+                view.devices().filter(|other| other.place.namespace == owner.place.namespace);
+            if of_owner.any(|other| other.interface.mac == Some(mac)) {
+                continue;
+            }
+            let set = |mac| {
+                let (name, address) = (quote(spot.name()), known.address);
+                let command =
+                    format!("ip neigh replace {address} lladdr {mac} dev {name} nud permanent");
+                inside(spot.namespace.path.as_deref(), &command)
+            };
+            let owner = format!("{} {}", owner.namespace.label, owner.name());
+            let finding = CHECK
+                .on(spot)
+                .evidence(
+                    format!("entry for {} says {mac}, permanent", known.address),
+                    "RTM_GETNEIGH",
+                )
+                .evidence(format!("{} is {real}, at {owner}", known.address), "IFLA_ADDRESS")
+                .cost(Cost::estimated(1.0, "all packets to this neighbour"));
+            let risk = "the program that set the entry may set it again";
+            outcome.add(finding.by_hand(set(real), risk, set(mac)));
+        }
     }
 }
 

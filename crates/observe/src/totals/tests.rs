@@ -53,6 +53,7 @@ fn event(time: u64, netns: u32, device: &str, kind: Kind) -> Event {
         mark: 0,
         cpu: 0,
         process: None,
+        macs: None,
         flow: Some(flow),
         tunnel: None,
         headers: None,

@@ -70,7 +70,7 @@ fn served(host: &Host, act: impl FnOnce(&mut Watch, &Connect<'_>)) {
 
 #[test]
 fn a_server_tells_of_the_flows_that_were_asked_for_and_of_no_others() {
-    require!(need::root());
+    require!(need::root(), need::tool("nft"));
     let [a, b] = Wire { mtu: 1500, offload: Offload::Full }.hosts().unwrap();
     let bind = |host: &Host, address: Ipv4Addr, port: u16| {
         host.netns().run(|| UdpSocket::bind((address, port)).unwrap()).unwrap()
@@ -104,6 +104,19 @@ fn a_server_tells_of_the_flows_that_were_asked_for_and_of_no_others() {
             Ok(if hops.is_empty() { Err("none".to_owned()) } else { Ok(hops) })
         });
         assert!(hops.as_ref().unwrap().iter().any(|hop| hop.ends_with(" nic0 tx")), "{hops:?}");
+        // The answer has the reason of a drop on this host.
+        let drop = "type filter hook output priority 0; udp dport 9002 drop;";
+        a.nft(&format!("table ip guard {{ chain its {{ {drop} }} }}")).unwrap();
+        poll("a dropped packet", LIMIT, || {
+            let length = Duration::from_millis(200);
+            // The hook refuses it to the sender.
+            let _ = from.send_to(b"dropped", to[0].local_addr().unwrap());
+            watch.interval(length, &|| Duration::ZERO, &BTreeMap::new(), &|| true).unwrap();
+            let hops = sample(&mut channel).flows.remove(0).hops;
+            let is_named = hops.last().is_some_and(|hop| hop == "dropped: NETFILTER_DROP");
+            Ok(if is_named { Ok(()) } else { Err(format!("{hops:?}")) })
+        })
+        .unwrap();
         // Other flows are requested instead.
         assert_eq!(answer(&mut channel, &emit(&asked(&[], Some(7)))), Reply::Asked);
         assert_eq!(sample(&mut channel).flows, []);

@@ -112,6 +112,30 @@ fn a_killed_run_leaves_its_samples() {
 }
 
 #[test]
+fn samples_come_as_lines_while_a_run_goes_on() {
+    require!(need::root());
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("events");
+    let path = path.to_str().unwrap();
+    let arguments =
+        "lab run --modes host --offload full --workloads tcp_rr --blocks 2 --duration 0.1 --events";
+    let arguments = || arguments.split(' ').chain([path]);
+    run(arguments()).expect(0);
+    let text = std::fs::read_to_string(path).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines[0]["results"]["cells"][0]["mode"], "host");
+    // The baseline and its A/A in each block.
+    let of_baseline = |line: &&Value| line["cell"] == 0;
+    assert!(lines[1..].iter().filter(of_baseline).count() >= 2, "{text}");
+    assert!(lines[1..].iter().all(|line| line["sample"]["block"].is_u64()), "{text}");
+    let shown = run(["report", path]).expect(0).stdout;
+    assert!(shown.contains("tcp_rr"), "{shown}");
+    // A file of another run is not overwritten.
+    let again = run(arguments()).expect(2);
+    assert!(again.stderr.contains("--events: cannot create"), "{again:?}");
+}
+
+#[test]
 fn interrupted_while_it_builds() {
     require!(need::root());
     let directory = tempfile::tempdir().unwrap();

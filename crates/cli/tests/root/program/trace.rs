@@ -292,3 +292,62 @@ fn a_drop_names_the_rule() {
         host.nft("delete table ip guard").unwrap();
     }
 }
+
+/// The object is an entry or a setting of the namespace of the drop.
+#[test]
+fn a_drop_names_the_entry_or_setting() {
+    require!(need::root(), need::tool("ip"), need::tool("bridge"));
+    let [a, b] = ["a", "b"].map(|name| Arc::new(Host::new(name).unwrap()));
+    a.connect("nic0", &b, "nic0", 1500).unwrap();
+    a.address("nic0", Ipv4Addr::new(10, 77, 0, 1), 24).unwrap();
+    b.address("nic0", Ipv4Addr::new(10, 77, 0, 2), 24).unwrap();
+    let ip = |host: &Host, line: &str| {
+        host.run(Command::new("ip").args(line.split(' '))).unwrap();
+    };
+    b.sysctl("net/ipv4/conf/all/forwarding", "0").unwrap();
+    b.sysctl("net/ipv4/conf/nic0/forwarding", "0").unwrap();
+    ip(&a, "route add 10.99.0.0/24 via 10.77.0.2");
+    ip(&a, "neigh add 10.77.0.9 lladdr 02:00:00:00:00:09 dev nic0");
+    for (vni, remote) in [(100, ""), (101, " remote 10.77.0.2")] {
+        let options = format!("type vxlan id {vni} dstport 4789 dev nic0{remote}");
+        ip(&a, &format!("link add vx{vni} {options}"));
+        ip(&a, &format!("address add 10.{vni}.0.1/24 dev vx{vni}"));
+        ip(&a, &format!("link set vx{vni} up"));
+        let neighbour = format!("10.{vni}.0.2 lladdr 02:00:00:00:00:02 dev vx{vni}");
+        ip(&a, &format!("neigh add {neighbour}"));
+    }
+    ip(&b, "link add vx102 type vxlan id 102 dstport 4789 dev nic0");
+    ip(&b, "link set vx102 up");
+    // A process finds namespaces by those who are in them.
+    let processes = Processes::new().unwrap();
+    let sleep = |host: &Arc<Host>| processes.start(host, Command::new("sleep").arg("600")).unwrap();
+    let _sleeping = [&a, &b].map(sleep);
+    let sender = a.netns().run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+    let port = sender.local_addr().unwrap().port();
+    for (to, reason, expected) in [
+        (
+            "10.100.0.2",
+            "NO_TX_TARGET",
+            "vx100 has no forwarding entry for 02:00:00:00:00:02, and no default remote",
+        ),
+        (
+            "10.101.0.2",
+            "VXLAN_VNI_NOT_FOUND",
+            "no VXLAN device of port 4789 has VNI 101: vx102 has 102",
+        ),
+        ("10.77.0.9", "OTHERHOST", "the packet is for 02:00:00:00:00:09; nic0 has "),
+        ("10.99.0.9", "IP_INADDRERRORS", "net.ipv4.conf.nic0.forwarding = 0"),
+    ] {
+        let flow = format!("*:{port} -> {to}:5301/udp");
+        let mut tracing = Running::start(overlane(["trace", "--flow", &flow, "--drops-only"]));
+        tracing.await_stderr("tracing: ");
+        eventually("a drop with its entry or setting", || {
+            let _ = sender.send_to(b"overlay", (to, 5301));
+            let text = tracing.stdout_so_far();
+            let is_named = text.contains(&format!("DROPPED: {reason}")) && text.contains(expected);
+            is_named.then_some(()).ok_or(text)
+        });
+        tracing.signal(Signal::SIGINT);
+        tracing.wait().expect(130);
+    }
+}

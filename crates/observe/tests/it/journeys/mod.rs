@@ -48,6 +48,7 @@ fn event(time: u64, skb: u64, kind: Kind, flow: Flow) -> Event {
         mark: 0,
         cpu: 0,
         process: (kind == Kind::Read).then(|| (99, "reader".to_owned())),
+        macs: None,
         flow: Some(flow),
         tunnel: None,
         headers: None,

@@ -422,6 +422,17 @@ pub const CASES: &[Case] = &[
             bed.datagrams(100, 1)
         },
     ),
+    case(
+        ("a tunnel's device that nothing gives a remote", "", "vxlan"),
+        "TUNNEL_TXINFO",
+        ("a", Some("vxlan0")),
+        |bed| {
+            bed.ip("a", "link del vxlan0");
+            bed.ip("a", "link add vxlan0 type vxlan dstport 4789 external");
+            bed.ip("a", "link set dev vxlan0 mtu 1450 master br0 up");
+            bed.datagrams(100, 1)
+        },
+    ),
 ];
 
 /// VXLAN without `local`, a static entry at the other end, and another outer source.

@@ -14,6 +14,7 @@ mod life;
 mod modes;
 pub mod seen;
 pub mod traffic;
+mod translated;
 
 use std::time::Duration;
 
