@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use netstate::interface::Interface as Link;
+
 use crate::value::Cause;
 
 /// A direction of a connection, limited to packets that the fast path accepts: no fragments, no IP
@@ -123,6 +125,38 @@ pub struct Step {
     pub port_in: Option<String>,
     /// Output port of the bridge, if br_netfilter knows it.
     pub port_out: Option<String>,
+}
+
+impl Step {
+    /// Returns a hook with its devices.
+    pub fn new(hook: Hook, input: Option<&Link>, output: Option<&Link>) -> Step {
+        let named = |link: Option<&Link>| {
+            link.map(|link| Interface { index: link.index, name: link.name.clone() })
+        };
+        Step { hook, input: named(input), output: named(output), port_in: None, port_out: None }
+    }
+
+    /// Returns the hooks of the bridge family that see a frame from one port to another.
+    pub fn between_ports(from: &Link, to: &Link) -> [Step; 2] {
+        [
+            Step::new(Hook::BridgePrerouting, Some(from), None),
+            Step::new(Hook::BridgeForward, Some(from), Some(to)),
+        ]
+    }
+
+    /// Returns the hooks at which br_netfilter shows a frame to rules for IP. `None`: the bridge
+    /// itself sends it.
+    pub fn by_br_netfilter(bridge: &Link, from: Option<&Link>, to: &Link) -> [Step; 3] {
+        [Hook::Prerouting, Hook::Forward, Hook::Postrouting].map(|hook| {
+            let has_output = hook != Hook::Prerouting;
+            let input = (hook != Hook::Postrouting).then_some(bridge);
+            Step {
+                port_in: from.map(|from| from.name.clone()),
+                port_out: has_output.then(|| to.name.clone()),
+                ..Step::new(hook, input, has_output.then_some(bridge))
+            }
+        })
+    }
 }
 
 /// Index and name of a device, as rules match them.

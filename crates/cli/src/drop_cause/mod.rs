@@ -6,7 +6,6 @@
 //! neither is a drop beyond the limit of look-ups.
 
 mod answers;
-mod hooks;
 mod recent;
 mod seen;
 mod space;

@@ -9,7 +9,6 @@ use netstate::interface::Interface;
 use ruleset::{Hook, Nftables, Ruleset, Step, Verdict};
 use sys::netns::NetNs;
 
-use super::hooks::{bridged, step};
 use super::seen::Seen;
 use super::words;
 
@@ -101,19 +100,21 @@ impl Space {
         let to = seen.flow.destination;
         let by_route = || self.link(self.netlink.way_to(to, None).ok()?.link);
         let Some(at) = event.device.as_ref().and_then(|(index, _)| self.link(*index)) else {
-            return vec![step(Hook::Output, None, by_route())];
+            return vec![Step::new(Hook::Output, None, by_route())];
         };
         // A tunnel's device sends the outer packet as the host does.
         if at.vxlan.is_some() && event.tunnel.is_some() {
-            return vec![step(Hook::Output, None, by_route())];
+            return vec![Step::new(Hook::Output, None, by_route())];
         }
         let came_by = seen.came_by.and_then(|index| self.link(index));
         let bridge = at.master.and_then(|master| self.link(master));
         if let Some(bridge) = bridge.filter(|bridge| bridge.bridge.is_some()) {
-            return bridged(bridge, came_by, at);
+            let crossed = came_by.map(|from| Step::between_ports(from, at));
+            let shown = Step::by_br_netfilter(bridge, came_by, at);
+            return crossed.into_iter().flatten().chain(shown).collect();
         }
         let out = [Hook::Output, Hook::Postrouting, Hook::Egress];
-        let out = out.map(|hook| step(hook, None, Some(at)));
+        let out = out.map(|hook| Step::new(hook, None, Some(at)));
         if came_by.is_none() && self.is_local(seen.flow.source) {
             return out.to_vec();
         }
@@ -125,10 +126,10 @@ impl Space {
         if !is_input {
             return out[1..].to_vec();
         }
-        let before = [Hook::Ingress, Hook::Prerouting].map(|hook| step(hook, Some(at), None));
+        let before = [Hook::Ingress, Hook::Prerouting].map(|hook| Step::new(hook, Some(at), None));
         let last = match self.is_local(to) {
-            true => step(Hook::Input, Some(at), None),
-            false => step(Hook::Forward, Some(at), by_route()),
+            true => Step::new(Hook::Input, Some(at), None),
+            false => Step::new(Hook::Forward, Some(at), by_route()),
         };
         before.into_iter().chain([last]).collect()
     }

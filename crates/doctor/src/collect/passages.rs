@@ -172,10 +172,10 @@ fn outer(
         };
         let local = vxlan.local.filter(|local| local.is_ipv4() == remote.is_ipv4());
         let Some(local) = local.or_else(of_nic) else { continue };
-        let outside = |hook| step(hook, Some(nic), None);
+        let outside = |hook| Step::new(hook, Some(nic), None);
         let port = vxlan.port;
         let udp = Transport::Udp;
-        let out = [Hook::Output, Hook::Postrouting].map(|hook| step(hook, None, Some(nic)));
+        let out = [Hook::Output, Hook::Postrouting].map(|hook| Step::new(hook, None, Some(nic)));
         all.push(ask(PassageKind::TunnelOut, (local, *remote, port), udp, (0, nic.index), &out));
         let path = [Hook::Ingress, Hook::Prerouting, Hook::Input].map(outside);
         all.push(ask(PassageKind::TunnelIn, (*remote, local, port), udp, (nic.index, 0), &path));
@@ -218,7 +218,11 @@ fn forwarded(here: &Namespace, all: &mut Vec<Question>) {
                             [Hook::Prerouting, Hook::Forward, Hook::Postrouting].map(|hook| {
                                 let (first, last) =
                                     (hook == Hook::Prerouting, hook == Hook::Postrouting);
-                                step(hook, (!last).then_some(input), (!first).then_some(output))
+                                Step::new(
+                                    hook,
+                                    (!last).then_some(input),
+                                    (!first).then_some(output),
+                                )
                             });
                         all.push(ask(
                             PassageKind::Forward,
@@ -266,21 +270,9 @@ fn bridged(here: &Namespace, all: &mut Vec<Question>) {
         // Documentation addresses, which stand for any.
         let any = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
         let address = network.unwrap_or(any);
-        let mut path = vec![
-            step(Hook::BridgePrerouting, Some(first), None),
-            step(Hook::BridgeForward, Some(first), Some(second)),
-        ];
+        let mut path = Step::between_ports(first, second).to_vec();
         if on || settings.call_iptables {
-            let through = [Hook::Prerouting, Hook::Forward, Hook::Postrouting].map(|hook| Step {
-                port_in: Some(first.name.clone()),
-                port_out: (hook != Hook::Prerouting).then(|| second.name.clone()),
-                ..step(
-                    hook,
-                    (hook != Hook::Postrouting).then_some(bridge),
-                    (hook != Hook::Prerouting).then_some(bridge),
-                )
-            });
-            path.extend(through);
+            path.extend(Step::by_br_netfilter(bridge, Some(first), second));
         }
         let index = bridge.index;
         let ends = (address, address, PORT);
@@ -303,13 +295,6 @@ fn within(network: IpAddr, prefix: u8) -> Option<IpAddr> {
 /// A connection that nothing translates.
 fn tracked(state: State) -> Connection {
     Connection { state, is_reply: false, status: Some(0), mark: 0, zone: 0 }
-}
-
-fn step(hook: Hook, input: Option<&Interface>, output: Option<&Interface>) -> Step {
-    let named = |link: Option<&Interface>| {
-        link.map(|link| ruleset::Interface { index: link.index, name: link.name.clone() })
-    };
-    Step { hook, input: named(input), output: named(output), port_in: None, port_out: None }
 }
 
 /// A question about the first packet of a connection.
