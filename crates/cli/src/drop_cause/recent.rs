@@ -43,8 +43,9 @@ impl<V> Recent<V> {
         if let Some(longest) = longest.filter(|_| self.kept.len() >= MOST) {
             self.kept.remove(&longest);
         }
+        self.kept.remove(&inode);
         let kept = Kept { state, opened: now, used: now };
-        &mut self.kept.entry(inode).insert_entry(kept).into_mut().state
+        &mut self.kept.entry(inode).or_insert(kept).state
     }
 
     /// Drops states that were not used for some time, or are old.
