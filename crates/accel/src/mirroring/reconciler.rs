@@ -22,6 +22,7 @@ use netstate::overlay::{Change, EntryChange, Overlay};
 use netstate::watch::Notified;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sys::netns::NetNs;
+use sys::priority::RealTime;
 
 use rules::News;
 
@@ -88,6 +89,8 @@ pub(crate) struct Reconciler {
     works: bool,
     /// Changes of forwarding entries that each port may cause.
     budgets: Budgets,
+    /// Real-time priority of the thread. `None`: not running yet, or not permitted.
+    priority: Option<RealTime>,
     /// Time of the last heartbeat.
     beat_at: Instant,
     /// The last read was outdated before it was complete.
@@ -126,6 +129,7 @@ impl Reconciler {
             works: false,
             budgets: Budgets::default(),
             beat_at: Instant::now(),
+            priority: None,
             unsettled: false,
             read_at: Instant::now(),
         };
@@ -142,9 +146,10 @@ impl Reconciler {
     pub(crate) fn run(&mut self) {
         // On a loaded machine the heartbeat could be late, and all packets would take the slow path
         // when speed matters most. Any other work has no such priority.
-        let mut is_real_time = sys::priority::real_time().map_err(|error| {
+        let report = |error| {
             tracing::info!("no real-time priority, the heartbeat may be late under load: {error}");
-        });
+        };
+        self.priority = sys::priority::real_time().map_err(report).ok();
         while !self.shared.stop.load(Ordering::Acquire) {
             let states =
                 std::iter::once(&self.home).chain(self.sandboxes.values().map(|s| &s.state));
@@ -160,8 +165,10 @@ impl Reconciler {
                 continue;
             }
             let done = self.step();
-            if is_real_time.is_ok() && std::mem::take(&mut self.works) {
-                is_real_time = sys::priority::real_time().map_err(drop);
+            if std::mem::take(&mut self.works)
+                && self.priority.as_mut().is_some_and(|priority| priority.resume().is_err())
+            {
+                self.priority = None;
             }
             if let Err(error) = done {
                 // All packets take the slow path. The next audit tries again.
@@ -268,10 +275,13 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Gives up real-time priority until the step ends, for work whose amount others decide.
+    /// Gives up real-time priority until the step ends, for work whose amount others decide. A
+    /// policy that the administrator set stays.
     fn work(&mut self) {
-        if !self.works {
-            self.works = sys::priority::normal().is_ok();
+        if !self.works
+            && let Some(priority) = &self.priority
+        {
+            self.works = priority.suspend().unwrap_or(false);
         }
     }
 
