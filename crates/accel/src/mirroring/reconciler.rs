@@ -26,7 +26,7 @@ use sys::priority::RealTime;
 
 use rules::News;
 
-use super::budget::Budgets;
+use super::budget::{self, Budgets};
 use super::crossing_veth::remove_stale;
 use super::gather::add_routes;
 use super::incremental::Beyond;
@@ -42,6 +42,7 @@ use crate::lock::lock;
 use crate::model::{Basis, DeviceId, MachineSnapshot, Plan, SandboxSnapshot, Wanted};
 use crate::programs::{Counters, Listing, Maps, Programs, Role, STALE_MS};
 use crate::status::DeviceStatus;
+use crate::vitals::Cause;
 
 /// Changes with the number of their namespace: to be applied, and beyond their port's budget.
 type Pending<'a> = (&'a [(u16, Change)], &'a [(u16, EntryChange)]);
@@ -58,6 +59,7 @@ const ATTEMPTS: usize = 10;
 /// Maximum number of entry changes to apply one by one. More would take longer than an outdated
 /// entry may stay in force.
 const MOST: usize = 256;
+const _: () = assert!(budget::MOST_AT_ONCE < MOST);
 
 /// State of the reconciler thread.
 pub(crate) struct Reconciler {
@@ -87,10 +89,10 @@ pub(crate) struct Reconciler {
     was_behind: bool,
     /// The thread has given up its real-time priority for work that may take long.
     works: bool,
-    /// Changes of forwarding entries that each port may cause.
-    budgets: Budgets,
     /// Real-time priority of the thread. `None`: not running yet, or not permitted.
     priority: Option<RealTime>,
+    /// Changes of forwarding entries that each port may cause.
+    budgets: Budgets,
     /// Time of the last heartbeat.
     beat_at: Instant,
     /// The last read was outdated before it was complete.
@@ -127,9 +129,9 @@ impl Reconciler {
             audits: 0,
             was_behind: false,
             works: false,
+            priority: None,
             budgets: Budgets::default(),
             beat_at: Instant::now(),
-            priority: None,
             unsettled: false,
             read_at: Instant::now(),
         };
@@ -140,7 +142,7 @@ impl Reconciler {
     /// Removes devices of a killed process and puts the first plan into force.
     pub(crate) fn begin(&mut self) -> Result<()> {
         remove_stale(&self.home.netlink)?;
-        self.rebuild()
+        self.rebuild(Cause::Start)
     }
 
     pub(crate) fn run(&mut self) {
@@ -205,7 +207,8 @@ impl Reconciler {
         {
             search.wake();
         }
-        if others || wanted != self.wanted {
+        let asked = others || wanted != self.wanted;
+        if asked {
             told = Err(Beyond);
         }
         match told {
@@ -216,12 +219,12 @@ impl Reconciler {
                 // Withdraw before reading anything, as for other changes below.
                 self.withdraw()?;
                 if !is_current || !self.follow_rules(news)? {
-                    return self.rebuild();
+                    return self.rebuild(Cause::Change);
                 }
             }
             Ok(news) => {
                 if !self.follow(&news.entries)? {
-                    return self.rebuild();
+                    return self.rebuild(Cause::Change);
                 }
                 // Entries keep arriving: still write the heartbeat in time.
                 if self.beat_at.elapsed() < Duration::from_millis(BEAT.into()) {
@@ -236,7 +239,7 @@ impl Reconciler {
                     self.wanted = wanted;
                     self.look_for_sandboxes()?;
                 }
-                return self.rebuild();
+                return self.rebuild(if asked { Cause::Wanted } else { Cause::Change });
             }
         }
         self.beat_at = Instant::now();
@@ -248,8 +251,10 @@ impl Reconciler {
         if self.shared.status().unfollowed != unfollowed {
             self.shared.note(|status| status.unfollowed = unfollowed);
         }
-        let mut anew = self.unsettled || self.home.has_changed(look)?;
-        anew |= self.budgets.have_recovered(self.beat_at);
+        if self.unsettled {
+            return self.rebuild(Cause::Retry);
+        }
+        let mut anew = self.home.has_changed(look)?;
         anew |= self.home.programs.hook_lists()? != self.machine.home.hook_lists;
         anew |= self.security.selinux() != self.machine.home.selinux;
         if look {
@@ -263,13 +268,16 @@ impl Reconciler {
             }
         }
         if anew {
-            return self.rebuild();
+            return self.rebuild(Cause::Unnotified);
+        }
+        if self.budgets.want_read(self.beat_at) {
+            return self.rebuild(Cause::Budget);
         }
         if self.read_at.elapsed() >= AUDIT {
             self.read_at = Instant::now();
             self.listen();
             if self.maps.generation() & 1 == 1 || !self.is_as_planned()? {
-                return self.rebuild();
+                return self.rebuild(Cause::Audit);
             }
         }
         Ok(())
@@ -472,10 +480,11 @@ impl Reconciler {
     }
 
     /// Reads everything, and updates maps and hooks.
-    fn rebuild(&mut self) -> Result<()> {
+    fn rebuild(&mut self, cause: Cause) -> Result<()> {
         self.withdraw()?;
         self.work();
-        self.shared.pulse.rebuilt();
+        self.shared.pulse.rebuilt(cause);
+        self.budgets.recover(Instant::now());
         for attempt in 0.. {
             // Reading a large machine takes long. The thread does not hang.
             self.shared.pulse.beat();
@@ -514,7 +523,7 @@ impl Reconciler {
         // Attach first: until the maps are published, programs pass all packets.
         if self.hook(&plan, &machine.home.overlay, &machine.sandboxes)? {
             // The guard is in one of the lists of functions: read them again.
-            return self.rebuild();
+            return self.rebuild(Cause::Retry);
         }
         self.maps.set_rules(machine.home.ruleset.generation);
         self.maps.set_hooks(machine.home.hook_lists);
