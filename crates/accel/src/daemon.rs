@@ -2,6 +2,7 @@
 //! A thread does the work (`mirroring`).
 
 use std::collections::BTreeSet;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -12,7 +13,7 @@ use sys::netns::NetNs;
 use crate::Result;
 use crate::admission;
 use crate::lock::lock;
-use crate::mirroring::{Finder, Reconciler, Security, Shared, Source};
+use crate::mirroring::{Finder, HomeWatch, Reconciler, Security, Shared, Source};
 use crate::model::Wanted;
 use crate::programs::{Counters, FlowMaps, Programs, Role};
 use crate::status::{FlowsStatus, Status};
@@ -90,6 +91,7 @@ impl Accel {
     /// If the programs cannot be loaded or the state cannot be read. Nothing is attached then.
     pub fn start(netns: &NetNs, wanted: Wanted) -> Result<Accel> {
         Accel::with(netns, wanted, Options::default())
+    home: Option<HomeWatch>,
     }
 
     /// Does the same with options.
@@ -136,8 +138,12 @@ impl Accel {
                 }
             })
             .map_err(|e| sys::Error::io("start thread", "accel", &e))?;
-        let accel = Accel { shared, counters, threads: vec![thread, admission] };
-        match is_ready.recv() {
+        let mut accel = Accel { shared, counters, threads: vec![thread, admission], home: None };
+        let ready = is_ready.recv();
+        if let (Ok(Ok(())), Source::Finder(finder)) = (&ready, &accel.shared.source) {
+            accel.home = Some(HomeWatch::start(finder.clone())?);
+        }
+        match ready {
             Ok(result) => result.map(|()| accel),
             // The thread panicked; the panic message has the cause.
             Err(_) => Err(crate::Error::ThreadEnded),
@@ -205,6 +211,12 @@ impl Accel {
 }
 
 /// Starts the thread that gives verdicts on flows.
+    /// Returns a descriptor that becomes readable when the namespace was deleted: no other process
+    /// keeps it alive, so this one must end. `None` without a [`Finder`].
+    pub fn deleted(&self) -> Option<BorrowedFd<'_>> {
+        self.home.as_ref().map(HomeWatch::deleted)
+    }
+
 fn admission(netns: &NetNs, flows: FlowMaps, shared: Arc<Shared>) -> Result<JoinHandle<()>> {
     let netns = netns.try_clone()?;
     let run = move || {
