@@ -71,6 +71,7 @@ pub fn run(serve: &AccelServe) -> anyhow::Result<Exit> {
         accounting: serve.run.accounting,
         spares: SANDBOXES,
         security: Some(security),
+        ..Options::default()
     };
     let Some(accel) = begin(&netns, &wanted, options, &end)? else { return Ok(Exit::Done) };
     let accel = Arc::new(accel);

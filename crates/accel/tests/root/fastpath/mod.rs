@@ -2,6 +2,7 @@
 //! staleness.
 
 mod address_types;
+mod big;
 mod bridged;
 mod budget;
 use crate::build;
