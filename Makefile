@@ -15,7 +15,7 @@ AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo scripts/as-root)
 # Makes cargo run built programs as root; cargo accepts no empty value.
 RUNNER := $(if $(AS_ROOT),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER="$(AS_ROOT)")
 
-.PHONY: help demo build check lint test test-unit test-all bench cluster field-cases fuzz docs docs-pages schemas install uninstall dist dist-check release clean
+.PHONY: help demo build check lint test test-unit test-all bench cluster field-cases kselftest fuzz docs docs-pages schemas install uninstall dist dist-check release clean
 
 help:
 	@echo "make demo       build, then measure every network mode of this machine (5 min beside the build)"
@@ -30,6 +30,7 @@ help:
 	@echo "make bench      benchmarks of the load engine, the samplers and the packet library"
 	@echo "make cluster    flannel, kube-proxy, kube-apiserver and etcd, built or installed (10 min)"
 	@echo "make field-cases faults from public reports, and doctor's first finding on each (3 min)"
+	@echo "make kselftest SELFTESTS=DIRECTORY: the kernel's network selftests in a guest, without and with accel"
 	@echo "make fuzz       every fuzz target for five minutes (nightly compiler)"
 	@echo "make docs       checks documents and builds the book below target/book"
 	@echo "make docs-pages writes the generated parts of the book; make schemas: schema/"
@@ -152,6 +153,12 @@ CASES ?=
 field-cases:
 	@scripts/setup test >&2
 	@$(AS_ROOT) scripts/field-cases $(CASES)
+
+# The kernel's network selftests in a guest, without and with accel in their namespaces. SELFTESTS:
+# tools/testing/selftests of a kernel source tree. TESTS: only these, by their paths below net.
+kselftest: build
+	@[ -n "$(SELFTESTS)" ] || { echo "usage: make kselftest SELFTESTS=DIRECTORY [TESTS=...]"; exit 2; }
+	$(AS_ROOT) scripts/kselftest/run "$(SELFTESTS)" $(TESTS)
 
 # Writes the parts of the book that come from the program and the stored result files.
 docs-pages: build

@@ -36,6 +36,15 @@ struct hook_lists {
 struct constants {
 	u32 netns;	/* number of the namespace where it is attached */
 	u32 tick;	/* length of a jiffy, ns */
+	u32 decap;	/* DECAP_* */
+	u32 padding;
+};
+
+/* Whether programs take the tunnel off GSO packets for every tenant. Others are for tests. */
+enum decap_choice {
+	DECAP_PROBE,	/* if the kernel can */
+	DECAP_WITHOUT,
+	DECAP_WITH,
 };
 
 /* Addresses that the loader sets for labelling.bpf.c. 0: the kernel has no such variable. */
@@ -101,6 +110,8 @@ enum domain_flag {
 	/* Domain: netfilter rules at the IP hooks, so flows need a verdict. */
 	DOMAIN_RULES = 4,
 	DOMAIN_RULES_IPV6 = 8,
+	/* VTEP: takes GSO packets above 64 KiB, whose length fields are zero. */
+	VTEP_BIG = 16,
 };
 
 struct vtep_key {
@@ -170,6 +181,9 @@ struct fdb {
 	u16 pseudo;	/* sum of addresses and protocol for the outer checksum */
 	u32 label;	/* outer IPv6 flow label, at its place in the header */
 	u32 slot;	/* of the port, or of the VXLAN device */
+	/* Sizes from which GSO packets are segmented first. 0: none above 64 KiB. */
+	u32 gso4;
+	u32 gso6;
 };
 
 enum flow_place {

@@ -8,9 +8,9 @@
 #include "route.h"
 
 /*
- * Whether a connection of the tenant itself receives the GSO packet. Its gso_type still has the
- * tunnel flag, which BPF cannot clear, and which would mislead a device that the tenant forwards
- * the packet to.
+ * Whether a connection of the tenant itself receives the GSO packet. On a kernel where BPF cannot
+ * clear the tunnel flag in gso_type (`unwraps_gso`), the flag would mislead a device that the tenant
+ * forwards the packet to.
  */
 static __always_inline int is_taken(struct __sk_buff *skb, const struct fdb *to, u16 proto,
 				    const u8 *ip, u32 at, const struct flow *flow)
@@ -80,7 +80,7 @@ static __always_inline int receive_half(struct __sk_buff *skb, const int six, u3
 
 	/*
 	 * Slow path if no verdicts are given, because rules must count each packet. Slow path for
-	 * GSO packets, because the tunnel flag in gso_type cannot be cleared. Slow path for packets
+	 * GSO packets, because not every kernel can clear the tunnel flag in gso_type. Slow path for packets
 	 * with a mark, because rules were evaluated without one, and with a priority, because
 	 * redirection clears it and rules may read it (____dev_forward_skb,
 	 * include/linux/netdevice.h). Slow path for sandboxes, because their VXLAN device is out of
@@ -144,7 +144,8 @@ static __always_inline int receive(struct __sk_buff *skb, const int six)
 	if (!six && front.four.ip.frag_off & htons(0x3fff))
 		return pass(skb, vtep->slot, DECAP_FRAGMENT);
 	/* The slow path drops wrong lengths, flags and checksums, or trims the packet. */
-	if (len - ETH_HLEN > 0xffff || front.vxlan.flags != htonl(VXLAN_FLAGS) ||
+	if ((len - ETH_HLEN > 0xffff && !(vtep->flags & VTEP_BIG && skb->gso_size)) ||
+	    front.vxlan.flags != htonl(VXLAN_FLAGS) ||
 	    !(six ? is_whole6(&front, len) : is_whole4(&front, len)))
 		return pass(skb, vtep->slot, DECAP_MALFORMED);
 	if (*(u8 *)&front.inner.dest & 1)
@@ -155,7 +156,8 @@ static __always_inline int receive(struct __sk_buff *skb, const int six)
 	if (load_ip(skb, ETH_HLEN + overhead, proto, ip))
 		return pass(skb, vtep->slot, DECAP_MALFORMED);
 	tos = inner_tos(proto, ip);
-	if (tos < 0)
+	/* Length fields are zero in TCP packets only (include/linux/ip.h, iph_totlen). */
+	if (tos < 0 || (len - ETH_HLEN > 0xffff && !is_tcp(proto, ip)))
 		return pass(skb, vtep->slot, DECAP_MALFORMED);
 	/*
 	 * The ECN field must be copied inside, or the packet dropped or logged: RFC 6040,
@@ -221,7 +223,12 @@ static __always_inline int receive(struct __sk_buff *skb, const int six)
 		return pass(skb, vtep->slot, DECAP_DESTINATION);
 	if (!is_outer_sum_right(skb, six, vtep, &front))
 		return pass(skb, vtep->slot, DECAP_CHECKSUM);
-	if (skb->gso_size) {
+	if (skb->gso_size && unwraps_gso()) {
+		if (!routed)
+			longest = largest(skb, ETH_HLEN + overhead, longest, proto, ip);
+		if (!longest || longest > to->mtu)
+			return pass(skb, vtep->slot, DECAP_MTU);
+	} else if (skb->gso_size) {
 		if (!(to->flags & FDB_PEER) || !is_taken(skb, to, proto, ip, ETH_HLEN + overhead, flow))
 			return pass(skb, vtep->slot, DECAP_GSO);
 	} else if (longest > to->mtu) {

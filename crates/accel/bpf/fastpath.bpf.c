@@ -71,7 +71,7 @@ int encap(struct __sk_buff *skb)
 		return pass(skb, port ? port->slot : 0, port ? ENCAP_SOURCE : ENCAP_PORT);
 	}
 	longest = largest(skb, ETH_HLEN, len - ETH_HLEN, proto, ip);
-	if (!longest || len + OVERHEAD4 - ETH_HLEN > 0xffff)
+	if (!longest)
 		return pass(skb, from->slot, ENCAP_MTU);
 	if (from->flags & DOMAIN_CHECKED && !is_sound(proto, ip, len - ETH_HLEN))
 		return pass(skb, from->slot, ENCAP_MALFORMED);
@@ -125,7 +125,7 @@ int encap(struct __sk_buff *skb)
 	 */
 	if (to->flags & FDB_PROXY && is_icmpv6(proto, ip))
 		return pass(skb, from->slot, ENCAP_PROTOCOL);
-	if (longest > to->mtu)
+	if (longest > to->mtu || is_beyond(skb, proto, ip, len, to))
 		return pass(skb, from->slot, ENCAP_MTU);
 	if (due(&from->refreshed, now, live->refresh) |
 	    due(&to->refreshed_tx, now, live->refresh) |

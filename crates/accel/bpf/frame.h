@@ -81,6 +81,16 @@ static __always_inline int load(const struct __sk_buff *skb, u32 at, void *to, u
 	return 0;
 }
 
+/*
+ * Returns the value of a length field of an IP or UDP header. In GSO packets above 64 KiB (BIG TCP)
+ * it is zero (include/linux/ip.h, iph_set_totlen; include/linux/ipv6.h, ipv6_set_payload_len;
+ * include/linux/udp.h, udp_set_len).
+ */
+static __always_inline u16 length_field(u32 len)
+{
+	return len > 0xffff ? 0 : htons(len);
+}
+
 /* Reads the IP header at `at`. `ip` has room for an IPv6 header. */
 static __always_inline int load_ip(const struct __sk_buff *skb, u32 at, u16 proto, u8 *ip)
 {
@@ -188,6 +198,16 @@ static __always_inline int outer_checksum(struct __sk_buff *skb, struct front *f
 	inner = ~fold(sum);
 	front->udp.check = inner ? inner : 0xffff;
 	return 0;
+}
+
+/* Whether the transport protocol is TCP, without extension headers before it. */
+static __always_inline int is_tcp(u16 proto, const u8 *ip)
+{
+	u32 protocol4 = ip[9], protocol6 = ip[6];
+
+	/* Keep clang from merging the loads, see segment_headers(). */
+	asm volatile("" : "+r"(protocol4), "+r"(protocol6));
+	return (proto == htons(ETH_P_IP) ? protocol4 : protocol6) == IPPROTO_TCP;
 }
 
 static __always_inline int is_icmpv6(u16 proto, const u8 *ip)

@@ -27,6 +27,10 @@
 #define BPF_F_ADJ_ROOM_DECAP_L3_IPV4 (1ULL << 7)
 #define BPF_F_ADJ_ROOM_DECAP_L3_IPV6 (1ULL << 8)
 #define BPF_CSUM_LEVEL_DEC 2
+/* Linux 7.3. Earlier kernels have no such value, and their flags have no type. */
+enum bpf_adj_room_flags {
+	BPF_F_ADJ_ROOM_DECAP_L4_UDP = 1ULL << 10,
+};
 #define BPF_F_INGRESS 1
 #define BPF_TCP_LISTEN 10
 #define BPF_TCP_NEW_SYN_RECV 12

@@ -83,7 +83,7 @@ int depart(struct __sk_buff *skb)
 		return TCX_NEXT;
 	tos = inner_tos(proto, ip);
 	longest = largest(skb, ETH_HLEN, len - ETH_HLEN, proto, ip);
-	if (tos < 0 || !longest || longest > to->mtu || len + OVERHEAD4 - ETH_HLEN > 0xffff ||
+	if (tos < 0 || !longest || longest > to->mtu || is_beyond(skb, proto, ip, len, to) ||
 	    due(&to->refreshed_tx, now, live->refresh))
 		return TCX_NEXT;
 	__builtin_memcpy(front.ip, ip, CHANGED);

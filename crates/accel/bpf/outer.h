@@ -39,7 +39,7 @@ static __always_inline u32 wrap4(struct __sk_buff *skb, struct front *front,
 		segments = 1;
 	ip->version_ihl = 0x45;
 	ip->tos = tos;
-	ip->tot_len = htons(skb->len + OVERHEAD4 - ETH_HLEN);
+	ip->tot_len = length_field(skb->len + OVERHEAD4 - ETH_HLEN);
 	ip->id = htons((u16)__sync_fetch_and_add(
 		&idents[(to->remote[0] ^ to->remote[0] >> 16 ^ to->remote[0] >> 24) & 63].next,
 		segments));
@@ -81,9 +81,22 @@ static __always_inline void set_tunnel(struct front *front, const struct fdb *to
 	front->udp.source =
 		htons((((u64)hash * (to->port_max - to->port_min)) >> 32) + to->port_min);
 	front->udp.dest = to->udp_port;
-	front->udp.len = htons(len + 16);
+	front->udp.len = length_field(len + 16);
 	front->vxlan.flags = htonl(VXLAN_FLAGS);
 	front->vxlan.vni = to->vni;
+}
+
+/*
+ * Whether the VXLAN device does not encapsulate the packet as it is: an outer length exceeds 64 KiB,
+ * and the device would segment the packet first, or the kernel has no rule for its length fields.
+ */
+static __always_inline int is_beyond(const struct __sk_buff *skb, u16 proto, const u8 *ip, u32 len,
+				     const struct fdb *to)
+{
+	if (len + OVERHEAD4 - ETH_HLEN <= 0xffff)
+		return 0;
+	return !skb->gso_size || !is_tcp(proto, ip) ||
+	       len >= (proto == htons(ETH_P_IP) ? to->gso4 : to->gso6);
 }
 
 /*
@@ -111,6 +124,20 @@ static __always_inline u32 wrap(struct __sk_buff *skb, struct front *front, cons
 	return to->flags & FDB_IPV6 ? wrap6(skb, front, to, tos) : wrap4(skb, front, to, tos);
 }
 
+/*
+ * Whether the kernel can take the tunnel off a GSO packet: gso_type loses the tunnel flag, and
+ * skb->encapsulation is cleared (net/core/filter.c, bpf_skb_net_shrink; since Linux 7.3). Without
+ * that, only a tenant's own socket may get the packet, see is_taken().
+ */
+static __always_inline int unwraps_gso(void)
+{
+	if (constants.decap == DECAP_PROBE)
+		/* bpf_core_enum_value_exists(). */
+		return __builtin_preserve_enum_value(
+			*(typeof(enum bpf_adj_room_flags) *)BPF_F_ADJ_ROOM_DECAP_L4_UDP, 0);
+	return constants.decap == DECAP_WITH;
+}
+
 /* Removes the outer headers. `proto` is the inner protocol. Nonzero: the packet is unchanged. */
 static __always_inline int unwrap(struct __sk_buff *skb, const int six, u16 proto)
 {
@@ -120,6 +147,9 @@ static __always_inline int unwrap(struct __sk_buff *skb, const int six, u16 prot
 		flags |= BPF_F_ADJ_ROOM_DECAP_L3_IPV6;
 	else if (six)
 		flags |= BPF_F_ADJ_ROOM_DECAP_L3_IPV4;
+	/* A kernel that does not know the flag refuses it. */
+	if (skb->gso_size && unwraps_gso())
+		flags |= BPF_F_ADJ_ROOM_DECAP_L4_UDP;
 	return bpf_skb_adjust_room(skb, six ? -OVERHEAD6 : -OVERHEAD4, BPF_ADJ_ROOM_MAC, flags);
 }
 
@@ -141,14 +171,14 @@ static __always_inline int read6(struct __sk_buff *skb, struct front *front)
 /* Whether the length fields match the packet and the header checksum is right. */
 static __always_inline int is_whole4(const struct front *front, u32 len)
 {
-	return front->four.ip.tot_len == htons(len - ETH_HLEN) &&
-	       front->udp.len == htons(len - ETH_HLEN - IP_HLEN) &&
+	return front->four.ip.tot_len == length_field(len - ETH_HLEN) &&
+	       front->udp.len == length_field(len - ETH_HLEN - IP_HLEN) &&
 	       fold(add(&front->four.ip, IP_HLEN / 2)) == 0xffff;
 }
 
 static __always_inline int is_whole6(const struct front *front, u32 len)
 {
-	return front->six.ip.payload_len == htons(len - ETH_HLEN - IPV6_HLEN) &&
+	return front->six.ip.payload_len == length_field(len - ETH_HLEN - IPV6_HLEN) &&
 	       front->udp.len == front->six.ip.payload_len;
 }
 

@@ -58,10 +58,10 @@ static __always_inline int plain6(const u8 *address)
 static __always_inline int is_sound(u16 proto, const u8 *ip, u32 len)
 {
 	if (proto == htons(ETH_P_IP))
-		return ip[0] == 0x45 && *(const u16 *)(ip + 2) == htons(len) &&
+		return ip[0] == 0x45 && *(const u16 *)(ip + 2) == length_field(len) &&
 		       fold(add(ip, IP_HLEN / 2)) == 0xffff;
 	/* Hop-by-hop options must be processed by every router. */
-	return len >= IPV6_HLEN && *(const u16 *)(ip + 4) == htons(len - IPV6_HLEN) &&
+	return len >= IPV6_HLEN && *(const u16 *)(ip + 4) == length_field(len - IPV6_HLEN) &&
 	       ip[6] != IPPROTO_HOPOPTS;
 }
 

@@ -15,7 +15,7 @@ use crate::Result;
 use crate::events::State;
 use crate::mirroring::{Reconciler, Security, Shared, Source, Surveyed};
 use crate::model::{Counted, DeviceId, DevicePlan, Fdb, MachineSnapshot, Plan, Wanted};
-use crate::programs::{Class, Counters, Looked, Programs, Seen};
+use crate::programs::{Class, Counters, DecapGso, Looked, Programs, Seen};
 use crate::status::{DeviceStatus, Refused, Status};
 
 /// Result of a dry run.
@@ -210,7 +210,7 @@ fn survey(
     time: Duration,
     goes_on: &dyn Fn() -> bool,
 ) -> Result<Surveyed> {
-    let programs = Programs::load(crate::DEFAULT_MAX_ENTRIES, 1)?;
+    let programs = Programs::load(crate::DEFAULT_MAX_ENTRIES, 1, DecapGso::default())?;
     let counters = Arc::new(Mutex::new(Counters::of(&programs)?));
     let shared = Shared::new(
         wanted.clone(),

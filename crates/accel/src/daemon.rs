@@ -2,6 +2,7 @@
 //! A thread does the work (`mirroring`).
 
 use std::collections::BTreeSet;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -12,9 +13,9 @@ use sys::netns::NetNs;
 use crate::Result;
 use crate::admission;
 use crate::lock::lock;
-use crate::mirroring::{Finder, Reconciler, Security, Shared, Source};
+use crate::mirroring::{Finder, HomeWatch, Reconciler, Security, Shared, Source};
 use crate::model::Wanted;
-use crate::programs::{Counters, FlowMaps, Programs, Role};
+use crate::programs::{Counters, DecapGso, FlowMaps, Programs, Role};
 use crate::status::{FlowsStatus, Status};
 use crate::vitals::Vitals;
 
@@ -34,7 +35,7 @@ pub const DEFAULT_MAX_FLOWS: u32 = 100_000;
 /// If the kernel refuses.
 pub fn probe(netns: &NetNs) -> Result<()> {
     const LOOPBACK: u32 = 1;
-    let programs = Programs::load(DEFAULT_MAX_ENTRIES, DEFAULT_MAX_FLOWS)?;
+    let programs = Programs::load(DEFAULT_MAX_ENTRIES, DEFAULT_MAX_FLOWS, DecapGso::default())?;
     netns.run(|| programs.attach(Role::Encap, LOOPBACK, "lo").map(drop))?
 }
 
@@ -60,6 +61,12 @@ pub struct Options {
     pub predecessor: BTreeSet<u32>,
     /// Security modules, if they were opened before this process dropped privileges.
     pub security: Option<Security>,
+    /// Decapsulation of GSO packets. Other values than the default are for tests.
+    pub decap_gso: DecapGso,
+    /// Treat VXLAN devices as if they had these limits of GSO packets, which this kernel does not
+    /// permit. For tests.
+    #[cfg(feature = "test-support")]
+    pub gso_max_size: Option<u32>,
 }
 
 impl Default for Options {
@@ -72,6 +79,9 @@ impl Default for Options {
             spares: 0,
             predecessor: BTreeSet::new(),
             security: None,
+            decap_gso: DecapGso::default(),
+            #[cfg(feature = "test-support")]
+            gso_max_size: None,
         }
     }
 }
@@ -81,6 +91,7 @@ pub struct Accel {
     shared: Arc<Shared>,
     counters: Arc<Mutex<Counters>>,
     threads: Vec<JoinHandle<()>>,
+    home: Option<HomeWatch>,
 }
 
 impl Accel {
@@ -98,18 +109,23 @@ impl Accel {
     /// As [`Accel::start`].
     pub fn with(netns: &NetNs, wanted: Wanted, options: Options) -> Result<Accel> {
         let max_entries = options.max_entries;
-        let programs = Programs::load(max_entries, options.max_flows.max(1))?;
+        let programs = Programs::load(max_entries, options.max_flows.max(1), options.decap_gso)?;
         let flows = FlowMaps::of(&programs)?;
         let counters = Arc::new(Mutex::new(Counters::of(&programs)?));
         let status = Status {
             pid: Some(std::process::id()),
             netns: netns.inode(),
             max_entries,
+            decap_gso: programs.unwraps_gso(),
             ..Status::default()
         };
         let source = options.finder.map_or(Source::Here, |finder| Source::Finder(finder.into()));
         let shared =
             Arc::new(Shared::new(wanted, status, source, options.predecessor, options.accounting));
+        #[cfg(feature = "test-support")]
+        if let Some(size) = options.gso_max_size {
+            let _ = shared.gso_max_size.set(size);
+        }
         let admission = admission(netns, flows, shared.clone())?;
         let security = options.security.unwrap_or_else(Security::open);
         let (ready, is_ready) = std::sync::mpsc::channel();
@@ -136,8 +152,12 @@ impl Accel {
                 }
             })
             .map_err(|e| sys::Error::io("start thread", "accel", &e))?;
-        let accel = Accel { shared, counters, threads: vec![thread, admission] };
-        match is_ready.recv() {
+        let mut accel = Accel { shared, counters, threads: vec![thread, admission], home: None };
+        let ready = is_ready.recv();
+        if let (Ok(Ok(())), Source::Finder(finder)) = (&ready, &accel.shared.source) {
+            accel.home = Some(HomeWatch::start(finder.clone())?);
+        }
+        match ready {
             Ok(result) => result.map(|()| accel),
             // The thread panicked; the panic message has the cause.
             Err(_) => Err(crate::Error::ThreadEnded),
@@ -189,6 +209,12 @@ impl Accel {
     /// foreign.
     pub fn programs(&self) -> BTreeSet<u32> {
         lock(&self.shared.programs).clone()
+    }
+
+    /// Returns a descriptor that becomes readable when the namespace was deleted: no other process
+    /// keeps it alive, so this one must end. `None` without a [`Finder`].
+    pub fn deleted(&self) -> Option<BorrowedFd<'_>> {
+        self.home.as_ref().map(HomeWatch::deleted)
     }
 
     /// Returns the heartbeat's age and the counts of withdrawals and rebuilds.

@@ -44,5 +44,6 @@ pub use error::{Error, Result};
 pub use metrics::exposition;
 pub use mirroring::{Finder, Security, left_behind, remove_left_behind};
 pub use model::{Counted, EXPLANATIONS, Explanation, Path, RETIRED, Reason, Refusal, Wanted};
+pub use programs::DecapGso;
 pub use status::Status;
-pub use vitals::Vitals;
+pub use vitals::{Cause, Vitals};

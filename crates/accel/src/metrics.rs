@@ -11,7 +11,7 @@ use foreign::metrics::Page as Metrics;
 
 use crate::model::{Counted, Reason};
 use crate::status::{DeviceStatus, Refused, Status};
-use crate::vitals::Vitals;
+use crate::vitals::{Cause, Vitals};
 
 /// Maximum number of VXLAN devices with their own series.
 const MOST_DEVICES: usize = 512;
@@ -131,7 +131,6 @@ impl Page {
                 "Times that all packets were sent to the slow path.",
                 vitals.withdrawals,
             ),
-            ("rebuilds_total", "Times that the whole state was read again.", vitals.rebuilds),
             (
                 "revoked_entries_total",
                 "Single forwarding entries that were revoked.",
@@ -140,6 +139,12 @@ impl Page {
         ] {
             self.0.counter(name, help, value as f64);
         }
+        self.0.counters(
+            "rebuilds_total",
+            "Times that the whole state was read again, by cause.",
+            ["cause"],
+            Cause::ALL.map(|cause| ([cause.word().to_owned()], vitals.rebuilds(cause) as f64)),
+        );
     }
 
     fn packets(&mut self, status: &Status) {
@@ -300,6 +305,7 @@ mod tests {
             "overlane_accel_device_parts{device=\"vxlan0\",kind=\"port\",state=\"accelerated\"} 1",
             "overlane_accel_refusals{code=\"AX201\"} 2",
             "# TYPE overlane_accel_rebuilds_total counter",
+            "overlane_accel_rebuilds_total{cause=\"budget\"} 0",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }

@@ -35,6 +35,11 @@ pub struct Status {
     // Name before version 2 of the schema.
     #[serde(alias = "room")]
     pub max_entries: u32,
+    /// GSO packets from the wire take the fast path to every tenant, because the kernel can take the
+    /// tunnel off them (`BPF_F_ADJ_ROOM_DECAP_L4_UDP`, Linux 7.3). Otherwise only those for a
+    /// tenant's own socket do.
+    #[serde(default)]
+    pub decap_gso: bool,
     /// Entries that did not fit. Packets for them take the slow path.
     pub left_out: usize,
     /// Why nothing is accelerated, if the reconciler has failed.

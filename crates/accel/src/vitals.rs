@@ -8,6 +8,50 @@ use std::time::{Duration, Instant};
 /// Packets take the slow path after 100 ms already.
 const FRESH: Duration = Duration::from_secs(5);
 
+/// Why the whole state was read and planned again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// The fast path started.
+    Start,
+    /// The kernel notified a change that affects more than single entries or rules.
+    Change,
+    /// Other devices are wanted, or a sandbox came or went.
+    Wanted,
+    /// State without notifications has changed.
+    Unnotified,
+    /// Ports that had spent their budget of changes may cause changes again.
+    Budget,
+    /// The periodic audit found a difference.
+    Audit,
+    /// The last read was outdated before it was complete, or by a program that was attached after it.
+    Retry,
+}
+
+impl Cause {
+    pub const ALL: [Cause; 7] = [
+        Cause::Start,
+        Cause::Change,
+        Cause::Wanted,
+        Cause::Unnotified,
+        Cause::Budget,
+        Cause::Audit,
+        Cause::Retry,
+    ];
+
+    /// Name in metrics.
+    pub fn word(self) -> &'static str {
+        match self {
+            Cause::Start => "start",
+            Cause::Change => "change",
+            Cause::Wanted => "wanted",
+            Cause::Unnotified => "unnotified",
+            Cause::Budget => "budget",
+            Cause::Audit => "audit",
+            Cause::Retry => "retry",
+        }
+    }
+}
+
 /// Liveness and counters of the fast path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vitals {
@@ -17,8 +61,8 @@ pub struct Vitals {
     pub was_in_force: bool,
     /// Times that all packets were sent to the slow path.
     pub withdrawals: u64,
-    /// Times that the whole state was read and planned again.
-    pub rebuilds: u64,
+    /// Times that the whole state was read and planned again, in the order of [`Cause::ALL`].
+    pub rebuilds: [u64; Cause::ALL.len()],
     /// Single forwarding entries that were revoked.
     pub revoked_entries: u64,
     /// Whether the process that finds sandboxes has ended.
@@ -26,6 +70,11 @@ pub struct Vitals {
 }
 
 impl Vitals {
+    /// Times that the whole state was read and planned again for a cause.
+    pub fn rebuilds(&self, cause: Cause) -> u64 {
+        self.rebuilds[cause as usize]
+    }
+
     /// Whether the reconciler thread is running.
     pub fn is_alive(&self) -> bool {
         self.heartbeat_age < FRESH
@@ -39,7 +88,7 @@ pub(crate) struct Pulse {
     beat: AtomicU64,
     in_force: AtomicBool,
     withdrawals: AtomicU64,
-    rebuilds: AtomicU64,
+    rebuilds: [AtomicU64; Cause::ALL.len()],
     revoked: AtomicU64,
     finder_lost: AtomicBool,
 }
@@ -51,7 +100,7 @@ impl Pulse {
             beat: AtomicU64::new(0),
             in_force: AtomicBool::new(false),
             withdrawals: AtomicU64::new(0),
-            rebuilds: AtomicU64::new(0),
+            rebuilds: Default::default(),
             revoked: AtomicU64::new(0),
             finder_lost: AtomicBool::new(false),
         }
@@ -73,8 +122,8 @@ impl Pulse {
         self.withdrawals.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn rebuilt(&self) {
-        self.rebuilds.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn rebuilt(&self, cause: Cause) {
+        self.rebuilds[cause as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn revoked(&self, entries: usize) {
@@ -91,7 +140,7 @@ impl Pulse {
             heartbeat_age: Duration::from_nanos(self.now().saturating_sub(beat)),
             was_in_force: self.in_force.load(Ordering::Acquire),
             withdrawals: self.withdrawals.load(Ordering::Relaxed),
-            rebuilds: self.rebuilds.load(Ordering::Relaxed),
+            rebuilds: std::array::from_fn(|at| self.rebuilds[at].load(Ordering::Relaxed)),
             revoked_entries: self.revoked.load(Ordering::Relaxed),
             finder_lost: self.finder_lost.load(Ordering::Acquire),
         }

@@ -1,7 +1,7 @@
 //! The server: listens, authenticates clients, gives each a session.
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -105,6 +105,11 @@ impl Server {
             refusals: Mutex::default(),
         };
         Ok(Server { listener, local, shared: Arc::new(shared) })
+    }
+
+    /// Returns the descriptor of the listening socket.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
     }
 
     /// Address and port of the listening socket.

@@ -20,7 +20,12 @@ pub fn token(file: Option<&Path>) -> anyhow::Result<Option<Token>> {
 
 /// Logs a session event as a line on standard error.
 pub fn tell(event: Event) {
-    complain(&match event {
+    complain(&line(event));
+}
+
+/// Describes a session event in a line.
+pub fn line(event: Event) -> String {
+    match event {
         Event::Opened(client) => format!("{client}: session opened"),
         Event::Closed(client, why) => format!("{client}: session closed: {why}"),
         Event::TurnedAway(client, why) => format!("{client}: refused: {why}"),
@@ -29,7 +34,7 @@ pub fn tell(event: Event) {
             let seconds = over.as_secs_f64();
             format!("{count} more connections refused in the last {seconds:.0} s{most}")
         }
-    });
+    }
 }
 
 /// Address family of a name.

@@ -8,76 +8,82 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
-use channel::{ServerError, Tell};
-use daemon::confinement;
-use observe::peer::{PORT, Peer, PeerServer, message::Asked};
+use channel::ServerError;
+use daemon::confinement::serving;
+use observe::peer::{Front, PORT, Peer, PeerServer, message::Asked};
 use observe::{Filter, Watch};
 
 use crate::exit::usage;
 use crate::output::complain;
-use crate::remote::{Target, tell, token};
+use crate::remote::{Target, line, token};
 
 /// Time between two comparisons of flows: several per interval, and at least one per second.
 const COMPARED: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(200)..=Duration::from_secs(1);
 
-/// The thread that serves flow counters. Dropping it ends the thread.
+/// The process that serves flow counters, and the thread that answers it. Dropping it ends both.
 pub struct Serving {
-    local: SocketAddr,
-    is_guarded: bool,
-    stop: Arc<AtomicBool>,
+    front: Arc<Front>,
+    is_stopped: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Listens at an address. Requests get no answer before [`begin`].
+/// Listens at an address, in a process of its own without any rights. Requests get no answer before
+/// [`begin`].
 ///
 /// # Errors
 /// A usage error for a wrong address, a token file that others can read, or a missing token on a
-/// non-loopback address; an address or port that cannot be bound.
-pub fn listen(address: &str, token_file: Option<&Path>) -> anyhow::Result<PeerServer> {
+/// non-loopback address; an address or port that cannot be bound; a process that cannot be confined.
+pub fn listen(address: &str, token_file: Option<&Path>) -> anyhow::Result<Front> {
     let target = Target::parse_with("--serve", address, PORT)?;
     let ip: IpAddr = target.host.parse().map_err(|_| {
         usage("--serve", format!("{:?} is not an IP address of this machine", target.host))
     })?;
     let address = SocketAddr::new(ip, target.port);
     let (token, stop) = (token(token_file)?, Arc::new(AtomicBool::new(false)));
-    PeerServer::bind(address, token, stop).map_err(|error| match error {
+    let server = PeerServer::bind(address, token, stop).map_err(|error| match error {
         ServerError::TokenNeeded(_) => usage("--serve", error),
         error @ ServerError::System(_) => error.into(),
-    })
+    })?;
+    Ok(server.separate(serving::give_up_for_front, line)?)
 }
 
 /// Starts to count flows and to answer requests.
 ///
 /// # Errors
 /// If the kernel refuses the programs, or no thread is left.
-pub fn begin(server: PeerServer, watch: &mut Watch) -> anyhow::Result<Serving> {
+pub fn begin(front: Front, watch: &mut Watch) -> anyhow::Result<Serving> {
     let flows = watch.count_flows()?;
-    let (local, is_guarded, stop) = (server.local(), server.is_guarded(), server.stop());
+    let (front, is_stopped) = (Arc::new(front), Arc::new(AtomicBool::new(false)));
+    let (theirs, stopped) = (front.clone(), is_stopped.clone());
     let thread = std::thread::Builder::new().name("serve".to_owned());
     let thread = thread.spawn(move || {
-        let tell: Arc<Tell> = Arc::new(tell);
+        let outcome = theirs.answer(&flows, complain);
         // Only report the error: the screen, metrics or recording may still be in use.
-        if let Err(error) = server.run(flows, &tell) {
-            complain(&format!("--serve: {error}"));
+        if let Err(error) = outcome
+            && !stopped.load(Ordering::Relaxed)
+        {
+            complain(&format!("--serve: the process that faces the network has ended: {error}"));
         }
     });
     let thread = thread.context("start the thread that answers")?;
-    Ok(Serving { local, is_guarded, stop, thread: Some(thread) })
+    Ok(Serving { front, is_stopped, thread: Some(thread) })
 }
 
 impl Serving {
     /// Describes the address, the authentication and the confinement.
     pub fn place(&self) -> String {
-        let whom = if self.is_guarded { "token required" } else { "this machine only, no token" };
-        let confined = confinement::in_force();
-        format!("flows at {}, {whom}; confined: {confined}", self.local)
+        let guarded = self.front.is_guarded();
+        let whom = if guarded { "token required" } else { "this machine only, no token" };
+        let (local, confined) = (self.front.local(), self.front.confinement());
+        format!("flows at {local}, {whom}; confined: {confined}")
     }
 }
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.is_stopped.store(true, Ordering::Relaxed);
+        self.front.stop();
         if let Some(thread) = self.thread.take() {
             // Ignore a panic: it has already been printed.
             let _ = thread.join();

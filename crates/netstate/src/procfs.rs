@@ -8,6 +8,7 @@ pub mod kernel_symbols;
 pub mod machine;
 pub mod namespace;
 pub mod neighbour_table;
+pub mod netns_holder;
 pub mod proc;
 pub mod process;
 pub mod reassembly;

@@ -26,7 +26,11 @@ pub const MOST: usize = 4096;
 
 /// Forks a process that runs `work` on the other end of the returned socket and then exits. It
 /// ignores signals that end programs, and has no descriptors except the socket and those in `kept`.
-pub(crate) fn fork_with(
+/// Call this before there are threads.
+///
+/// # Errors
+/// If no process or descriptor is left. Errors of `work` only close the socket.
+pub fn fork_with(
     name: &'static CStr,
     kept: &[RawFd],
     work: impl FnOnce(UnixStream) -> Result<()>,

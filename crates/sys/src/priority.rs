@@ -5,6 +5,8 @@
 //!
 //! Source: sched(7).
 
+use std::marker::PhantomData;
+
 use nix::errno::Errno;
 
 use crate::{Error, Result};
@@ -13,6 +15,23 @@ use crate::{Error, Result};
 /// threads.
 const LEAST: libc::c_int = 1;
 
+/// Policies that already have priority over normally scheduled threads.
+const REAL_TIME: [libc::c_int; 3] = [libc::SCHED_FIFO, libc::SCHED_RR, SCHED_DEADLINE];
+/// `linux/sched.h`. The libc crate lacks it for some C libraries.
+const SCHED_DEADLINE: libc::c_int = 6;
+/// The policy that [`real_time`] gives.
+const GIVEN: libc::c_int = libc::SCHED_RR | libc::SCHED_RESET_ON_FORK;
+
+/// The real-time priority of the thread that called [`real_time`].
+#[derive(Debug)]
+pub struct RealTime {
+    /// Policy to return to. `None`: an administrator gave the thread a real-time policy, which
+    /// stays.
+    before: Option<libc::c_int>,
+    /// Scheduling belongs to a thread.
+    of_thread: PhantomData<*const ()>,
+}
+
 /// Gives the calling thread priority over all normally scheduled threads (`SCHED_RR`), for short
 /// work with a deadline. Threads and processes that it starts later are scheduled normally. A
 /// thread that already has a real-time policy does not change.
@@ -20,44 +39,65 @@ const LEAST: libc::c_int = 1;
 /// # Errors
 /// `EPERM` without `CAP_SYS_NICE` or `RLIMIT_RTPRIO`, or if the control group has no real-time
 /// budget.
-pub fn real_time() -> Result<()> {
-    let failed = |errno| Error::new("sched_setscheduler(SCHED_RR)", "calling thread", errno);
-    let policy = Errno::result(policy()).map_err(failed)?;
-    if [libc::SCHED_RR, libc::SCHED_FIFO].contains(&(policy & !libc::SCHED_RESET_ON_FORK)) {
-        return Ok(());
-    }
-    // The kernel's `struct sched_param` is one int.
-    let parameter: libc::c_int = LEAST;
-    // SAFETY: the kernel reads the parameter, which outlives the call.
-    let set = unsafe {
-        libc::syscall(
-            libc::SYS_sched_setscheduler,
-            0,
-            libc::SCHED_RR | libc::SCHED_RESET_ON_FORK,
-            &raw const parameter,
-        )
-    };
-    Errno::result(set).map(drop).map_err(failed)
+pub fn real_time() -> Result<RealTime> {
+    let mut priority = RealTime { before: None, of_thread: PhantomData };
+    priority.resume()?;
+    Ok(priority)
 }
 
-/// Takes back [`real_time`]: the calling thread is scheduled normally.
-///
-/// # Errors
-/// `EPERM` if a filter forbids it.
-pub fn normal() -> Result<()> {
-    let failed = |errno| Error::new("sched_setscheduler(SCHED_OTHER)", "calling thread", errno);
+impl RealTime {
+    /// Schedules the thread as before [`real_time`], until [`RealTime::resume`]. Returns whether it
+    /// did: a real-time policy that others set stays.
+    ///
+    /// # Errors
+    /// `EPERM` if a filter forbids it.
+    pub fn suspend(&self) -> Result<bool> {
+        match self.before {
+            // An administrator may have changed the policy since.
+            Some(before) if current()? == GIVEN => {
+                set(before | libc::SCHED_RESET_ON_FORK, 0)?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Ends [`RealTime::suspend`].
+    ///
+    /// # Errors
+    /// As [`real_time`].
+    pub fn resume(&mut self) -> Result<()> {
+        let policy = current()?;
+        let plain = policy & !libc::SCHED_RESET_ON_FORK;
+        if policy == GIVEN && self.before.is_some() {
+            return Ok(());
+        }
+        self.before = None;
+        if !REAL_TIME.contains(&plain) {
+            set(GIVEN, LEAST)?;
+            self.before = Some(plain);
+        }
+        Ok(())
+    }
+}
+
+/// Sets policy and priority of the calling thread.
+fn set(policy: libc::c_int, priority: libc::c_int) -> Result<()> {
     // The kernel's `struct sched_param` is one int.
-    let parameter: libc::c_int = 0;
     // SAFETY: the kernel reads the parameter, which outlives the call.
-    let set = unsafe {
-        libc::syscall(
-            libc::SYS_sched_setscheduler,
-            0,
-            libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK,
-            &raw const parameter,
-        )
+    let set =
+        unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) };
+    let operation = match priority {
+        0 => "sched_setscheduler(SCHED_OTHER)",
+        _ => "sched_setscheduler(SCHED_RR)",
     };
-    Errno::result(set).map(drop).map_err(failed)
+    Errno::result(set).map(drop).map_err(|errno| Error::new(operation, "calling thread", errno))
+}
+
+/// Returns the scheduling policy of the calling thread with its flags.
+fn current() -> Result<libc::c_int> {
+    let failed = |errno| Error::new("sched_getscheduler", "calling thread", errno);
+    Errno::result(policy()).map_err(failed)
 }
 
 /// Returns the scheduling policy of the calling thread with its flags, or -1.
@@ -114,17 +154,57 @@ mod tests {
 
     #[test]
     fn a_thread_and_nothing_that_it_starts() {
-        if let Err(error) = real_time() {
-            assert_eq!(error.errno, Errno::EPERM, "{error}");
-            test_support::skip!("needs CAP_SYS_NICE: {error}");
-        }
-        assert_eq!(policy(), libc::SCHED_RR | libc::SCHED_RESET_ON_FORK);
-        real_time().unwrap();
-        normal().unwrap();
+        let mut priority = match real_time() {
+            Ok(priority) => priority,
+            Err(error) => {
+                assert_eq!(error.errno, Errno::EPERM, "{error}");
+                test_support::skip!("needs CAP_SYS_NICE: {error}");
+            }
+        };
+        assert_eq!(policy(), GIVEN);
+        priority.resume().unwrap();
+        assert!(priority.suspend().unwrap());
         assert_eq!(policy(), libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK);
-        real_time().unwrap();
-        assert_eq!(policy(), libc::SCHED_RR | libc::SCHED_RESET_ON_FORK);
+        assert!(!priority.suspend().unwrap());
+        priority.resume().unwrap();
+        assert_eq!(policy(), GIVEN);
         assert_eq!(std::thread::spawn(policy).join().unwrap(), libc::SCHED_OTHER);
+    }
+
+    #[test]
+    fn a_policy_that_others_set_stays() {
+        let batch = libc::SCHED_BATCH;
+        for (before, later) in [
+            // Set before the thread asks for priority.
+            (libc::SCHED_FIFO, None),
+            (libc::SCHED_RR, None),
+            (GIVEN, None),
+            (batch, None),
+            // Set later, as by chrt(1).
+            (batch, Some(libc::SCHED_FIFO)),
+            (batch, Some(libc::SCHED_RR)),
+            (libc::SCHED_OTHER, Some(batch)),
+        ] {
+            let plain = |policy: libc::c_int| policy & !libc::SCHED_RESET_ON_FORK;
+            let is_real_time = |policy| REAL_TIME.contains(&plain(policy));
+            let priority = |policy| if is_real_time(policy) { 7 } else { 0 };
+            if let Err(error) = set(before, priority(before)) {
+                assert_eq!(error.errno, Errno::EPERM, "{error}");
+                test_support::skip!("needs CAP_SYS_NICE: {error}");
+            }
+            let mut own = real_time().unwrap();
+            let is_given = !is_real_time(before);
+            assert_eq!(policy(), if is_given { GIVEN } else { before });
+            if let Some(later) = later {
+                set(later, priority(later)).unwrap();
+            }
+            let present = later.unwrap_or(before);
+            assert_eq!(own.suspend().unwrap(), is_given && later.is_none());
+            assert_eq!(plain(policy()), plain(present));
+            own.resume().unwrap();
+            assert_eq!(policy(), if is_real_time(present) { present } else { GIVEN });
+            set(libc::SCHED_OTHER, 0).unwrap();
+        }
     }
 
     #[test]

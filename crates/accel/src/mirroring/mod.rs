@@ -5,6 +5,7 @@
 mod budget;
 mod crossing_veth;
 mod gather;
+mod home_watch;
 mod incremental;
 mod listeners;
 mod netns_state;
@@ -17,6 +18,7 @@ mod spares;
 mod survey;
 
 pub use crossing_veth::{left_behind, remove_left_behind};
+pub(crate) use home_watch::HomeWatch;
 pub(crate) use reconciler::Reconciler;
 pub use search::Finder;
 pub(crate) use search::Source;

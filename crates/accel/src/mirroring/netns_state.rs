@@ -93,8 +93,20 @@ impl NetnsState {
         let _inside = self.enter()?;
         let hook_lists = self.programs.hook_lists()?;
         let rules = self.rules.borrow().clone();
-        let snapshot = gather(&self.netlink, rules, &self.occupied, extent)?;
-        Ok(NetnsSnapshot { hook_lists, ..snapshot })
+        let mut snapshot = gather(&self.netlink, rules, &self.occupied, extent)?;
+        #[cfg(feature = "test-support")]
+        self.assume(&mut snapshot);
+        snapshot.hook_lists = hook_lists;
+        Ok(snapshot)
+    }
+
+    /// Gives VXLAN devices the limits of GSO packets that a test wants.
+    #[cfg(feature = "test-support")]
+    fn assume(&self, snapshot: &mut NetnsSnapshot) {
+        let Some(size) = self.shared.gso_max_size.get().copied() else { return };
+        for link in snapshot.overlay.links.values_mut().filter(|link| link.vxlan.is_some()) {
+            (link.gso_max_size, link.gso_ipv4_max_size, link.tso_max_size) = (size, size, size);
+        }
     }
 
     /// Whether the rules' generation differs from the last read.
@@ -125,6 +137,8 @@ impl NetnsState {
         // Before the functions: if one comes meanwhile, the lists are outdated and packets slow.
         let hook_lists = self.programs.hook_lists()?;
         let mut snapshot = gather(&self.netlink, self.rules()?, &self.occupied, Extent::Whole)?;
+        #[cfg(feature = "test-support")]
+        self.assume(&mut snapshot);
         snapshot.hook_lists = hook_lists;
         self.looked_at = snapshot.overlay.links.keys().copied().collect();
         self.occupied = self.occupied();

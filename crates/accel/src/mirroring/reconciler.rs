@@ -22,10 +22,11 @@ use netstate::overlay::{Change, EntryChange, Overlay};
 use netstate::watch::Notified;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sys::netns::NetNs;
+use sys::priority::RealTime;
 
 use rules::News;
 
-use super::budget::Budgets;
+use super::budget::{self, Budgets};
 use super::crossing_veth::remove_stale;
 use super::gather::add_routes;
 use super::incremental::Beyond;
@@ -41,6 +42,7 @@ use crate::lock::lock;
 use crate::model::{Basis, DeviceId, MachineSnapshot, Plan, SandboxSnapshot, Wanted};
 use crate::programs::{Counters, Listing, Maps, Programs, Role, STALE_MS};
 use crate::status::DeviceStatus;
+use crate::vitals::Cause;
 
 /// Changes with the number of their namespace: to be applied, and beyond their port's budget.
 type Pending<'a> = (&'a [(u16, Change)], &'a [(u16, EntryChange)]);
@@ -57,6 +59,7 @@ const ATTEMPTS: usize = 10;
 /// Maximum number of entry changes to apply one by one. More would take longer than an outdated
 /// entry may stay in force.
 const MOST: usize = 256;
+const _: () = assert!(budget::MOST_AT_ONCE < MOST);
 
 /// State of the reconciler thread.
 pub(crate) struct Reconciler {
@@ -86,6 +89,8 @@ pub(crate) struct Reconciler {
     was_behind: bool,
     /// The thread has given up its real-time priority for work that may take long.
     works: bool,
+    /// Real-time priority of the thread. `None`: not running yet, or not permitted.
+    priority: Option<RealTime>,
     /// Changes of forwarding entries that each port may cause.
     budgets: Budgets,
     /// Time of the last heartbeat.
@@ -124,6 +129,7 @@ impl Reconciler {
             audits: 0,
             was_behind: false,
             works: false,
+            priority: None,
             budgets: Budgets::default(),
             beat_at: Instant::now(),
             unsettled: false,
@@ -136,15 +142,16 @@ impl Reconciler {
     /// Removes devices of a killed process and puts the first plan into force.
     pub(crate) fn begin(&mut self) -> Result<()> {
         remove_stale(&self.home.netlink)?;
-        self.rebuild()
+        self.rebuild(Cause::Start)
     }
 
     pub(crate) fn run(&mut self) {
         // On a loaded machine the heartbeat could be late, and all packets would take the slow path
         // when speed matters most. Any other work has no such priority.
-        let mut is_real_time = sys::priority::real_time().map_err(|error| {
+        let report = |error| {
             tracing::info!("no real-time priority, the heartbeat may be late under load: {error}");
-        });
+        };
+        self.priority = sys::priority::real_time().map_err(report).ok();
         while !self.shared.stop.load(Ordering::Acquire) {
             let states =
                 std::iter::once(&self.home).chain(self.sandboxes.values().map(|s| &s.state));
@@ -160,8 +167,10 @@ impl Reconciler {
                 continue;
             }
             let done = self.step();
-            if is_real_time.is_ok() && std::mem::take(&mut self.works) {
-                is_real_time = sys::priority::real_time().map_err(drop);
+            if std::mem::take(&mut self.works)
+                && self.priority.as_mut().is_some_and(|priority| priority.resume().is_err())
+            {
+                self.priority = None;
             }
             if let Err(error) = done {
                 // All packets take the slow path. The next audit tries again.
@@ -198,7 +207,8 @@ impl Reconciler {
         {
             search.wake();
         }
-        if others || wanted != self.wanted {
+        let asked = others || wanted != self.wanted;
+        if asked {
             told = Err(Beyond);
         }
         match told {
@@ -209,12 +219,12 @@ impl Reconciler {
                 // Withdraw before reading anything, as for other changes below.
                 self.withdraw()?;
                 if !is_current || !self.follow_rules(news)? {
-                    return self.rebuild();
+                    return self.rebuild(Cause::Change);
                 }
             }
             Ok(news) => {
                 if !self.follow(&news.entries)? {
-                    return self.rebuild();
+                    return self.rebuild(Cause::Change);
                 }
                 // Entries keep arriving: still write the heartbeat in time.
                 if self.beat_at.elapsed() < Duration::from_millis(BEAT.into()) {
@@ -229,7 +239,7 @@ impl Reconciler {
                     self.wanted = wanted;
                     self.look_for_sandboxes()?;
                 }
-                return self.rebuild();
+                return self.rebuild(if asked { Cause::Wanted } else { Cause::Change });
             }
         }
         self.beat_at = Instant::now();
@@ -241,8 +251,10 @@ impl Reconciler {
         if self.shared.status().unfollowed != unfollowed {
             self.shared.note(|status| status.unfollowed = unfollowed);
         }
-        let mut anew = self.unsettled || self.home.has_changed(look)?;
-        anew |= self.budgets.have_recovered(self.beat_at);
+        if self.unsettled {
+            return self.rebuild(Cause::Retry);
+        }
+        let mut anew = self.home.has_changed(look)?;
         anew |= self.home.programs.hook_lists()? != self.machine.home.hook_lists;
         anew |= self.security.selinux() != self.machine.home.selinux;
         if look {
@@ -256,22 +268,28 @@ impl Reconciler {
             }
         }
         if anew {
-            return self.rebuild();
+            return self.rebuild(Cause::Unnotified);
+        }
+        if self.budgets.want_read(self.beat_at) {
+            return self.rebuild(Cause::Budget);
         }
         if self.read_at.elapsed() >= AUDIT {
             self.read_at = Instant::now();
             self.listen();
             if self.maps.generation() & 1 == 1 || !self.is_as_planned()? {
-                return self.rebuild();
+                return self.rebuild(Cause::Audit);
             }
         }
         Ok(())
     }
 
-    /// Gives up real-time priority until the step ends, for work whose amount others decide.
+    /// Gives up real-time priority until the step ends, for work whose amount others decide. A
+    /// policy that the administrator set stays.
     fn work(&mut self) {
-        if !self.works {
-            self.works = sys::priority::normal().is_ok();
+        if !self.works
+            && let Some(priority) = &self.priority
+        {
+            self.works = priority.suspend().unwrap_or(false);
         }
     }
 
@@ -462,10 +480,11 @@ impl Reconciler {
     }
 
     /// Reads everything, and updates maps and hooks.
-    fn rebuild(&mut self) -> Result<()> {
+    fn rebuild(&mut self, cause: Cause) -> Result<()> {
         self.withdraw()?;
         self.work();
-        self.shared.pulse.rebuilt();
+        self.shared.pulse.rebuilt(cause);
+        self.budgets.recover(Instant::now());
         for attempt in 0.. {
             // Reading a large machine takes long. The thread does not hang.
             self.shared.pulse.beat();
@@ -504,7 +523,7 @@ impl Reconciler {
         // Attach first: until the maps are published, programs pass all packets.
         if self.hook(&plan, &machine.home.overlay, &machine.sandboxes)? {
             // The guard is in one of the lists of functions: read them again.
-            return self.rebuild();
+            return self.rebuild(Cause::Retry);
         }
         self.maps.set_rules(machine.home.ruleset.generation);
         self.maps.set_hooks(machine.home.hook_lists);

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use netstate::Netlink;
 use netstate::namespace::discover_while;
+use netstate::netns_holder::{Held, holder};
 use sys::monitor::{Answer, Asker, Item, Monitor};
 use sys::netns::NetNs;
 
@@ -41,6 +42,8 @@ const FINDER: &CStr = c"accel-finder";
 const FIND: u8 = b'f';
 /// Request: which of these sandboxes still exist.
 const KEPT: u8 = b'k';
+/// Request: which other process keeps the namespace with the NICs alive. With the last answer.
+const HELD: u8 = b'h';
 
 /// A sandbox found by a search.
 pub(crate) struct FoundSandbox {
@@ -112,11 +115,14 @@ impl Kept {
 }
 
 /// A process that searches other processes for the fast path, which then needs no privileges for
-/// that. It accepts two requests: find all sandboxes of one namespace, and check whether paths
-/// still lead to a namespace. Dropping it ends the process.
+/// that. It accepts three requests: find all sandboxes of one namespace, check whether paths still
+/// lead to a namespace, and check whether another process keeps the namespace alive. Dropping it
+/// ends the process.
 #[derive(Debug)]
 pub struct Finder {
     monitor: Monitor,
+    /// Held during a request.
+    asking: Mutex<()>,
     stopped: AtomicBool,
 }
 
@@ -129,9 +135,11 @@ impl Finder {
     pub fn start(home: &NetNs, prepare: impl FnOnce() -> sys::Result<()>) -> Result<Finder> {
         let home = home.try_clone()?;
         let kept = [home.as_fd().as_raw_fd()];
-        let monitor =
-            Monitor::start(FINDER, &kept, prepare, |asker, request| answer(&home, asker, request))?;
-        Ok(Finder { monitor, stopped: AtomicBool::new(false) })
+        let parent = std::process::id();
+        let monitor = Monitor::start(FINDER, &kept, prepare, |asker, request| {
+            answer(&home, parent, asker, request)
+        })?;
+        Ok(Finder { monitor, asking: Mutex::default(), stopped: AtomicBool::new(false) })
     }
 
     /// Ends the process and any pending request.
@@ -140,7 +148,28 @@ impl Finder {
         self.monitor.stop();
     }
 
+    /// Looks for another process that keeps the namespace with the NICs alive. `last` is the process
+    /// that the last call found.
+    pub(super) fn holder(&self, last: Option<u32>) -> Result<Held> {
+        let request = [&[HELD][..], &last.unwrap_or(0).to_ne_bytes()].concat();
+        let text = self.ask(&request)?.pop().map(|item| item.text).unwrap_or_default();
+        Ok(match text.split_first() {
+            Some((b'b', pid)) => match pid.try_into() {
+                Ok(pid) => Held::By(u32::from_ne_bytes(pid)),
+                Err(_) => Held::Unknown,
+            },
+            Some((b'n', [])) => Held::No,
+            _ => Held::Unknown,
+        })
+    }
+
+    /// Whether the process was ended on purpose.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
     fn ask(&self, request: &[u8]) -> Result<Vec<Item>> {
+        let _asking = lock(&self.asking);
         match self.monitor.ask(request, LIMIT)? {
             Answer::Found(items) => Ok(items),
             Answer::Failed(problem) => Err(Error::Finder { problem }),
@@ -149,7 +178,12 @@ impl Finder {
 }
 
 /// Answers a request in the finder process.
-fn answer(home: &NetNs, asker: &Asker, request: &[u8]) -> std::result::Result<Vec<Item>, String> {
+fn answer(
+    home: &NetNs,
+    parent: u32,
+    asker: &Asker,
+    request: &[u8],
+) -> std::result::Result<Vec<Item>, String> {
     match request.split_first() {
         Some((&FIND, [])) => {
             let found = find(home, &|| asker.is_there()).map_err(|error| error.to_string())?;
@@ -163,6 +197,15 @@ fn answer(home: &NetNs, asker: &Asker, request: &[u8]) -> std::result::Result<Ve
                 }
             }
             Ok(vec![Item { descriptor: None, text: kept }])
+        }
+        Some((&HELD, last)) => {
+            let last = last.try_into().map(u32::from_ne_bytes).ok().filter(|last| *last > 0);
+            let text = match holder(home.inode(), &[parent, std::process::id()], last) {
+                Held::By(pid) => [&b"b"[..], &pid.to_ne_bytes()].concat(),
+                Held::No => b"n".to_vec(),
+                Held::Unknown => b"u".to_vec(),
+            };
+            Ok(vec![Item { descriptor: None, text }])
         }
         _ => Err("unknown request".into()),
     }
@@ -180,7 +223,7 @@ pub(crate) enum Source {
 impl Source {
     /// Whether the process was ended on purpose.
     fn is_stopped(&self) -> bool {
-        matches!(self, Source::Finder(finder) if finder.stopped.load(Ordering::Acquire))
+        matches!(self, Source::Finder(finder) if finder.is_stopped())
     }
 
     fn find(&self, home: &NetNs, goes_on: &dyn Fn() -> bool) -> Result<Vec<FoundSandbox>> {

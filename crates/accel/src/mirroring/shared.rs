@@ -16,6 +16,9 @@ pub(crate) struct Shared {
     /// Stops heartbeats and reads, to simulate a hanging daemon.
     #[cfg(feature = "test-support")]
     pub(crate) paused: AtomicBool,
+    /// Limits of GSO packets that VXLAN devices are treated to have.
+    #[cfg(feature = "test-support")]
+    pub(crate) gso_max_size: std::sync::OnceLock<u32>,
     pub(crate) wanted: Mutex<Wanted>,
     /// The wanted devices that the current plan covers.
     pub(crate) in_force: Mutex<Wanted>,
@@ -48,6 +51,8 @@ impl Shared {
             stop: AtomicBool::new(false),
             #[cfg(feature = "test-support")]
             paused: AtomicBool::new(false),
+            #[cfg(feature = "test-support")]
+            gso_max_size: std::sync::OnceLock::new(),
             wanted: Mutex::new(wanted.clone()),
             in_force: Mutex::new(wanted),
             followed: Condvar::new(),

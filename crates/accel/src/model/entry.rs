@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use netstate::overlay::Device;
 use packet::ethernet::MacAddr;
 
 /// A device in the NICs' namespace or in a sandbox.
@@ -53,6 +54,38 @@ pub struct Vtep {
     pub local: IpAddr,
     /// Accept IPv6 packets without an outer UDP checksum.
     pub takes_zero_checksum: bool,
+    /// The kernel takes packets above 64 KiB out of the tunnel ([`TunnelGso`]).
+    pub takes_big: bool,
+}
+
+/// GSO packets above 64 KiB (BIG TCP) that a VXLAN device encapsulates: their sizes are below these,
+/// in bytes with the Ethernet header. Larger ones are segmented first. 0: no packet above 64 KiB.
+///
+/// Kernels since 7.3 encapsulate such packets with length fields of zero. Earlier kernels cannot, and
+/// limit VXLAN devices to 64 KiB (`IFLA_TSO_MAX_SIZE`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TunnelGso {
+    pub ipv4: u32,
+    pub ipv6: u32,
+}
+
+impl TunnelGso {
+    /// `GSO_LEGACY_MAX_SIZE` (include/linux/netdevice.h): the largest limit of a kernel that cannot
+    /// encapsulate larger packets.
+    const LEGACY: u32 = 65_536;
+
+    /// Whether the kernel can encapsulate packets above 64 KiB by this device.
+    pub fn is_possible(device: &Device) -> bool {
+        device.tso_max_size > TunnelGso::LEGACY
+    }
+
+    pub fn new(device: &Device) -> TunnelGso {
+        let above = |size: u32| {
+            let is_big = TunnelGso::is_possible(device) && size > TunnelGso::LEGACY;
+            if is_big { size } else { 0 }
+        };
+        TunnelGso { ipv4: above(device.gso_ipv4_max_size), ipv6: above(device.gso_max_size) }
+    }
 }
 
 /// Destination of frames to an address.
@@ -98,6 +131,8 @@ pub struct UnderlayRoute {
     pub source_ports: (u16, u16),
     /// Outer don't-fragment flag (IPv4).
     pub dont_fragment: bool,
+    /// GSO packets above 64 KiB.
+    pub gso: TunnelGso,
     /// Send outer UDP checksums.
     pub checksum: bool,
     /// The VXLAN device or its bridge answers neighbour solicitations.

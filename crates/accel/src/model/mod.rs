@@ -18,7 +18,7 @@ mod wanted;
 
 pub(crate) use basis::{Basis, Port};
 pub use counted::Counted;
-pub use entry::{DeviceId, Domain, EntryKey, Fdb, UnderlayRoute, Vtep, VtepKey};
+pub use entry::{DeviceId, Domain, EntryKey, Fdb, TunnelGso, UnderlayRoute, Vtep, VtepKey};
 pub use evidence::{Family, RuleEffect};
 pub use explanation::Explanation;
 pub use foreign::{Foreign, Links};

@@ -7,7 +7,7 @@ use netstate::overlay::{BridgeEntry, Change, EntryChange, Found, Table};
 
 use super::fixture::{BRIDGES, NICS, PORTS, VXLANS, device, entry, mac, remote, snapshot};
 use super::*;
-use crate::model::MachineSnapshot;
+use crate::model::{MachineSnapshot, TunnelGso};
 
 /// The bridged VXLAN device, and the routed one.
 const BRIDGED: u32 = VXLANS[0];
@@ -102,6 +102,7 @@ fn a_way_says_what_the_kernels_headers_would() {
         udp_port: 4789,
         source_ports: (32_768, 60_999),
         dont_fragment: false,
+        gso: TunnelGso::default(),
         checksum: false,
         proxy: false,
         ttl: 64,
@@ -122,6 +123,10 @@ fn a_way_says_what_the_kernels_headers_would() {
     }
     fn suppress(device: &mut Device) {
         device.port.as_mut().unwrap().neigh_suppress = true;
+    }
+    fn big(device: &mut Device, possible: u32, set: u32) {
+        device.tso_max_size = possible;
+        (device.gso_max_size, device.gso_ipv4_max_size) = (set, set);
     }
     type Case = (&'static str, fn(&mut NetnsSnapshot), fn(&mut UnderlayRoute));
     let cases: &[Case] = &[
@@ -144,6 +149,22 @@ fn a_way_says_what_the_kernels_headers_would() {
         ("MTU of the route", |s| route(s).mtu = Some(1400), |w| w.mtu = 1350),
         ("not above the NIC's", |s| route(s).mtu = Some(9000), |_| ()),
         ("MTU of the device", |s| link(s, BRIDGED).mtu = 1200, |w| w.mtu = 1200),
+        // The kernel of a device with this limit cannot encapsulate larger packets.
+        ("large GSO packets", |s| big(link(s, BRIDGED), 65_536, 524_280), |_| ()),
+        ("none", |s| big(link(s, BRIDGED), 524_280, 65_536), |_| ()),
+        (
+            "larger ones",
+            |s| big(link(s, BRIDGED), 524_280, 200_000),
+            |w| w.gso = TunnelGso { ipv4: 200_000, ipv6: 200_000 },
+        ),
+        (
+            "IPv6 only",
+            |s| {
+                big(link(s, BRIDGED), 524_280, 200_000);
+                link(s, BRIDGED).gso_ipv4_max_size = 65_536;
+            },
+            |w| w.gso = TunnelGso { ipv4: 0, ipv6: 200_000 },
+        ),
         ("checksums", |s| vxlan(s).checksum = true, |w| w.checksum = true),
         ("the device answers solicitations", |s| vxlan(s).proxy = true, |w| w.proxy = true),
         ("the bridge does", |s| suppress(link(s, BRIDGED)), |w| w.proxy = true),

@@ -21,7 +21,7 @@ use crate::eligibility::{
 };
 use crate::model::{
     DeviceId, DevicePlan, Fdb, NetnsSnapshot, NetnsView, Plan, PortPlan, Refusal, RemotePlan,
-    SandboxSnapshot, UnderlayRoute, Vtep, VtepKey,
+    SandboxSnapshot, TunnelGso, UnderlayRoute, Vtep, VtepKey,
 };
 
 /// Maximum interval between packets of an entry that take the slow path.
@@ -129,8 +129,12 @@ impl Plan {
         if let (Some(nic), Some(local)) = (nics.first(), locals.first()) {
             self.nics.insert(*nic);
             let takes_zero_checksum = vxlan.takes_zero_checksum;
+            let takes_big = TunnelGso::is_possible(&view.snapshot.overlay.links[&index]);
             let (nic, local) = (*nic, *local);
-            self.vteps.insert(key, Vtep { domain, nic, vxlan: index, local, takes_zero_checksum });
+            self.vteps.insert(
+                key,
+                Vtep { domain, nic, vxlan: index, local, takes_zero_checksum, takes_big },
+            );
         }
         self.fdb
             .extend(remotes.into_iter().map(|(mac, route)| ((domain.id, mac), Fdb::Remote(route))));

@@ -6,7 +6,7 @@ use netstate::overlay::{Device, VxlanDevice, VxlanEntry};
 use packet::ethernet::MacAddr;
 
 use crate::eligibility::{UNDERLAY_ROUTE, UnderlayCase, first};
-use crate::model::{NetnsSnapshot, NetnsView, Refusal, UnderlayRoute};
+use crate::model::{NetnsSnapshot, NetnsView, Refusal, TunnelGso, UnderlayRoute};
 
 /// Bytes that VXLAN adds in front of the inner IP packet, over IPv4 and over IPv6 (RFC 7348).
 const OVERHEAD: [u32; 2] = [50, 70];
@@ -85,6 +85,7 @@ fn underlay_route(
         remote: to,
         udp_port: vxlan.port,
         source_ports: if start < end { (start, end) } else { view.snapshot.local_ports },
+        gso: TunnelGso::new(case.device()),
         dont_fragment: vxlan.df == Some(true),
         checksum: vxlan.checksum,
         proxy: vxlan.proxy || suppresses(view.snapshot, case.device()),

@@ -45,6 +45,9 @@ pub(crate) struct RawHookLists {
 pub(crate) struct RawConstants {
     pub(crate) netns: u32,
     pub(crate) tick: u32,
+    /// `DECAP_*`.
+    pub(crate) decap: u32,
+    pub(crate) padding: u32,
 }
 
 /// `struct symbols`.
@@ -239,6 +242,8 @@ pub(crate) struct RawFdb {
     pseudo: u16,
     label: [u8; 4],
     slot: u32,
+    gso4: u32,
+    gso6: u32,
 }
 
 /// `struct count`.
@@ -339,7 +344,7 @@ pub(crate) fn vtep(vtep: &Vtep, slot: u32) -> RawVtep {
         nic: vtep.nic,
         netns: vtep.domain.id.netns.into(),
         crossing: vtep.domain.crossing.map_or(0, |(_, outer)| outer),
-        flags: domain_flags(&vtep.domain) | zero,
+        flags: domain_flags(&vtep.domain) | zero | flag(vtep.takes_big, VTEP_BIG),
         vxlan: vtep.vxlan,
         local: four_words(vtep.local),
         slot,
@@ -419,6 +424,8 @@ pub(crate) fn fdb(entry: &Fdb, slot: u32) -> RawFdb {
             pseudo: pseudo(route),
             label: route.label.to_be_bytes(),
             slot,
+            gso4: route.gso.ipv4,
+            gso6: route.gso.ipv6,
             ..RawFdb::default()
         },
     }

@@ -19,4 +19,5 @@ pub(crate) use labelling::{LabellingReader, Symbols};
 pub(crate) use links::Listing;
 pub(crate) use look::{Class, Look, Looked, Seen};
 pub(crate) use maps::Maps;
+pub use object::DecapGso;
 pub(crate) use object::{Programs, Role};

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use libbpf_rs::btf::Btf;
-use libbpf_rs::btf::types::Func;
+use libbpf_rs::btf::types::{Enum, Func};
 use libbpf_rs::{
     ErrorKind, Link, MapCore, MapHandle, NF_INET_PRE_ROUTING, NFPROTO_IPV4, NFPROTO_IPV6,
     NetfilterOpts, Object, ObjectBuilder, OpenObject, PrintLevel, Program, ProgramType,
@@ -61,6 +61,7 @@ pub(crate) struct Programs {
     is_copy: bool,
     /// The kernel runs BPF programs at netfilter hooks, so the guard is loaded.
     has_guard: bool,
+    decap: DecapGso,
 }
 
 pub(super) fn failed(operation: &'static str, object: impl Into<String>, problem: String) -> Error {
@@ -99,9 +100,41 @@ const ENTRIES: [&str; 2] = ["fdb", "sources"];
 /// oldest.
 const SEEN_FLOWS: u32 = 65_536;
 
+/// Whether programs take the tunnel off GSO packets for every tenant. Otherwise only the packets for
+/// a tenant's own socket take the fast path.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum DecapGso {
+    /// If the kernel has `BPF_F_ADJ_ROOM_DECAP_L4_UDP` (Linux 7.3).
+    #[default]
+    Probe,
+    /// Never, for tests.
+    Without,
+    /// On every kernel, for tests. A kernel without the flag leaves the packets to the slow path.
+    With,
+}
+
+impl DecapGso {
+    fn raw(self) -> u32 {
+        match self {
+            DecapGso::Probe => abi::DECAP_PROBE,
+            DecapGso::Without => abi::DECAP_WITHOUT,
+            DecapGso::With => abi::DECAP_WITH,
+        }
+    }
+
+    /// Whether the kernel has the flag.
+    pub(crate) fn is_possible() -> bool {
+        let Ok(btf) = Btf::from_vmlinux() else { return false };
+        let flags = btf.type_by_name::<Enum<'_>>("bpf_adj_room_flags");
+        let is_flag = |flag: &OsStr| flag == OsStr::new("BPF_F_ADJ_ROOM_DECAP_L4_UDP");
+        flags.is_some_and(|flags| flags.iter().any(|value| value.name.is_some_and(is_flag)))
+    }
+}
+
 /// Returns the constants of a namespace's programs.
-fn constants(netns: u16) -> Vec<u8> {
-    abi::bytes(&RawConstants { netns: netns.into(), tick: tick() })
+fn constants(netns: u16, decap: DecapGso) -> Vec<u8> {
+    let (netns, tick, decap) = (netns.into(), tick(), decap.raw());
+    abi::bytes(&RawConstants { netns, tick, decap, padding: 0 })
 }
 
 /// Returns the kernel's tick in ns: the resolution of the coarse clock. A second if unknown, which
@@ -124,7 +157,7 @@ fn open() -> Result<OpenObject> {
         .map_err(|e| failed("open", "BPF object", e.to_string()))
 }
 
-fn load(object: OpenObject, is_copy: bool, has_guard: bool) -> Result<Programs> {
+fn load(object: OpenObject, is_copy: bool, has_guard: bool, decap: DecapGso) -> Result<Programs> {
     let object = object.load().map_err(|e| {
         failed(
             "load",
@@ -137,7 +170,7 @@ fn load(object: OpenObject, is_copy: bool, has_guard: bool) -> Result<Programs> 
             },
         )
     })?;
-    Ok(Programs { object, is_copy, has_guard })
+    Ok(Programs { object, is_copy, has_guard, decap })
 }
 
 fn set_up<'a>(name: &'a str) -> impl Fn(libbpf_rs::Error) -> Error + 'a {
@@ -147,7 +180,7 @@ fn set_up<'a>(name: &'a str) -> impl Fn(libbpf_rs::Error) -> Error + 'a {
 impl Programs {
     /// Loads the programs for the NICs' namespace, with these limits of forwarding entries and
     /// connections. Attaches nothing.
-    pub(crate) fn load(max_entries: u32, max_flows: u32) -> Result<Programs> {
+    pub(crate) fn load(max_entries: u32, max_flows: u32, decap: DecapGso) -> Result<Programs> {
         let mut object = open()?;
         for mut map in object.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
@@ -161,7 +194,7 @@ impl Programs {
             } else if name == "seen_flows" {
                 map.set_max_entries(SEEN_FLOWS).map_err(set_up(&name))?;
             } else if name.ends_with(".rodata") {
-                map.set_initial_value(&constants(0)).map_err(set_up(&name))?;
+                map.set_initial_value(&constants(0, decap)).map_err(set_up(&name))?;
             }
         }
         // `CONFIG_NETFILTER_BPF_LINK`. Without it TCP connections get no verdicts.
@@ -171,7 +204,7 @@ impl Programs {
                 program.set_autoload(has_guard);
             }
         }
-        load(object, false, has_guard)
+        load(object, false, has_guard, decap)
     }
 
     /// Loads the programs for a sandbox with this number, sharing the maps.
@@ -190,10 +223,10 @@ impl Programs {
                     found.ok_or_else(|| failed("find", format!("map {name}"), "none".into()))?;
                 map.reuse_fd(shared.as_fd()).map_err(set_up(&name))?;
             } else if name.ends_with(".rodata") {
-                map.set_initial_value(&constants(netns)).map_err(set_up(&name))?;
+                map.set_initial_value(&constants(netns, self.decap)).map_err(set_up(&name))?;
             }
         }
-        load(object, true, false)
+        load(object, true, false, self.decap)
     }
 
     /// Whether the kernel offers BPF programs the functions to look up connections.
@@ -287,6 +320,15 @@ impl Programs {
                 .map_err(|e| failed("attach to", "netfilter hook prerouting", e.to_string()))
         };
         [NFPROTO_IPV4, NFPROTO_IPV6].into_iter().map(attach).collect()
+    }
+
+    /// Whether these programs take the tunnel off GSO packets for every tenant.
+    pub(crate) fn unwraps_gso(&self) -> bool {
+        match self.decap {
+            DecapGso::Probe => DecapGso::is_possible(),
+            DecapGso::Without => false,
+            DecapGso::With => true,
+        }
     }
 
     /// Whether [`Programs::guard`] attaches a program.

@@ -256,6 +256,11 @@ fn describe(status: &Status) -> String {
         );
     }
     text += "\n";
+    let taken = match status.decap_gso {
+        true => "to every tenant",
+        false => "to sockets of tenants only (the kernel lacks BPF_F_ADJ_ROOM_DECAP_L4_UDP)",
+    };
+    let _ = writeln!(text, "GSO packets from the wire: fast path {taken}");
     if let Some(flows) = &status.flows {
         let _ = writeln!(
             text,

@@ -16,7 +16,7 @@ use daemon::confinement::{self, accel as confined};
 use daemon::metrics::{self, Bound, ListenAddress, Page};
 use daemon::notify::notify;
 use daemon::serving::{Listener, Serving};
-use daemon::signals::{on_signals, wait};
+use daemon::signals::{on_signals, wait, wait_beside};
 use daemon::takeover;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use sys::netns::NetNs;
@@ -71,6 +71,7 @@ pub fn run(serve: &AccelServe) -> anyhow::Result<Exit> {
         accounting: serve.run.accounting,
         spares: SANDBOXES,
         security: Some(security),
+        ..Options::default()
     };
     let Some(accel) = begin(&netns, &wanted, options, &end)? else { return Ok(Exit::Done) };
     let accel = Arc::new(accel);
@@ -88,7 +89,8 @@ pub fn run(serve: &AccelServe) -> anyhow::Result<Exit> {
         print(&ready(&accel))?;
     }
     notify("READY=1")?;
-    wait([serving.ended(), end.as_fd()])?;
+    let deleted: Vec<_> = accel.deleted().into_iter().collect();
+    wait_beside([serving.ended(), end.as_fd()], &deleted)?;
     // In this order, so that when the requester sees the connection close, everything is detached
     // and the name is free. The socket file stays: a confined process cannot remove files.
     let asker = serving.stop();

@@ -96,7 +96,8 @@ impl Measuring {
             .as_deref()
             .map(|address| watch_peer::wanted(address, token, &filter, interval));
         let wanted = wanted.transpose()?;
-        // Remote hosts can reach the sockets from here on. Threads inherit the reduced rights.
+        // Remote hosts reach only the process that `listen` started. This one keeps the rights to
+        // trace, and gives up the others. Threads inherit the reduced rights.
         let rights = match server {
             Some(_) => {
                 confinement::prepare()?;

@@ -26,8 +26,18 @@ fn needed(loads_programs: bool, most_received: Option<u64>) -> Vec<Capability> {
     needed
 }
 
-/// Executes the first step of `watch --serve`, before its threads start. It must keep the rights to
-/// enter new namespaces and to read `/proc` of any process.
+/// Executes both steps for the process of `watch --serve` that faces the network. It keeps no right at
+/// all. Returns a description of the confinement in force.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn give_up_for_front() -> sys::Result<String> {
+    confine(&Rights::none()?)?;
+    Ok(super::in_force())
+}
+
+/// Executes the first step of `watch --serve` for the process that traces, before its threads start.
+/// It must keep the rights to enter new namespaces and to read `/proc` of any process.
 ///
 /// # Errors
 /// If the kernel refuses.

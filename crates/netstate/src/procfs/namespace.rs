@@ -396,7 +396,7 @@ fn numbered(text: &str) -> Option<u64> {
 }
 
 /// Returns inode and mount point of a network namespace from a line of `mountinfo`.
-fn mounted_namespace(line: &str) -> Option<(u64, &str)> {
+pub(super) fn mounted_namespace(line: &str) -> Option<(u64, &str)> {
     let (before, after) = line.split_once(" - ")?;
     // Only nsfs mounts hold namespaces.
     if !after.starts_with("nsfs ") {

@@ -326,6 +326,16 @@ impl Netlink {
         })
     }
 
+    /// Sets the largest GSO packet of IPv4, bytes. Requires Linux 6.3.
+    ///
+    /// # Errors
+    /// `ENODEV`, `EINVAL` above the device's limit.
+    pub fn set_gso_ipv4_max_size(&self, name: &str, bytes: u32) -> Result<()> {
+        self.set(name, "set gso_ipv4_max_size of", |message| {
+            message.attributes.push(LinkAttribute::GsoIpv4MaxSize(bytes));
+        })
+    }
+
     /// Sets the maximum number of segments in a GSO packet.
     ///
     /// # Errors

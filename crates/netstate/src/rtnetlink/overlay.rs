@@ -77,6 +77,12 @@ pub struct Device {
     pub link_netns: Option<u32>,
     /// Kind of the root queueing discipline (`IFLA_QDISC`).
     pub qdisc: Option<String>,
+    /// Size from which GSO packets are segmented before the device gets them (`IFLA_GSO_MAX_SIZE`).
+    pub gso_max_size: u32,
+    /// The same for IPv4 (`IFLA_GSO_IPV4_MAX_SIZE`, Linux 6.3).
+    pub gso_ipv4_max_size: u32,
+    /// Upper limit of both (`IFLA_TSO_MAX_SIZE`, Linux 6.0).
+    pub tso_max_size: u32,
     /// An XDP program is attached.
     pub xdp: bool,
     /// Alias, `IFLA_IFALIAS`.
@@ -315,6 +321,9 @@ fn device(message: LinkMessage) -> Device {
             LinkAttribute::Link(index) => device.link = Some(index),
             LinkAttribute::LinkNetNsId(id) => device.link_netns = u32::try_from(id).ok(),
             LinkAttribute::Qdisc(qdisc) => device.qdisc = Some(qdisc),
+            LinkAttribute::GsoMaxSize(size) => device.gso_max_size = size,
+            LinkAttribute::GsoIpv4MaxSize(size) => device.gso_ipv4_max_size = size,
+            LinkAttribute::TsoMaxSize(size) => device.tso_max_size = size,
             LinkAttribute::IfAlias(alias) => device.alias = Some(alias),
             LinkAttribute::Xdp(attributes) => {
                 device.xdp = attributes.iter().any(|attribute| {

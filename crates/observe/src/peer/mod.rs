@@ -8,6 +8,7 @@
 mod asking;
 mod clock;
 mod compared;
+mod front;
 mod loss;
 mod server;
 
@@ -15,6 +16,7 @@ pub mod message;
 
 pub use asking::Peer;
 pub use clock::{Clock, Exchange, Offset};
+pub use front::Front;
 pub use loss::{Bounds, Loss};
 pub use server::PeerServer;
 

@@ -1,6 +1,9 @@
 //! The server's side: reports this host's counts to authenticated clients.
+//!
+//! The counts come from this process, or from another one ([`super::front`]).
 
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,7 +12,6 @@ use channel::{RateLimit, ServerError, Serves, Service, Session, Tell, Token};
 
 use super::message::{Asked, FlowRecord, MOST_FLOWS, Reply, Request, Sample, emit, parse_request};
 use super::now;
-use crate::filter::FlowPattern;
 use crate::flows::Flows;
 
 /// Maximum number of concurrent sessions.
@@ -63,18 +65,37 @@ impl PeerServer {
     /// # Errors
     /// If it cannot listen any more.
     pub fn run(&self, flows: Arc<Flows>, tell: &Arc<Tell>) -> Result<(), ServerError> {
-        let serves: Arc<dyn Serves> = Arc::new(Counts { flows, stop: Arc::clone(&self.stop) });
+        self.run_from(flows, tell)
+    }
+
+    /// Returns the descriptor of the listening socket.
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listening.as_fd()
+    }
+
+    pub(super) fn run_from(
+        &self,
+        source: Arc<impl Source + 'static>,
+        tell: &Arc<Tell>,
+    ) -> Result<(), ServerError> {
+        let serves: Arc<dyn Serves> = Arc::new(Counts { source, stop: Arc::clone(&self.stop) });
         self.listening.run(&serves, tell)
     }
 }
 
+/// Source of counts.
+pub(super) trait Source: Send + Sync {
+    /// Returns the counts of flows for a request that arrived at this time.
+    fn sample(&self, asked: &Asked, received_ns: i64) -> Result<Sample, String>;
+}
+
 /// State shared by the sessions.
-struct Counts {
-    flows: Arc<Flows>,
+struct Counts<S> {
+    source: Arc<S>,
     stop: Arc<AtomicBool>,
 }
 
-impl Serves for Counts {
+impl<S: Source> Serves for Counts<S> {
     fn serve(&self, mut session: Session) -> String {
         let alive = || !self.stop.load(Ordering::Relaxed);
         let (mut pace, mut wanted) = (RateLimit::new(REQUESTS_PER_S), None);
@@ -113,51 +134,53 @@ impl Serves for Counts {
     }
 }
 
-/// Flows and VNI that a session asked for.
-type Wanted = (Vec<FlowPattern>, Option<u32>);
-
-impl Counts {
+impl<S: Source> Counts<S> {
     fn answer(
         &self,
         request: Request,
-        wanted: &mut Option<Wanted>,
+        wanted: &mut Option<Asked>,
         received_ns: i64,
     ) -> Result<Reply, String> {
         match request {
             Request::Ask(asked) => {
-                *wanted = Some(of_asked(&asked)?);
+                asked.patterns()?;
+                *wanted = Some(asked);
                 Ok(Reply::Asked)
             }
             Request::Sample => {
-                let (flows, vni) = wanted.as_ref().ok_or("sample before ask")?;
-                let reading = self.flows.read(&|flow| flow.is_of(flows, *vni));
-                let reading = reading.map_err(|error| error.to_string())?;
-                let mut told: Vec<FlowRecord> = reading
-                    .flows
-                    .into_iter()
-                    .map(|(flow, count)| FlowRecord { hops: self.flows.hops(&flow), flow, count })
-                    .collect();
-                // Ties are in the order of their addresses, because the sort is stable.
-                told.sort_by_key(|told| {
-                    let count = &told.count;
-                    std::cmp::Reverse(count.left.packets.saturating_add(count.came.packets))
-                });
-                // The busiest flows are sent; the number of others is reported.
-                let others = told.len().saturating_sub(MOST_FLOWS) as u64;
-                told.truncate(MOST_FLOWS);
-                Ok(Reply::Sampled(Box::new(Sample {
-                    received_ns,
-                    answered_ns: now(),
-                    flows: told,
-                    others,
-                    uncounted: reading.uncounted,
-                    epoch: reading.epoch,
-                })))
+                let asked = wanted.as_ref().ok_or("sample before ask")?;
+                let sample = self.source.sample(asked, received_ns)?;
+                Ok(Reply::Sampled(Box::new(Sample { answered_ns: now(), ..sample })))
             }
         }
     }
 }
 
-fn of_asked(asked: &Asked) -> Result<Wanted, String> {
-    Ok((asked.patterns()?, asked.vni))
+impl Source for Flows {
+    fn sample(&self, asked: &Asked, received_ns: i64) -> Result<Sample, String> {
+        let patterns = asked.patterns()?;
+        let reading = self.read(&|flow| flow.is_of(&patterns, asked.vni));
+        let reading = reading.map_err(|error| error.to_string())?;
+        let mut told: Vec<FlowRecord> = reading
+            .flows
+            .into_iter()
+            .map(|(flow, count)| FlowRecord { hops: self.hops(&flow), flow, count })
+            .collect();
+        // Ties are in the order of their addresses, because the sort is stable.
+        told.sort_by_key(|told| {
+            let count = &told.count;
+            std::cmp::Reverse(count.left.packets.saturating_add(count.came.packets))
+        });
+        // The busiest flows are sent; the number of others is reported.
+        let others = told.len().saturating_sub(MOST_FLOWS) as u64;
+        told.truncate(MOST_FLOWS);
+        Ok(Sample {
+            received_ns,
+            answered_ns: now(),
+            flows: told,
+            others,
+            uncounted: reading.uncounted,
+            epoch: reading.epoch,
+        })
+    }
 }

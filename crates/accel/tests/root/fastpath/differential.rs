@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use accel::{Accel, Wanted};
+use accel::{Accel, Options, Wanted};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType, recv, recvfrom,
@@ -147,7 +147,7 @@ impl Tenant {
 }
 
 /// A socket that sees every frame of the calling thread's namespace.
-fn frames() -> OwnedFd {
+pub(super) fn frames() -> OwnedFd {
     let flags = SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Packet, SockType::Raw, flags, SockProtocol::EthAll).unwrap();
     setsockopt(&socket, sockopt::RcvBufForce, &(128 << 20)).unwrap();
@@ -194,6 +194,11 @@ struct Bench {
 
 impl Bench {
     fn random(way: ComparedPath, number: usize, random: &mut Random) -> Bench {
+        Bench::with(way, number, random, None)
+    }
+
+    /// The same with VXLAN devices that encapsulate GSO packets below this size.
+    fn with(way: ComparedPath, number: usize, random: &mut Random, gso: Option<u32>) -> Bench {
         let shape = match way {
             ComparedPath::Fast => Shape::nth(number, random),
             ComparedPath::Half => Shape::Routed { rp_filter: random.below(3) as u8 },
@@ -279,7 +284,10 @@ impl Bench {
         let wire = hosts[1].netns().run(frames).unwrap();
         let nics =
             [NIC, turn::OTHER].map(|nic| hosts[1].netlink().link(nic).unwrap().index as usize);
-        let accels = hosts.each_ref().map(|host| Accel::start(host.netns(), Wanted::All).unwrap());
+        let accels = hosts.each_ref().map(|host| {
+            let options = Options { gso_max_size: gso, ..Options::default() };
+            Accel::with(host.netns(), Wanted::All, options).unwrap()
+        });
         // Makes both hosts learn both addresses.
         let [to, from] = shape.doors();
         let tenant = match (behind, other) {
@@ -505,6 +513,48 @@ fn random_packets_fare_the_same_on_both_paths() {
 fn random_packets_that_rules_are_to_see_fare_the_same_on_both_paths() {
     require!(need::root(), need::tool("nft"));
     fare_the_same(ComparedPath::Half, CASES / 2);
+}
+
+/// Lengths of frames: up to that of the largest IPv4 packet in a tunnel, and of the largest GSO packet
+/// (`GSO_MAX_SIZE`, include/linux/netdevice.h).
+const LENGTHS: [usize; 10] =
+    [65_400, 65_499, 65_500, 65_535, 65_536, 65_549, 65_550, 100_000, 262_144, 524_000];
+/// Those that fit into a tunnel's length fields.
+const PLAIN: u64 = 2;
+const GSO_MAX_SIZE: u32 = 524_280;
+
+/// Where the kernel limits VXLAN devices to 64 KiB, it segments larger packets before it encapsulates
+/// them. If the fast path is told otherwise, it encapsulates them, and the device below segments them.
+#[test]
+fn packets_above_64_kib_fare_the_same_on_both_paths() {
+    require!(need::root());
+    let seed = number("OVERLANE_ACCEL_SEED").unwrap_or_else(|| u64::from(std::process::id()));
+    eprintln!("OVERLANE_ACCEL_SEED={seed}");
+    let mut random = Random(seed);
+    let [mut taken, mut wire] = [[0; 2]; 2];
+    for (at, gso) in [None, Some(GSO_MAX_SIZE)].into_iter().enumerate() {
+        for shape in 0..8 {
+            let bench = Bench::with(ComparedPath::Fast, shape, &mut random, gso);
+            let batch: Vec<Case> =
+                LENGTHS.map(|length| Case::big(&mut random, bench.to, length)).into();
+            bench.fast();
+            let before = bench.packets(ComparedPath::Fast.taken())[0];
+            let fast = bench.send(&batch);
+            let hits = bench.packets(ComparedPath::Fast.taken())[0] - before;
+            bench.slow();
+            let slow = bench.send(&batch);
+            let difference = fast.difference(&slow);
+            assert_eq!(difference, None, "seed {seed}, {gso:?}: {}", bench.described);
+            assert!(fast.accepted.iter().all(|accepted| *accepted), "{:?}", fast.accepted);
+            if gso.is_none() {
+                assert!(hits <= PLAIN, "{hits} taken: {}", bench.described);
+            }
+            taken[at] += hits;
+            wire[at] += fast.wire.len() as u64;
+        }
+    }
+    eprintln!("{taken:?} taken of {}, {wire:?} frames on the wire", 8 * LENGTHS.len());
+    assert!(taken[1] > 8 * PLAIN, "{taken:?}");
 }
 
 fn fare_the_same(way: ComparedPath, cases: usize) {

@@ -1,6 +1,7 @@
 //! The fast path against a real kernel: traffic, bytes on the wire, refusals, outdated state.
 
 mod address_types;
+mod big;
 mod bridged;
 mod budget;
 use crate::build;

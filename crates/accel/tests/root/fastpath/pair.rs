@@ -198,6 +198,17 @@ impl Pair {
         .unwrap();
     }
 
+    /// Sends until received packets take the fast path.
+    pub fn settle_receiver(&self, accel: &Accel) {
+        poll("the fast path of the receiver", LIMIT, || {
+            let before = accel.status();
+            self.ping(&[]);
+            let received = since(accel, &before, "decap_hit");
+            Ok(if received >= 3 { Ok(()) } else { Err(format!("{:#?}", accel.status())) })
+        })
+        .unwrap();
+    }
+
     /// Sends until the sender's packets take the fast path.
     pub fn settle_sender(&self, accel: &Accel) {
         poll("the fast path of the sender", LIMIT, || {

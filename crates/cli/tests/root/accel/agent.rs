@@ -69,7 +69,7 @@ fn metrics_and_probes_are_served_and_a_silent_scraper_holds_up_nothing() {
             "overlane_accel_device_packets_total{device=\"vxlan0\",path=\"fast\",reason=\"decap_hit\"}",
             1.0,
         ),
-        ("overlane_accel_rebuilds_total", 1.0),
+        ("overlane_accel_rebuilds_total{cause=\"start\"}", 1.0),
         ("overlane_accel_entries", 1.0),
         ("process_resident_memory_bytes", 1e6),
     ] {

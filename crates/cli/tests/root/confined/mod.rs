@@ -13,24 +13,34 @@ mod attacks;
 use crate::foreground;
 mod units;
 
-fn threads(program: &Foreground) -> Vec<i32> {
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", program.child.id())).unwrap();
+fn threads(process: u32) -> Vec<i32> {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
     tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect()
 }
 
 /// Open file descriptors of the process, by number.
-fn descriptors(program: &Foreground) -> Vec<i32> {
-    let list = std::fs::read_dir(format!("/proc/{}/fd", program.child.id())).unwrap();
+fn descriptors(process: u32) -> Vec<i32> {
+    let list = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap();
     list.map(|fd| fd.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect()
 }
 
 /// Makes every thread try every attack. Starts the program anew after each call that killed it.
 fn withstands(start: impl Fn() -> Foreground, victim: &mut Victim, attacks: &[Attack]) {
+    process_withstands(start, |program| program.child.id(), victim, attacks);
+}
+
+/// The same for a process of the program.
+fn process_withstands(
+    start: impl Fn() -> Foreground,
+    process: impl Fn(&Foreground) -> u32,
+    victim: &mut Victim,
+    attacks: &[Attack],
+) {
     let mut program = start();
     let mut succeeded = Vec::new();
     for (number, attack) in attacks.iter().enumerate() {
         // Each thread in turn: the confinement must apply to all.
-        let threads = threads(&program);
+        let threads = threads(process(&program));
         let thread = threads[number % threads.len()];
         let outcome = attack.by(thread);
         victim.expect_unharmed(attack.what);
@@ -39,17 +49,19 @@ fn withstands(start: impl Fn() -> Foreground, victim: &mut Victim, attacks: &[At
         }
         if let CallOutcome::Killed(_) = outcome {
             // Its devices are removed when all of its threads have ended.
+            let _ = program.child.kill();
             let _ = program.child.wait();
             program = start();
         }
     }
     let address = victim.address();
-    for descriptor in descriptors(&program) {
-        let outcome = connect(program.child.id().cast_signed(), descriptor, &address);
+    for descriptor in descriptors(process(&program)) {
+        let outcome = connect(process(&program).cast_signed(), descriptor, &address);
         if !outcome.is_refused() {
             succeeded.push(format!("connect by descriptor {descriptor}: {outcome}"));
         }
         if let CallOutcome::Killed(_) = outcome {
+            let _ = program.child.kill();
             let _ = program.child.wait();
             program = start();
         }
@@ -146,4 +158,48 @@ fn a_server_of_measurements_harms_nobody() {
     let mut attacks = victim.attacks();
     attacks.retain(|attack| !OWN.contains(&attack.what));
     withstands(start, &mut victim, &attacks);
+}
+
+/// The process of `watch --serve` that faces the network is its only child.
+fn front(program: &Foreground) -> u32 {
+    let of = program.child.id();
+    let children = std::fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap();
+    let children: Vec<u32> = children.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
+    assert_eq!(children.len(), 1, "{children:?}");
+    children[0]
+}
+
+#[test]
+fn a_server_of_flows_harms_nobody_and_has_no_rights() {
+    require!(inject::possible());
+    let host = Host::new("alone").unwrap();
+    host.netlink().set_up("lo").unwrap();
+    let start = || {
+        let mut command = Command::new(OVERLANE);
+        command.args(["watch", "--serve", "127.0.0.1", "--netns", &path(&host)]);
+        // The address of one that was killed is free a moment after it.
+        testbed::poll("a free address", LIMIT, || {
+            let bind = || std::net::TcpListener::bind("127.0.0.1:5212").map(drop);
+            Ok(host.netns().run(bind).unwrap().map_err(|error| error.to_string()))
+        })
+        .unwrap();
+        Foreground::start(&host, command, None).0
+    };
+    let program = start();
+    for thread in threads(front(&program)) {
+        let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap();
+        for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+            assert!(status.contains(&format!("{set}:\t0000000000000000")), "{status}");
+        }
+        assert!(!status.contains("Uid:\t0\t") && !status.contains("Gid:\t0\t"), "{status}");
+        assert!(status.contains("Seccomp:\t2") && status.contains("NoNewPrivs:\t1"), "{status}");
+    }
+    drop(program);
+    let mut victim = Victim::new();
+    // What it needs, or does to itself.
+    const OWN: [&str; 5] =
+        ["fork", "change groups", "make a file in memory", "map code", "a pair of sockets"];
+    let mut attacks = victim.attacks();
+    attacks.retain(|attack| !OWN.contains(&attack.what));
+    process_withstands(start, front, &mut victim, &attacks);
 }

@@ -67,6 +67,33 @@ impl Case {
         Case { vnet, frame }
     }
 
+    /// A TCP GSO packet over IPv4 whose frame has this length.
+    pub fn big(random: &mut Random, to: MacAddr, length: usize) -> Case {
+        const HEADERS: usize = 14 + 20 + 20 + 12;
+        let sequence = random.next() as u32;
+        let spec = Spec { payload: 2600, gso_size: 1300, sequence, ..Spec::PLAIN };
+        let (vnet, mut frame) = spec.build();
+        assert_eq!(frame.len(), HEADERS + spec.payload);
+        frame[..6].copy_from_slice(&to.0);
+        frame[6..12].copy_from_slice(&MAC_A);
+        // Length field and checksum of IPv4 (include/linux/ip.h, iph_set_totlen).
+        let total = u16::try_from(length - 14).unwrap_or(0);
+        frame[16..18].copy_from_slice(&total.to_be_bytes());
+        frame[24..26].fill(0);
+        let sum = Sum::of(&frame[14..34]).checksum();
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        // The sum of the pseudo header has the whole length.
+        let more = (length - frame.len()) as u32;
+        let field = u16::from_be_bytes([frame[50], frame[51]]);
+        let sum = u32::from(field) + (more & 0xffff) + (more >> 16);
+        let folded = (sum & 0xffff) + (sum >> 16);
+        frame[50..52].copy_from_slice(&(folded as u16).to_be_bytes());
+        let rest = frame.len();
+        frame.resize(length, 0);
+        random.fill(&mut frame[rest..]);
+        Case { vnet, frame }
+    }
+
     /// The client's part of the TCP handshake.
     pub fn handshake(to: MacAddr, flags: u8, sequence: u32, acknowledgement: u32) -> Case {
         let spec = Spec {
