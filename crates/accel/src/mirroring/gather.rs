@@ -45,6 +45,7 @@ pub(crate) fn gather(
         // device.
         ipv6_forwarding_off: !is("net/ipv6/conf/all/forwarding", "1"),
         neighbour_proxy: !is("net/ipv6/conf/all/proxy_ndp", "0"),
+        big_tunnels: sysctl("kernel/osrelease").is_some_and(|release| has_big_tunnels(&release)),
         default_ttl: sysctl("net/ipv4/ip_default_ttl").and_then(|t| t.parse().ok()).unwrap_or(64),
         ..NetnsSnapshot::default()
     };
@@ -139,6 +140,13 @@ fn is(path: &str, value: &str) -> bool {
     sysctl(path).as_deref() == Some(value)
 }
 
+/// Whether a kernel encapsulates packets above 64 KiB by VXLAN devices. Linux 7.3 has a rule for their
+/// length fields; nothing but the release tells.
+fn has_big_tunnels(release: &str) -> bool {
+    let mut numbers = release.split(['.', '-']).map(str::parse::<u32>);
+    matches!((numbers.next(), numbers.next()), (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (7, 3))
+}
+
 fn sysctl(path: &str) -> Option<String> {
     // /proc/sys/net shows the namespace of the thread that opens it.
     std::fs::read_to_string(format!("/proc/sys/{path}")).ok().map(|text| text.trim().to_owned())
@@ -152,5 +160,25 @@ fn local_ports() -> (u16, u16) {
         (Some(first), Some(last)) => (first, last),
         // Defaults of `inet_init_net`.
         _ => (32768, 60999),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn big_tunnels_come_with_linux_7_3() {
+        for (release, is_possible) in [
+            ("6.18.44", false),
+            ("7.2.9-cloud-amd64", false),
+            ("7.3.0-rc1", true),
+            ("7.10-custom", true),
+            ("8.0.1", true),
+            ("7", false),
+            ("", false),
+        ] {
+            assert_eq!(has_big_tunnels(release), is_possible, "{release}");
+        }
     }
 }

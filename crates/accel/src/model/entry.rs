@@ -61,8 +61,8 @@ pub struct Vtep {
 /// GSO packets above 64 KiB (BIG TCP) that a VXLAN device encapsulates: their sizes are below these,
 /// in bytes with the Ethernet header. Larger ones are segmented first. 0: no packet above 64 KiB.
 ///
-/// Kernels since 7.3 encapsulate such packets with length fields of zero. Earlier kernels cannot, and
-/// limit VXLAN devices to 64 KiB (`IFLA_TSO_MAX_SIZE`).
+/// Kernels since 7.3 encapsulate such packets with length fields of zero. Earlier kernels have no rule
+/// for these fields, even if an administrator raises the limits of a VXLAN device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TunnelGso {
     pub ipv4: u32,
@@ -70,20 +70,12 @@ pub struct TunnelGso {
 }
 
 impl TunnelGso {
-    /// `GSO_LEGACY_MAX_SIZE` (include/linux/netdevice.h): the largest limit of a kernel that cannot
-    /// encapsulate larger packets.
+    /// `GSO_LEGACY_MAX_SIZE` (include/linux/netdevice.h): the default limit.
     const LEGACY: u32 = 65_536;
 
-    /// Whether the kernel can encapsulate packets above 64 KiB by this device.
-    pub fn is_possible(device: &Device) -> bool {
-        device.tso_max_size > TunnelGso::LEGACY
-    }
-
-    pub fn new(device: &Device) -> TunnelGso {
-        let above = |size: u32| {
-            let is_big = TunnelGso::is_possible(device) && size > TunnelGso::LEGACY;
-            if is_big { size } else { 0 }
-        };
+    /// Returns the limits of a device. `is_possible`: the kernel encapsulates packets above 64 KiB.
+    pub fn new(device: &Device, is_possible: bool) -> TunnelGso {
+        let above = |size| if is_possible && size > TunnelGso::LEGACY { size } else { 0 };
         TunnelGso { ipv4: above(device.gso_ipv4_max_size), ipv6: above(device.gso_max_size) }
     }
 }

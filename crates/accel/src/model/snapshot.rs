@@ -57,6 +57,8 @@ pub struct NetnsSnapshot {
     pub occupied: BTreeSet<u32>,
     /// `net.ipv4.ip_local_port_range`.
     pub local_ports: (u16, u16),
+    /// The kernel encapsulates GSO packets above 64 KiB by VXLAN devices.
+    pub big_tunnels: bool,
     /// `net.ipv4.ip_default_ttl`.
     pub default_ttl: u8,
 }

@@ -21,7 +21,7 @@ use crate::eligibility::{
 };
 use crate::model::{
     DeviceId, DevicePlan, Fdb, NetnsSnapshot, NetnsView, Plan, PortPlan, Refusal, RemotePlan,
-    SandboxSnapshot, TunnelGso, UnderlayRoute, Vtep, VtepKey,
+    SandboxSnapshot, UnderlayRoute, Vtep, VtepKey,
 };
 
 /// Maximum interval between packets of an entry that take the slow path.
@@ -129,7 +129,7 @@ impl Plan {
         if let (Some(nic), Some(local)) = (nics.first(), locals.first()) {
             self.nics.insert(*nic);
             let takes_zero_checksum = vxlan.takes_zero_checksum;
-            let takes_big = TunnelGso::is_possible(&view.snapshot.overlay.links[&index]);
+            let takes_big = view.snapshot.big_tunnels;
             let (nic, local) = (*nic, *local);
             self.vteps.insert(
                 key,

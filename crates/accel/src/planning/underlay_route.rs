@@ -85,7 +85,7 @@ fn underlay_route(
         remote: to,
         udp_port: vxlan.port,
         source_ports: if start < end { (start, end) } else { view.snapshot.local_ports },
-        gso: TunnelGso::new(case.device()),
+        gso: TunnelGso::new(case.device(), view.snapshot.big_tunnels),
         dont_fragment: vxlan.df == Some(true),
         checksum: vxlan.checksum,
         proxy: vxlan.proxy || suppresses(view.snapshot, case.device()),

@@ -81,8 +81,6 @@ pub struct Device {
     pub gso_max_size: u32,
     /// The same for IPv4 (`IFLA_GSO_IPV4_MAX_SIZE`, Linux 6.3).
     pub gso_ipv4_max_size: u32,
-    /// Upper limit of both (`IFLA_TSO_MAX_SIZE`, Linux 6.0).
-    pub tso_max_size: u32,
     /// An XDP program is attached.
     pub xdp: bool,
     /// Alias, `IFLA_IFALIAS`.
@@ -323,7 +321,6 @@ fn device(message: LinkMessage) -> Device {
             LinkAttribute::Qdisc(qdisc) => device.qdisc = Some(qdisc),
             LinkAttribute::GsoMaxSize(size) => device.gso_max_size = size,
             LinkAttribute::GsoIpv4MaxSize(size) => device.gso_ipv4_max_size = size,
-            LinkAttribute::TsoMaxSize(size) => device.tso_max_size = size,
             LinkAttribute::IfAlias(alias) => device.alias = Some(alias),
             LinkAttribute::Xdp(attributes) => {
                 device.xdp = attributes.iter().any(|attribute| {

@@ -8,7 +8,7 @@ use test_support::{need, require};
 use testbed::{Host, NIC, Offload};
 
 use super::differential::frames;
-use super::pair::{DEVICE, PORT, Pair, TENANT_B, since};
+use super::pair::{PORT, Pair, TENANT_B, since};
 
 /// Size of GSO packets, bytes.
 const SIZE: u32 = 200_000;
@@ -63,17 +63,6 @@ fn packets_above_64_kib_have_length_fields_of_zero() {
         (both.iter().zip(&before)).map(|(accel, before)| since(accel, before, "decap_hit")).sum();
     eprintln!("{big} packets above 64 KiB on the wire, longest {longest} bytes; {taken} taken");
     assert!(big > 0 && taken >= big, "{:#?}", both.each_ref().map(Accel::status));
-}
-
-/// As long as the kernel limits VXLAN devices to 64 KiB, it segments larger packets first.
-#[test]
-fn this_kernel_says_whether_it_encapsulates_packets_above_64_kib() {
-    require!(need::root());
-    let pair = Pair::new(Offload::Full, false);
-    let set = pair.a.netlink().set_gso_max_size(DEVICE, SIZE);
-    let limit = pair.a.netlink().link(DEVICE).unwrap().tso_max_size.unwrap();
-    eprintln!("tso_max_size of a VXLAN device: {limit}; set to {SIZE}: {set:?}");
-    assert_eq!(set.is_ok(), limit >= SIZE);
 }
 
 /// The programs load on each kernel, whatever it can. Where it cannot, a packet whose tunnel they try
