@@ -106,7 +106,7 @@ fn a_server_tells_of_the_flows_that_were_asked_for_and_of_no_others() {
         assert!(hops.as_ref().unwrap().iter().any(|hop| hop.ends_with(" nic0 tx")), "{hops:?}");
         // The answer has the reason of a drop on this host.
         let drop = "type filter hook output priority 0; udp dport 9002 drop;";
-        a.nft(&format!("table ip guard {{ chain its {{ {drop} }} }}")).unwrap();
+        a.nft(&format!("table ip guard {{ chain its {{ {drop} }}; }}")).unwrap();
         poll("a dropped packet", LIMIT, || {
             let length = Duration::from_millis(200);
             // The hook refuses it to the sender.

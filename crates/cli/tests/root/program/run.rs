@@ -296,6 +296,28 @@ fn durations_take_a_unit_and_a_mistyped_mode_names_the_nearest() {
     assert!(ended.stderr.contains("did you mean \"vxlan\"?"), "{ended:#?}");
 }
 
+/// A flow that gets nothing for a while is a result, not a failure.
+#[test]
+fn the_shares_of_many_flows_are_reported() {
+    require!(need::root());
+    let many = "lab run --modes host --offload full --workloads tcp_stream --flows 128 --blocks 2";
+    let results = run(many.split(' ').chain(["--duration", "0.5", "--json"])).expect(0).json();
+    let cells = results["cells"].as_array().unwrap();
+    assert!(!cells.is_empty());
+    for cell in cells {
+        assert_eq!(cell["status"], "ok", "{cell:#}");
+        let samples = cell["samples"].as_array().unwrap();
+        let is_starved = |sample: &Value| {
+            sample["invalid_reason"].as_str().is_some_and(|why| why.contains("nothing arrived"))
+        };
+        assert!(!samples.iter().any(is_starved), "{cell:#}");
+        let shares = &cell["flow_shares"];
+        let [least, most, jain] =
+            ["least", "most", "jain"].map(|key| shares[key].as_f64().unwrap());
+        assert!(least <= most && (0.0..=1.0).contains(&jain), "{shares}");
+    }
+}
+
 /// A NAT translates the connections beside datagrams, too.
 #[test]
 fn latency_alone_and_beside_bulk_traffic_is_in_results_and_table() {
