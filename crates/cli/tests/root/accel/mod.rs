@@ -3,6 +3,7 @@
 
 mod agent;
 mod check;
+mod probe;
 use crate::foreground;
 use crate::promtool;
 mod sandbox;
