@@ -9,7 +9,7 @@ use daemon::metrics::ListenAddress;
 #[derive(Debug, Subcommand)]
 pub enum AccelVerb {
     /// Accelerate VXLAN devices, in the background
-    On(AccelRun),
+    On(AccelOn),
     /// Stop accelerating VXLAN devices; all packets take the slow path
     #[command(after_help = "\
 EXAMPLES
@@ -42,15 +42,39 @@ pub struct AccelDevices {
     pub netns: Option<String>,
 }
 
-/// `overlane accel on`, and part of `run`.
+/// `overlane accel on`
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Traffic that cannot be accelerated takes the slow path; `overlane accel status` gives the reasons. \
 When the process ends for any reason, the kernel detaches the fast path.
 
+With --probe, the path to ADDR is tested once the fast path is in force. If packets are damaged or \
+lost, the devices return to the slow path, and the exit code is 10.
+
 EXAMPLES
   overlane accel on --all
-  overlane accel on vxlan0 --max-flows 200000")]
+  overlane accel on vxlan0 --max-flows 200000
+  overlane accel on vxlan0 --probe 10.244.1.7 --probe-from 4711 --token token")]
+pub struct AccelOn {
+    #[command(flatten)]
+    pub run: AccelRun,
+    /// Probe the path to this address, and switch off again if it damages packets
+    ///
+    /// `overlane measure serve` must listen there as root, in a tenant of the other machine.
+    #[arg(long, value_name = "ADDR[:PORT]")]
+    pub probe: Option<String>,
+    /// Namespace that the probe starts from, usually a tenant's [default: that of the devices]
+    ///
+    /// Name, process ID or path. Packets of the host itself do not use the fast path.
+    #[arg(long, value_name = "NETNS", requires = "probe")]
+    pub probe_from: Option<String>,
+    /// File with the secret shared with the server of --probe
+    #[arg(long, value_name = "FILE", requires = "probe")]
+    pub token: Option<PathBuf>,
+}
+
+/// Options of `overlane accel on` and `run`.
+#[derive(Debug, Args)]
 pub struct AccelRun {
     #[command(flatten)]
     pub devices: AccelDevices,

@@ -235,6 +235,12 @@ pub struct Run {
     #[arg(long, value_name = "TRIALS", default_value_t = 0, hide_default_value = true,
           value_parser = clap::value_parser!(u32).range(..=1000))]
     pub faults: u32,
+    /// Do not probe the paths for damaged packets before the first sample
+    ///
+    /// By default, a few classes of packets are sent over each path and compared byte for byte. A
+    /// path that damages or loses them because of an offload gets the reason instead of figures.
+    #[arg(long)]
+    pub no_probe: bool,
     #[command(flatten)]
     pub asking: Asking,
     #[command(flatten)]

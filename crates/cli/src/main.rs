@@ -6,7 +6,7 @@
 //! - 1: failed, in whole or in part;
 //! - 2: wrong usage or bad input;
 //! - 10: a proven regression exceeds its limit (`report compare`), findings are at or above
-//!   `--fail-on` (`doctor`), a path damages or loses packets (`probe`), or a change is not proven better (`try`);
+//!   `--fail-on` (`doctor`), a path damages or loses packets (`probe`, `accel on --probe`), or a change is not proven better (`try`);
 //! - 130: ended by Ctrl-C, partial results were written.
 
 #![forbid(unsafe_code)]
@@ -115,7 +115,7 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Exit> {
             MeasureVerb::Run(run) => verb::measure_run::run(&run),
         },
         Verb::Accel { verb } => match verb {
-            AccelVerb::On(run) => verb::accel::on(&run),
+            AccelVerb::On(on) => verb::accel_probe::on(&on),
             AccelVerb::Off(devices) => verb::accel::off(&devices),
             AccelVerb::Run(run) => verb::accel_run::run(&run),
             AccelVerb::Status(status) => verb::accel::status(&status),

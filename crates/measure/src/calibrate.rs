@@ -101,6 +101,10 @@ pub(crate) fn offers(
                 percent,
                 reason: format!("{} does not support schedules", planned.ask.engine),
             },
+            // A path that damages packets is not measured either.
+            Some(percent) if cell.subject.damage.is_some() => {
+                Offer::Unknown { percent, reason: "the path damages packets".to_owned() }
+            }
             // One request at a time needs no maximum.
             Some(percent) if percent <= 0.0 => {
                 Offer::Load(Offered { percent: Some(0.0), per_s: 0.0 })

@@ -36,6 +36,8 @@ pub struct PathUnderTest {
     /// Minimum time to send datagrams before they count, until devices on the path have chosen
     /// their route.
     pub datagram_warmup: Duration,
+    /// Damage to packets that a probe has found ([`crate::path_probe`]): the path is not measured.
+    pub damage: Option<String>,
 }
 
 /// Location of the server's half of a load.

@@ -1,5 +1,5 @@
 //! Prints a table of faults of a simulated network card, and how often a probe finds verdict,
-//! direction and setting. Needs root: `mangler_table [TRIES]`.
+//! direction and setting. Needs root: `mangler_table [TRIES [FAULT...]]`; FAULT is the name of a row.
 
 #[path = "../tests/root/bed.rs"]
 #[allow(dead_code)]
@@ -11,7 +11,7 @@ mod cases;
 use std::process::ExitCode;
 
 use bed::Bed;
-use cases::{CASES, Wanted};
+use cases::{CASES, Case, Wanted};
 use probe::report::Direction;
 
 fn main() -> ExitCode {
@@ -26,7 +26,9 @@ fn main() -> ExitCode {
     println!("| fault | direction | verdict | setting | right |");
     println!("| --- | --- | --- | --- | ---: |");
     let mut all = true;
-    for case in CASES {
+    let names: Vec<String> = std::env::args().skip(2).collect();
+    let chosen = |case: &&Case| names.is_empty() || names.iter().any(|name| name == case.name);
+    for case in CASES.iter().filter(chosen) {
         let mut right = 0;
         for _ in 0..tries {
             let bed = Bed::new(false);

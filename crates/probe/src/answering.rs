@@ -17,11 +17,16 @@ const ICMP_WAIT: Duration = Duration::from_millis(20);
 /// Time to wait for another session to end.
 const SEAT_WAIT: Duration = Duration::from_secs(3);
 
+/// Shortest time between two starts of a session: each rebinds the sockets and reads the routes.
+const START_PAUSE: Duration = Duration::from_millis(200);
+
 /// The sockets for probes, shared by the sessions of a server. One session uses them at a time.
 #[derive(Debug)]
 pub struct Answerer {
     access: Access,
     busy: AtomicBool,
+    /// Most bytes per second.
+    rate: u32,
 }
 
 impl Answerer {
@@ -33,7 +38,13 @@ impl Answerer {
 
     /// As [`Answerer::open`], with these sockets.
     pub fn with(access: Access) -> Answerer {
-        Answerer { access, busy: AtomicBool::new(false) }
+        Answerer { access, busy: AtomicBool::new(false), rate: RATE }
+    }
+
+    /// Sends at most this number of bytes per second, instead of [`RATE`].
+    #[must_use]
+    pub fn limited_to(self, rate: u32) -> Answerer {
+        Answerer { rate, ..self }
     }
 }
 
@@ -44,6 +55,8 @@ pub struct Answering<'a> {
     client: IpAddr,
     local: IpAddr,
     end: Option<(End<'a>, Seat<'a>)>,
+    /// Last start.
+    started: Option<Instant>,
 }
 
 /// The right to use the socket; released on drop.
@@ -60,7 +73,7 @@ impl<'a> Answering<'a> {
     /// Creates a session with the addresses of its connection.
     pub fn new(answerer: &'a Answerer, client: IpAddr, local: IpAddr) -> Answering<'a> {
         let (client, local) = (client.to_canonical(), local.to_canonical());
-        Answering { answerer, client, local, end: None }
+        Answering { answerer, client, local, end: None, started: None }
     }
 
     /// Answers a request.
@@ -78,7 +91,7 @@ impl<'a> Answering<'a> {
             Ask::Collect => Ok(Answer::Collected(self.end()?.collect()?)),
             Ask::Send(mut batch) => {
                 // The client may ask for less, not for more.
-                batch.rate = batch.rate.min(RATE);
+                batch.rate = batch.rate.min(self.answerer.rate);
                 batch.validate()?;
                 let end = self.end()?;
                 let mut sent = end.send(&batch)?;
@@ -88,6 +101,11 @@ impl<'a> Answering<'a> {
                 Ok(Answer::Sent(sent))
             }
         }
+    }
+
+    /// Whether the session has the sockets, so that no other one can probe.
+    pub fn is_open(&self) -> bool {
+        self.end.is_some()
     }
 
     fn end(&mut self) -> Result<&mut End<'a>, String> {
@@ -107,6 +125,10 @@ impl<'a> Answering<'a> {
             other_address(other, self.client)?;
         }
         self.end = None;
+        if let Some(started) = self.started {
+            std::thread::sleep(START_PAUSE.saturating_sub(started.elapsed()));
+        }
+        self.started = Some(Instant::now());
         // Two probes would read each other's packets. The session of a client that has just left
         // may still have the sockets.
         let begun = Instant::now();

@@ -24,6 +24,9 @@ pub fn overhead(class: &Class) -> u32 {
         TunnelKind::Vxlan | TunnelKind::Geneve => ip(class.family) + 8 + 8 + 14,
         TunnelKind::Gre => ip(class.family) + 4,
     });
+    // A tunnel in a VXLAN tunnel has IPv4 addresses.
+    let nested = class.tunnel.is_some_and(|tunnel| tunnel.nested);
+    let outer = outer + if nested { 20 + 8 + 8 + 14 } else { 0 };
     let transport = match (class.transport, class.extra) {
         (Transport::Tcp, Extra::Options) => 32,
         (Transport::Tcp, _) => 20,
@@ -51,6 +54,8 @@ enum Size {
     ShortTail,
     /// A GSO packet as large as possible.
     Large,
+    /// A GSO packet that needs BIG TCP.
+    Big,
 }
 
 const SIZES: [Size; 9] = [
@@ -85,6 +90,7 @@ impl Size {
             Size::Tail => gso(3 * full + full / 3),
             Size::ShortTail => gso(2 * full + SHORTEST_TAIL),
             Size::Large => gso((64_000 / full * full).min(most)),
+            Size::Big => gso(100_000 / full * full),
         }
     }
 }
@@ -105,7 +111,7 @@ fn in_tunnel(
     size: Size,
     mtu: u32,
 ) -> Class {
-    let tunnel = Some(Tunnel { kind, checksum, inner });
+    let tunnel = Some(Tunnel { kind, checksum, inner, nested: false });
     let port = match kind {
         TunnelKind::Vxlan => Port::Vxlan,
         TunnelKind::Geneve => Port::Geneve,
@@ -165,6 +171,22 @@ pub fn sample(mtu: u32) -> Vec<Class> {
     unique(classes)
 }
 
+/// Tunnels in a VXLAN tunnel, as of pods on virtual machines of a cloud: single packets, and packets
+/// that a device must cut or finish.
+fn nested(mtu: u32) -> Vec<Class> {
+    let mut classes = Vec::new();
+    for kind in [TunnelKind::Vxlan, TunnelKind::Geneve] {
+        let tunnel = Tunnel { kind, checksum: false, inner: Family::V4, nested: true };
+        let bare = Class { tunnel: Some(tunnel), port: Port::Vxlan, ..Class::PLAIN };
+        let tcp = Class { transport: Transport::Tcp, ..bare };
+        classes.push(Size::Small.apply(bare, mtu));
+        classes.push(Class { checksum: Checksum::Partial, ..Size::Full(0).apply(tcp, mtu) });
+        classes.push(Size::Tail.apply(tcp, mtu));
+        classes.push(Size::Tail.apply(bare, mtu));
+    }
+    classes
+}
+
 /// The most important classes: for `--quick`, and the beginning of other lists.
 pub fn quick(mtu: u32) -> Vec<Class> {
     let mut classes = vec![Class::PLAIN];
@@ -177,7 +199,8 @@ pub fn quick(mtu: u32) -> Vec<Class> {
         classes.push(Class { extra: Extra::Ecn, ..tcp(family, Size::Equal, mtu) });
         classes.push(Class { extra: Extra::Fragments, payload: 900, family, ..Class::PLAIN });
         classes.push(Class { transport: Transport::Icmp, payload: 301, family, ..Class::PLAIN });
-        let tunnel = Tunnel { kind: TunnelKind::Geneve, checksum: false, inner: Family::V4 };
+        let kind = TunnelKind::Geneve;
+        let tunnel = Tunnel { kind, checksum: false, inner: Family::V4, nested: false };
         classes.push(Class {
             family,
             tunnel: Some(tunnel),
@@ -206,6 +229,8 @@ pub fn quick(mtu: u32) -> Vec<Class> {
     let geneve = TunnelKind::Geneve;
     classes.push(in_tunnel(geneve, families, false, Transport::Tcp, Size::Tail, mtu));
     classes.push(tcp(Family::V4, Size::Large, mtu));
+    classes.push(tcp(Family::V4, Size::Big, mtu));
+    classes.extend(nested(mtu));
     unique(classes)
 }
 
@@ -245,9 +270,13 @@ fn product(mtu: u32) -> Vec<(Row, Class)> {
     for kind in [TunnelKind::Vxlan, TunnelKind::Geneve] {
         for checksum in [false, true] {
             for inner in FAMILIES {
-                tunnels.push(Some(Tunnel { kind, checksum, inner }));
+                tunnels.push(Some(Tunnel { kind, checksum, inner, nested: false }));
             }
         }
+    }
+    for kind in [TunnelKind::Vxlan, TunnelKind::Geneve] {
+        let (checksum, inner, nested) = (false, Family::V4, true);
+        tunnels.push(Some(Tunnel { kind, checksum, inner, nested }));
     }
     let transports = [Transport::Tcp, Transport::Udp, Transport::Icmp];
     let checksums = [Checksum::Finished, Checksum::Partial, Checksum::Zero];

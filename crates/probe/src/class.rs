@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 
 /// Largest payload of a class, bytes: an IPv4 packet has at most 65,535 bytes.
 pub const MOST_PAYLOAD: u32 = 65_000;
+/// Largest payload of a GSO packet with BIG TCP, bytes. The kernel's limit is 524,280
+/// (`GSO_MAX_SIZE`).
+pub const MOST_BIG_PAYLOAD: u32 = 160_000;
 /// Shortest last segment of a GSO packet, bytes: it must hold a whole block of payload to be
 /// recognised.
 pub const SHORTEST_TAIL: u32 = 33;
@@ -75,6 +78,16 @@ pub struct Tunnel {
     pub checksum: bool,
     /// IP version of the inner packet; [`Class::family`] is the outer one.
     pub inner: Family,
+    /// Whether the tunnel is inside a VXLAN tunnel over IPv4, which has [`Class::family`],
+    /// [`Class::port`] and the same `checksum`.
+    pub nested: bool,
+}
+
+impl Tunnel {
+    /// Kind of the encapsulation that is on the wire.
+    pub fn outermost(self) -> TunnelKind {
+        if self.nested { TunnelKind::Vxlan } else { self.kind }
+    }
 }
 
 /// UDP or TCP destination port.
@@ -169,8 +182,9 @@ impl Class {
     /// The contradiction, as text.
     pub fn validate(&self) -> Result<(), String> {
         let no = |why: &str| Err(format!("{self}: {why}"));
-        if self.payload == 0 || self.payload > MOST_PAYLOAD {
-            return no("payload is not 1 to 65,000 bytes");
+        let most = if self.may_be_big() { MOST_BIG_PAYLOAD } else { MOST_PAYLOAD };
+        if self.payload == 0 || self.payload > most {
+            return no(&format!("payload is not 1 to {most} bytes"));
         }
         if self.segment == 0 && self.payload > 9500 && self.extra != Extra::Fragments {
             return no("one packet of more than 9,500 bytes");
@@ -216,7 +230,10 @@ impl Class {
                 if self.checksum == Checksum::Zero || self.checksum == Checksum::Wrong {
                     return no("inner checksums are finished or partial");
                 }
-                let ports: &[Port] = match tunnel.kind {
+                if tunnel.nested && tunnel.kind == TunnelKind::Gre {
+                    return no("only VXLAN and Geneve are nested");
+                }
+                let ports: &[Port] = match tunnel.outermost() {
                     TunnelKind::Vxlan => &[Port::Own, Port::Vxlan, Port::Otv],
                     TunnelKind::Geneve => &[Port::Own, Port::Geneve],
                     TunnelKind::Gre => &[Port::Own],
@@ -234,6 +251,19 @@ impl Class {
             None => {}
         }
         Ok(())
+    }
+
+    /// Whether the class may need BIG TCP. Over IPv6 that takes a jumbo header, which is not made
+    /// here.
+    fn may_be_big(&self) -> bool {
+        self.segment > 0
+            && self.tunnel.is_none()
+            && (self.transport, self.family) == (Transport::Tcp, Family::V4)
+    }
+
+    /// Whether the packet is too large for the length field of IPv4.
+    pub fn needs_big_tcp(&self) -> bool {
+        self.payload > MOST_PAYLOAD
     }
 
     /// Number of packets that arrive if the device cuts as asked.
@@ -285,7 +315,10 @@ impl Class {
 
     /// Bytes on the wire, about.
     pub fn wire_bytes(&self) -> u64 {
-        let header = if self.tunnel.is_some() { 124 } else { 74 };
+        let header = match self.tunnel {
+            None => 74,
+            Some(tunnel) => 124 + if tunnel.nested { 50 } else { 0 },
+        };
         u64::from(self.payload) + u64::from(self.segments()) * header
     }
 }
@@ -314,7 +347,8 @@ impl fmt::Display for Class {
                 TunnelKind::Gre => "GRE",
             };
             let sums = if tunnel.checksum { "outer checksum" } else { "no outer checksum" };
-            write!(f, " in {kind}/{}, {sums}", self.family)?;
+            let within = if tunnel.nested { " in VXLAN" } else { "" };
+            write!(f, " in {kind}{within}/{}, {sums}", self.family)?;
         }
         match (self.segment, self.checksum) {
             (0, Checksum::Finished) => {}
@@ -361,7 +395,8 @@ mod tests {
             ..Class::PLAIN
         };
         assert_eq!(gso.validate(), Ok(()));
-        let tunnel = Tunnel { kind: TunnelKind::Vxlan, checksum: true, inner: Family::V6 };
+        let kind = TunnelKind::Vxlan;
+        let tunnel = Tunnel { kind, checksum: true, inner: Family::V6, nested: false };
         let in_tunnel = Class { tunnel: Some(tunnel), ..gso };
         assert_eq!(in_tunnel.validate(), Ok(()));
         assert!(in_tunnel.needs_device() && !in_tunnel.control().needs_device());

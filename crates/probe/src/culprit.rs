@@ -10,7 +10,7 @@ use netstate::interface::Vxlan;
 use settings::change::{Change, Namespace, Target};
 use settings::trial::Trial;
 
-use crate::class::{Checksum, Class, Extra, Family, Port, Transport};
+use crate::class::{Checksum, Class, Extra, Family, Port, Transport, Tunnel};
 use crate::exchange::{Exchange, Trouble};
 use crate::judge::Verdict;
 use crate::message::EndFacts;
@@ -33,16 +33,17 @@ fn is_gso(class: &Class, transport: Transport) -> bool {
     class.segment > 0 && class.transport == transport
 }
 
+/// Whether a device must cut packets of a tunnel with or without outer checksums. The kernel itself
+/// cuts those of a tunnel in a tunnel.
+fn is_tunnel_gso(class: &Class, checksum: bool) -> bool {
+    let wanted = |tunnel: Tunnel| tunnel.checksum == checksum && !tunnel.nested;
+    class.segment > 0 && class.tunnel.is_some_and(wanted)
+}
+
 /// Features of the sending device, the most specific first. Names as in `ethtool -k`.
 const SENDING: &[Sending] = &[
-    Sending {
-        feature: "tx-udp_tnl-csum-segmentation",
-        uses: |class| class.segment > 0 && class.tunnel.is_some_and(|tunnel| tunnel.checksum),
-    },
-    Sending {
-        feature: "tx-udp_tnl-segmentation",
-        uses: |class| class.segment > 0 && class.tunnel.is_some_and(|tunnel| !tunnel.checksum),
-    },
+    Sending { feature: "tx-udp_tnl-csum-segmentation", uses: |class| is_tunnel_gso(class, true) },
+    Sending { feature: "tx-udp_tnl-segmentation", uses: |class| is_tunnel_gso(class, false) },
     Sending {
         feature: "tx-tcp-ecn-segmentation",
         uses: |class| is_gso(class, Transport::Tcp) && class.extra == Extra::Ecn,
@@ -311,15 +312,26 @@ pub fn search(
         let features: Vec<&str> = features.iter().map(String::as_str).collect();
         let (way, device) = (bad.way, report.here.device.clone());
         say(&format!("search among {} settings of {device}", features.len()));
-        let mut is_bad = || {
-            let results = exchange.classes(way, &classes, STEP)?;
-            let bad = results.iter().filter(|one| is_still_bad(&one.verdict)).count();
-            Ok(bad > 0)
-        };
+        let mut is_bad = || is_bad(exchange, way, &classes);
         let found = bisect(switch, &device, &features, &mut is_bad)?;
         report.bad[at].search = found;
     }
     Ok(())
+}
+
+/// Sends bad classes again, with a packet that no device touches. If that is lost, too, the packets
+/// are late rather than lost, and are sent again with more time.
+fn is_bad(exchange: &mut Exchange<'_>, way: Direction, classes: &[Class]) -> Result<bool, Trouble> {
+    let with_control = [classes, &[Class::PLAIN]].concat();
+    loop {
+        let results = exchange.classes(way, &with_control, STEP)?;
+        let Some((control, results)) = results.split_last() else { return Ok(false) };
+        if matches!(control.verdict, Verdict::Lost { .. } | Verdict::Late) && exchange.be_patient()
+        {
+            continue;
+        }
+        return Ok(results.iter().any(|one| is_still_bad(&one.verdict)));
+    }
 }
 
 /// A single loss during a search is chance, see [`crate::judge::confirm`].

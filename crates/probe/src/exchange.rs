@@ -12,13 +12,15 @@ use crate::end::{Access, End};
 use crate::judge::{Verdict, confirm, judge};
 use crate::message::{
     Answer, Ask, Batch, Collected, EndFacts, MOST_BYTES, MOST_CLASSES, MOST_NUMBER, MOST_SECONDS,
-    Open, Opened, RATE, SendOutcome, Sent, VERSION,
+    Open, Opened, RATE, SendOutcome, Sent, VERSION, shortened,
 };
 use crate::report::{ClassResult, Direction};
 use crate::wire::LocalPath;
 
 /// Shortest time for packets in flight.
 const SETTLE: Duration = Duration::from_millis(30);
+/// The same if packets were late, on a busy machine.
+const MOST_SETTLE: Duration = Duration::from_millis(500);
 /// Repetitions of a bad class at the second look.
 const AGAIN: u16 = 6;
 
@@ -103,11 +105,27 @@ impl Exchange<'_> {
         self.rate
     }
 
+    /// Gives packets in flight more time from now on. Returns whether that was possible.
+    pub(crate) fn be_patient(&mut self) -> bool {
+        let before = self.settle;
+        self.settle = (before * 2).min(MOST_SETTLE).max(before);
+        self.settle > before
+    }
+
+    /// Does something while packets in flight have four times the usual time.
+    pub(crate) fn with_more_time<T>(&mut self, what: impl FnOnce(&mut Self) -> T) -> T {
+        let usual = self.settle;
+        self.settle = (usual * 4).min(MOST_SETTLE).max(usual);
+        let outcome = what(self);
+        self.settle = usual;
+        outcome
+    }
+
     fn ask(&mut self, ask: &Ask) -> Result<Answer, Trouble> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Trouble::Stopped);
         }
-        self.peer.ask(ask).map_err(Trouble::Peer)
+        self.peer.ask(ask).map_err(|reason| Trouble::Peer(shortened(reason)))
     }
 
     /// Sends classes in a direction and returns what both ends saw. At most [`MOST_CLASSES`].
@@ -141,7 +159,7 @@ impl Exchange<'_> {
         self.next += count;
         let batch = Batch::new(first, classes, repetitions, self.rate).with_ttl(ttl);
         let odd = || Trouble::Peer("unexpected answer".to_owned());
-        let (sent, collected) = match way {
+        let (mut sent, mut collected) = match way {
             Direction::Out => {
                 match self.ask(&Ask::Listen(batch.clone()))? {
                     Answer::Listening => {}
@@ -163,6 +181,14 @@ impl Exchange<'_> {
             }
         };
         let wanted = usize::from(count);
+        for reason in collected.blind.values_mut() {
+            *reason = shortened(std::mem::take(reason));
+        }
+        for outcome in &mut sent.outcomes {
+            if let SendOutcome::Skipped(reason) = outcome {
+                *reason = shortened(std::mem::take(reason));
+            }
+        }
         let sizes = [sent.outcomes.len(), sent.handed.len(), collected.tallies.len()];
         // The lists are indexed by class.
         if sizes != [wanted; 3] {
@@ -170,6 +196,9 @@ impl Exchange<'_> {
         }
         // The peer may claim any number.
         self.bytes = self.bytes.saturating_add(sent.bytes);
+        if !collected.late.is_empty() {
+            self.be_patient();
+        }
         for (class, count) in &collected.late {
             let late = self.late.entry(*class).or_default();
             *late = late.saturating_add(*count);
@@ -277,7 +306,8 @@ pub(crate) fn open<'a>(
         other: place.other,
     };
     let asked = Instant::now();
-    let answer = peer.ask(&Ask::Open(open.clone())).map_err(Trouble::Peer)?;
+    let answer = peer.ask(&Ask::Open(open.clone()));
+    let answer = answer.map_err(|reason| Trouble::Peer(shortened(reason)))?;
     let round_trip = asked.elapsed();
     let Answer::Opened(opened) = answer else {
         return Err(Trouble::Peer("unexpected answer".to_owned()));

@@ -123,19 +123,43 @@ pub fn build(
     if in_device {
         return Ok(vec![inner]);
     }
-    let mut body = match tunnel.kind {
+    let checksum = if tunnel.checksum { Checksum::Finished } else { Checksum::Zero };
+    let outer = Class { tunnel: None, transport: Transport::Udp, checksum, ..*class };
+    let outer = Class { extra: Extra::Plain, segment: 0, ..outer };
+    let mut frame = inner.bytes;
+    if tunnel.nested {
+        let port = nested_port(tunnel.kind);
+        let middle = Class { family: Family::V4, ..outer };
+        let body = encapsulated(tunnel.kind, flow.vni, &frame);
+        let body = body.ok_or_else(|| format!("{class}: only a device makes GRE packets"))?;
+        let ends = Ends::inner(Family::V4);
+        frame = plain(&middle, &ends, &Flow { port, ..*flow }, &body).map_err(failed)?.bytes;
+    }
+    let body = encapsulated(tunnel.outermost(), flow.vni, &frame);
+    let body = body.ok_or_else(|| format!("{class}: only a device makes GRE packets"))?;
+    Ok(vec![plain(&outer, ends, flow, &body).map_err(failed)?])
+}
+
+/// Port of a tunnel inside a VXLAN tunnel.
+pub fn nested_port(kind: TunnelKind) -> u16 {
+    match kind {
+        TunnelKind::Geneve => 6081,
+        TunnelKind::Vxlan | TunnelKind::Gre => 4789,
+    }
+}
+
+/// Returns the payload of a tunnel's UDP packet; `None` for GRE, which has none.
+fn encapsulated(kind: TunnelKind, vni: u32, frame: &[u8]) -> Option<Vec<u8>> {
+    let mut body = match kind {
         // RFC 7348, section 5: flag I, VNI.
         TunnelKind::Vxlan => vec![8, 0, 0, 0],
         // RFC 8926, section 3.4: version 0, no options, Ethernet.
         TunnelKind::Geneve => vec![0, 0, 0x65, 0x58],
-        TunnelKind::Gre => return Err(format!("{class}: only a device makes GRE packets")),
+        TunnelKind::Gre => return None,
     };
-    body.extend_from_slice(&(flow.vni << 8).to_be_bytes());
-    body.extend_from_slice(&inner.bytes);
-    let checksum = if tunnel.checksum { Checksum::Finished } else { Checksum::Zero };
-    let outer = Class { tunnel: None, transport: Transport::Udp, checksum, ..*class };
-    let outer = Class { extra: Extra::Plain, segment: 0, ..outer };
-    Ok(vec![plain(&outer, ends, flow, &body).map_err(failed)?])
+    body.extend_from_slice(&(vni << 8).to_be_bytes());
+    body.extend_from_slice(frame);
+    Some(body)
 }
 
 fn protocol(class: &Class, ends: &Ends) -> Protocol {
@@ -249,7 +273,16 @@ fn network(
             // Eight NOP options.
             let options: &[u8] = if options { &[1; 8] } else { &[] };
             let mut bytes = vec![0; 20 + options.len()];
-            header.emit(options, length, &mut bytes)?;
+            if bytes.len() + length <= usize::from(u16::MAX) {
+                header.emit(options, length, &mut bytes)?;
+                return Ok(bytes);
+            }
+            // BIG TCP: a length of 0 (`iph_set_totlen`, include/linux/ip.h).
+            header.emit(options, 0, &mut bytes)?;
+            bytes[2..4].fill(0);
+            bytes[10..12].fill(0);
+            let checksum = Sum::of(&bytes).checksum();
+            bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
             Ok(bytes)
         }
     }

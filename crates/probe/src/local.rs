@@ -25,6 +25,8 @@ pub struct Between<'a> {
     pub server: (IpAddr, IpAddr),
     /// Sockets of client and server.
     pub access: [fn() -> Access; 2],
+    /// Most bytes per second of the server. [`Options::rate`] is the client's.
+    pub rate: u32,
 }
 
 impl Between<'_> {
@@ -42,11 +44,12 @@ impl Between<'_> {
         let (tell, told) = channel();
         let [client, server] = self.namespaces;
         let [of_client, of_server] = self.access;
-        let addresses = self.server;
+        let (addresses, rate) = (self.server, self.rate);
         std::thread::scope(|threads| {
             let answering = threads.spawn(move || {
                 let entered = server.enter_for_good();
-                answer(entered.map_err(|e| e.to_string()), of_server, &asked, &tell, addresses);
+                let answerer = Answerer::with(of_server()).limited_to(rate);
+                answer(entered.map_err(|e| e.to_string()), &answerer, &asked, &tell, addresses);
             });
             let mut peer = Local { asks, told };
             let report = client.run(|| {
@@ -77,13 +80,12 @@ impl Peer for Local {
 
 fn answer(
     entered: Result<(), String>,
-    access: fn() -> Access,
+    answerer: &Answerer,
     asked: &Receiver<Ask>,
     tell: &Sender<Result<Answer, String>>,
     (server, client): (IpAddr, IpAddr),
 ) {
-    let answerer = Answerer::with(access());
-    let mut answering = Answering::new(&answerer, client, server);
+    let mut answering = Answering::new(answerer, client, server);
     while let Ok(ask) = asked.recv() {
         let answer = entered.clone().and_then(|()| answering.answer(ask));
         if tell.send(answer).is_err() {

@@ -9,7 +9,7 @@ use crate::class::Class;
 use crate::tally::Tally;
 
 /// Version of these messages. Both ends must have the same.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Most classes of a request: they must fit a frame of the channel.
 pub const MOST_CLASSES: usize = 200;
 /// Most repetitions of a class in a request.
@@ -193,8 +193,33 @@ impl EndFacts {
         if !(LEAST_MTU..=MOST_MTU).contains(&self.mtu) {
             return Err(format!("MTU {}: expected {LEAST_MTU} to {MOST_MTU}", self.mtu));
         }
+        if self.features_on.len() > MOST_FEATURES {
+            return Err(format!("{} features: at most {MOST_FEATURES}", self.features_on.len()));
+        }
+        let optional = [&self.kind, &self.driver, &self.hypervisor, &self.limited];
+        let texts = [&self.device, &self.kernel].into_iter().chain(optional.into_iter().flatten());
+        for text in texts.chain(&self.features_on) {
+            if text.len() > MOST_TEXT {
+                return Err(format!("a text of {} bytes: at most {MOST_TEXT}", text.len()));
+            }
+        }
         self.other.map_or(Ok(()), |other| other_address(other, address))
     }
+}
+
+/// Longest text of the other end that is shown, bytes.
+const MOST_TEXT: usize = 256;
+/// Most features of a device: the kernel has fewer than 64 (`NETDEV_FEATURE_COUNT`).
+const MOST_FEATURES: usize = 128;
+
+/// Returns the beginning of a text of the other end, which may have any length.
+pub(crate) fn shortened(mut text: String) -> String {
+    if text.len() > MOST_TEXT {
+        let end = (0..=MOST_TEXT).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        text.truncate(end);
+        text.push('…');
+    }
+    text
 }
 
 /// Smallest MTU of a device that can be probed (RFC 791, section 3.2).
@@ -363,6 +388,20 @@ mod tests {
             facts(1500, other).validate("fd00::7".parse().unwrap()).unwrap_err();
         }
         assert_eq!(facts(65_536, "::1").validate("127.0.0.1".parse().unwrap()), Ok(()));
+        let good = facts(1500, "fe80::1");
+        let long = "x".repeat(MOST_TEXT + 1);
+        for wrong in [
+            EndFacts { device: long.clone(), ..good.clone() },
+            EndFacts { limited: Some(long.clone()), ..good.clone() },
+            EndFacts { features_on: vec![long.clone()], ..good.clone() },
+            EndFacts { features_on: vec![String::new(); MOST_FEATURES + 1], ..good.clone() },
+        ] {
+            let error = wrong.validate(v4).unwrap_err();
+            assert!(error.contains("at most") && error.len() < 100, "{error}");
+        }
+        assert_eq!(shortened("short".to_owned()), "short");
+        let cut = shortened("ä".repeat(MOST_TEXT));
+        assert!(cut.len() <= MOST_TEXT + '…'.len_utf8() && cut.ends_with("ä…"), "{cut}");
         for mtu in [0, 68, 575, 65_537, u32::MAX] {
             let error = facts(mtu, "fe80::1").validate(v4).unwrap_err();
             assert!(error.contains(&format!("MTU {mtu}: expected 576")), "{error}");
@@ -373,8 +412,8 @@ mod tests {
         use crate::class::{Checksum, Extra, Family, Port, Transport, Tunnel, TunnelKind};
         let family = || prop::sample::select(vec![Family::V4, Family::V6]);
         let kind = vec![TunnelKind::Vxlan, TunnelKind::Geneve, TunnelKind::Gre];
-        let tunnel = (prop::sample::select(kind), any::<bool>(), family())
-            .prop_map(|(kind, checksum, inner)| Tunnel { kind, checksum, inner });
+        let tunnel = (prop::sample::select(kind), any::<bool>(), family(), any::<bool>())
+            .prop_map(|(kind, checksum, inner, nested)| Tunnel { kind, checksum, inner, nested });
         let transport = vec![Transport::Tcp, Transport::Udp, Transport::Icmp];
         let checksum = vec![Checksum::Finished, Checksum::Partial, Checksum::Zero, Checksum::Wrong];
         let extra = vec![Extra::Plain, Extra::Ecn, Extra::Dscp, Extra::Options, Extra::Fragments];
@@ -407,7 +446,7 @@ mod tests {
                 prop_assert!(batch.wire_bytes() <= MOST_BYTES);
                 prop_assert!(batch.wire_bytes() <= u64::from(rate) * MOST_SECONDS);
                 prop_assert!(usize::from(first) + batch.classes.len() <= MOST_NUMBER.into());
-                prop_assert!(batch.classes.iter().all(|class| class.payload <= 65_000));
+                prop_assert!(batch.classes.iter().all(|class| class.payload <= crate::class::MOST_BIG_PAYLOAD));
             }
         }
 

@@ -20,6 +20,15 @@ const ROUND: u32 = 16;
 /// Largest distance of routers that is examined.
 const HOPS: u8 = 8;
 
+/// Times that a size is found to arrive after all.
+const DOUBTS: u32 = 3;
+
+/// Sends a packet several times, with more time than usual, and returns whether any arrives.
+fn arrives(exchange: &mut Exchange<'_>, way: Direction, class: Class) -> Result<bool, Trouble> {
+    let done = exchange.with_more_time(|exchange| exchange.go(way, vec![class], 4, 64))?;
+    Ok(done.collected.tallies[0].frames > 0)
+}
+
 /// Returns a UDP class whose packets have this size at layer 3.
 fn of_size(family: Family, bytes: u32) -> Class {
     let class = Class { family, ..Class::PLAIN };
@@ -43,7 +52,7 @@ pub fn find(
         FREQUENT.into_iter().chain([device - 1, device]).filter(|size| *size <= device).collect();
     // Open interval: the largest size that arrived, and the smallest that did not.
     let (mut good, mut bad) = (0, device + 1);
-    let mut answered = false;
+    let (mut answered, mut doubts) = (false, DOUBTS);
     loop {
         let list: Vec<u32> = sizes.iter().copied().collect();
         let classes = list.iter().map(|size| of_size(family, *size)).collect();
@@ -54,6 +63,7 @@ pub fn find(
                 (mtu.reported, answered) = (Some((bytes, error.from)), true);
             }
         }
+        let before = (good, bad);
         let arrived = |at: usize| done.collected.tallies[at].frames > 0;
         for (at, size) in list.iter().enumerate() {
             if arrived(at) {
@@ -71,7 +81,19 @@ pub fn find(
             // Nothing arrives: no statement on sizes.
             return Ok(mtu);
         }
-        if good + 1 >= bad {
+        // A sender that refuses all sizes in between, or claims to, narrows nothing.
+        if good + 1 >= bad || before == (good, bad) {
+            // On a busy machine, the larger packets may only have been late.
+            if good < device
+                && doubts > 0
+                && !answered
+                && arrives(exchange, way, of_size(family, bad))?
+            {
+                doubts -= 1;
+                (good, bad) = (bad, device + 1);
+                sizes = [good, device].into();
+                continue;
+            }
             break;
         }
         let step = (bad - good).div_ceil(ROUND).max(1);

@@ -232,7 +232,10 @@ fn in_use(report: &Report) -> Vec<InUse> {
         let transport = if class.transport == Transport::Tcp { "TCP" } else { "UDP" };
         let traffic = match class.tunnel {
             None => format!("{transport}/{}", class.family),
-            Some(tunnel) => format!("{transport} in {:?}/{}", tunnel.kind, class.family),
+            Some(tunnel) => {
+                let within = if tunnel.nested { " in Vxlan" } else { "" };
+                format!("{transport} in {:?}{within}/{}", tunnel.kind, class.family)
+            }
         };
         let (sender, receiver) = match result.way {
             Direction::Out => (&report.here, &report.there),

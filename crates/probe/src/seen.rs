@@ -256,8 +256,16 @@ impl<'a> Reader<'a> {
         let Some(tunnel) = self.class.tunnel else {
             return self.packet(frame, self.class.family, true);
         };
-        let outer = self.network(frame, self.class.family)?;
-        let (protocol, segment, pseudo, _) = outer;
+        let mut frame = self.decapsulated(frame, self.class.family)?;
+        if tunnel.nested {
+            frame = self.decapsulated(frame, Family::V4)?;
+        }
+        self.packet(frame, tunnel.inner, false)
+    }
+
+    /// Reads the outer headers of a tunnel packet and returns the frame in it.
+    fn decapsulated(&mut self, frame: &'a [u8], family: Family) -> Option<&'a [u8]> {
+        let (protocol, segment, pseudo, _) = self.network(frame, family)?;
         if protocol != Protocol::UDP || segment.len() < 16 {
             self.fault(Fault::IpHeader);
             return None;
@@ -269,11 +277,11 @@ impl<'a> Reader<'a> {
         }
         let checksum = u16::from_be_bytes([segment[6], segment[7]]);
         // An outer checksum that the receiver's device has not finished yet is partial, too.
-        let outer_start = (frame.len() - segment.len()) as u16;
+        let outer_start = (self.frame.len() - segment.len()) as u16;
         let is_partial =
             self.meta.header.needs_csum() && self.meta.header.csum_start <= outer_start;
         if checksum == 0 {
-            if tunnel.checksum {
+            if self.class.tunnel.is_some_and(|tunnel| tunnel.checksum) {
                 self.fault(Fault::ChecksumRemoved);
             }
         } else if !whole && !is_partial && !pseudo.plus_bytes(segment).is_valid() {
@@ -283,7 +291,7 @@ impl<'a> Reader<'a> {
         if vni != vni_of(self.expected.vni, &self.class) {
             self.fault(Fault::TunnelHeader);
         }
-        self.packet(&segment[16..], tunnel.inner, false)
+        Some(&segment[16..])
     }
 
     /// Reads the IP header of a frame: protocol, data, sum of the pseudo-header, and whether it is
@@ -299,6 +307,9 @@ impl<'a> Reader<'a> {
             return None;
         }
         match family {
+            Family::V4 if self.meta.header.gso_size > 0 && packet.get(2..4) == Some(&[0, 0]) => {
+                self.big(packet)
+            }
             Family::V4 => {
                 let Ok(ip) = Ipv4::parse(packet) else {
                     // A length beyond the frame is by far the most frequent malformation.
@@ -328,6 +339,24 @@ impl<'a> Reader<'a> {
                 Some((upper.protocol, upper.payload, pseudo, upper.fragment))
             }
         }
+    }
+
+    /// Reads the IP header of a packet of BIG TCP, which has no length.
+    fn big(&mut self, packet: &'a [u8]) -> Option<(Protocol, &'a [u8], Sum, bool)> {
+        let length = usize::from(*packet.first()? & 15) * 4;
+        let parts = packet.split_at_checked(length).filter(|_| length >= 20);
+        let Some((header, data)) = parts else {
+            self.fault(Fault::Length);
+            return None;
+        };
+        if !self.class.needs_big_tcp() {
+            self.fault(Fault::Length);
+        }
+        if !Sum::of(header).is_valid() {
+            self.fault(Fault::IpHeader);
+        }
+        // Nobody has computed the checksum yet: the pseudo-header is not needed.
+        Some((Protocol(header[9]), data, Sum::ZERO, false))
     }
 
     /// Reads a packet without a tunnel.
@@ -449,13 +478,25 @@ mod tests {
 
     use super::*;
     use crate::class::Tunnel;
-    use crate::frame::{Ends, Flow, build};
+    use crate::frame::{Ends, Flow, Frame, build};
     use crate::tally::{Counting, Tally};
 
     const SESSION: Session = Session(0x1122_3344_5566_7788);
 
     /// Builds the packets of a class as they are on the wire.
     fn wire(class: &Class, at: u16) -> Vec<Vec<u8>> {
+        let mut packets = Vec::new();
+        for frame in frames(class, at) {
+            let cut = Segmenter::new(&frame.bytes, &frame.header).unwrap();
+            let mut buffer = vec![0; 200_000];
+            let written = cut.write_all(&[], &mut buffer).unwrap();
+            packets.extend(written.segments(&buffer).map(<[u8]>::to_vec));
+        }
+        packets
+    }
+
+    /// Builds the frames of a class as a device gets them.
+    fn frames(class: &Class, at: u16) -> Vec<Frame> {
         let address = |n: u16| match class.family {
             Family::V4 => std::net::Ipv4Addr::new(10, 0, 0, n as u8).into(),
             Family::V6 => std::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n).into(),
@@ -470,14 +511,7 @@ mod tests {
         let port = class.port.number(5211);
         let flow = Flow { source_port: 25_000 + at, port, id: 0, ttl: 64, vni };
         let payload = SESSION.payload(at, 0, class.payload as usize);
-        let mut packets = Vec::new();
-        for frame in build(class, &ends, &flow, &payload, false).unwrap() {
-            let cut = Segmenter::new(&frame.bytes, &frame.header).unwrap();
-            let mut buffer = vec![0; 200_000];
-            let written = cut.write_all(&[], &mut buffer).unwrap();
-            packets.extend(written.segments(&buffer).map(<[u8]>::to_vec));
-        }
-        packets
+        build(class, &ends, &flow, &payload, false).unwrap()
     }
 
     fn expected(classes: &[Class]) -> Expected<'_> {
@@ -506,8 +540,8 @@ mod tests {
     #[test]
     fn every_class_is_read_as_it_was_built() {
         for class in crate::catalogue::full(1500, 1) {
-            // The kernel encapsulates these.
-            if class.needs_device() {
+            // The kernel encapsulates these, and cuts those.
+            if class.needs_device() || class.needs_big_tcp() {
                 continue;
             }
             let packets = wire(&class, 0);
@@ -519,12 +553,41 @@ mod tests {
     }
 
     #[test]
+    fn a_packet_of_big_tcp_has_no_length() {
+        let class = Class {
+            transport: Transport::Tcp,
+            segment: 1000,
+            checksum: Checksum::Partial,
+            payload: crate::class::MOST_BIG_PAYLOAD,
+            ..Class::PLAIN
+        };
+        let mut frame = frames(&class, 0).remove(0);
+        assert_eq!(frame.bytes[16..18], [0, 0]);
+        let classes = [class];
+        let expected = expected(&classes);
+        let read = |frame: &Frame| {
+            expected.read(&Meta { header: frame.header, verified: false }, &frame.bytes).unwrap()
+        };
+        let piece = read(&frame);
+        assert_eq!((piece.length, piece.segment), (class.payload, 1000));
+        assert_eq!((piece.offset, piece.faults), (Some(0), Vec::new()));
+        *frame.bytes.last_mut().unwrap() ^= 1;
+        assert_eq!(read(&frame).faults, [Fault::Tail]);
+        frame.bytes[22] ^= 1;
+        assert!(read(&frame).faults.contains(&Fault::IpHeader));
+    }
+
+    #[test]
     fn damage_is_named() {
         let udp = Class { payload: 301, ..Class::PLAIN };
         let gso = Class { segment: 1000, payload: 2500, checksum: Checksum::Partial, ..udp };
         let tcp = Class { transport: Transport::Tcp, ..gso };
-        let tunnel =
-            Tunnel { kind: crate::class::TunnelKind::Vxlan, checksum: true, inner: Family::V4 };
+        let tunnel = Tunnel {
+            kind: crate::class::TunnelKind::Vxlan,
+            checksum: true,
+            inner: Family::V4,
+            nested: false,
+        };
         let inside = Class { tunnel: Some(tunnel), ..udp };
         type Damage = fn(&mut Vec<u8>);
         let cases: [(Class, Damage, Fault); 9] = [
@@ -567,7 +630,7 @@ mod tests {
             let classes = crate::catalogue::quick(1500);
             let index = which.index(classes.len());
             let class = classes[index];
-            if !class.needs_device() {
+            if !class.needs_device() && !class.needs_big_tcp() {
                 for mut packet in wire(&class, index as u16) {
                     let at = at.index(packet.len());
                     packet[at] = value;

@@ -14,9 +14,11 @@ use sys::netns::NetNs;
 use sys::packet_socket::PacketSocket;
 
 use crate::class::{Class, TunnelKind};
-use crate::frame::{Frame, INNER_SOURCE};
+use crate::frame::{Frame, INNER_DESTINATION, INNER_SOURCE, INNER_V4, nested_port};
 
 const NAME: &str = "tunnel";
+/// Name of a tunnel device whose underlay is another one.
+const NESTED: &str = "nested";
 
 /// A temporary tunnel device to the peer.
 #[derive(Debug)]
@@ -53,47 +55,36 @@ impl TunnelDevice {
         let here = Netlink::open().map_err(|e| e.to_string())?;
         let netns = NetNs::new().map_err(|e| e.to_string())?;
         let inside = Netlink::open_in(&netns).map_err(|e| e.to_string())?;
-        let vni = Vni::new(vni).map_err(|e| e.to_string())?;
-        let (local, remote) = underlay.addresses;
-        let headers = if remote.is_ipv4() { 50 } else { 70 };
-        match tunnel.kind {
-            TunnelKind::Vxlan => {
-                let vxlan = Vxlan {
-                    name: NAME,
-                    vni: Some(vni),
-                    local,
-                    remote: Some(remote),
-                    underlay: underlay.device,
-                    port,
-                    learning: false,
-                    udp_csum: tunnel.checksum,
-                };
-                let mtu = underlay.mtu.saturating_sub(headers);
-                here.add_vxlan_in(&vxlan, INNER_SOURCE, mtu, &netns).map_err(|e| e.to_string())?;
-            }
-            TunnelKind::Geneve => {
-                let IpAddr::V4(remote) = remote else {
-                    return Err("no Geneve device over IPv6 is made here".to_owned());
-                };
-                let udp_csum = tunnel.checksum;
-                let geneve = Geneve { name: NAME, vni, remote, port, udp_csum };
-                let mtu = underlay.mtu.saturating_sub(headers);
-                here.add_geneve_in(&geneve, INNER_SOURCE, mtu, &netns)
-                    .map_err(|e| e.to_string())?;
-            }
-            TunnelKind::Gre => return Err("no GRE device is made here".to_owned()),
+        // Otherwise the kernel would send multicast reports into the tunnel.
+        let quiet = || std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
+        netns.run(quiet).map_err(|e| e.to_string())?.ok();
+        let device = Device {
+            name: NAME,
+            kind: tunnel.outermost(),
+            checksum: tunnel.checksum,
+            port,
+            vni: Vni::new(vni).map_err(|e| e.to_string())?,
+        };
+        device.create(&here, underlay, &netns)?;
+        let mut name = NAME;
+        if tunnel.nested {
+            let [own, peer] = INNER_V4.map(IpAddr::from);
+            // The tunnel's own packets need an address and a next hop in the namespace.
+            let joined = inside
+                .set_up(NAME)
+                .and_then(|()| inside.add_address(NAME, own, 24))
+                .and_then(|()| inside.add_neighbour(NAME, peer, INNER_DESTINATION));
+            joined.map_err(|e| e.to_string())?;
+            let mtu = inside.link(NAME).map_err(|e| e.to_string())?.mtu;
+            let underlay = Underlay { device: NAME, mtu, addresses: (own, peer) };
+            let port = nested_port(tunnel.kind);
+            let device = Device { name: NESTED, kind: tunnel.kind, port, ..device };
+            device.create(&inside, underlay, &netns)?;
+            name = NESTED;
         }
-        let link = inside.links().map_err(|e| e.to_string())?;
-        let link = link.into_iter().find(|link| !link.loopback && link.mac == Some(INNER_SOURCE));
-        let link = link.ok_or("the new device is not in its namespace")?;
-        let socket = netns
-            .run(|| {
-                // Otherwise the kernel would send multicast reports into the tunnel.
-                let _ = std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1");
-                PacketSocket::open()
-            })
-            .and_then(|socket| socket)
-            .map_err(|e| e.to_string())?;
+        let link = inside.link(name).map_err(|e| e.to_string())?;
+        let socket = netns.run(PacketSocket::open).and_then(|socket| socket);
+        let socket = socket.map_err(|e| e.to_string())?;
         inside.set_up(&link.name).map_err(|e| e.to_string())?;
         Ok(TunnelDevice { inside, socket, index: link.index, _netns: netns })
     }
@@ -109,11 +100,59 @@ impl TunnelDevice {
 
 impl Drop for TunnelDevice {
     fn drop(&mut self) {
-        // The kernel would remove it with its namespace, but only some time later.
+        // The kernel would remove them with their namespace, but only some time later.
         if let Ok(links) = self.inside.links() {
-            for link in links.iter().filter(|link| link.index == self.index) {
+            for link in links.iter().filter(|link| [NESTED, NAME].contains(&link.name.as_str())) {
                 let _ = self.inside.delete_link(&link.name);
             }
+        }
+    }
+}
+
+/// A tunnel device to be created.
+#[derive(Clone, Copy)]
+struct Device {
+    name: &'static str,
+    kind: TunnelKind,
+    checksum: bool,
+    port: u16,
+    vni: Vni,
+}
+
+impl Device {
+    /// Creates the device in a namespace, with its underlay in that of the netlink socket.
+    fn create(
+        self,
+        netlink: &Netlink,
+        underlay: Underlay<'_>,
+        netns: &NetNs,
+    ) -> Result<(), String> {
+        let Device { name, kind, checksum: udp_csum, port, vni } = self;
+        let (local, remote) = underlay.addresses;
+        let headers = if remote.is_ipv4() { 50 } else { 70 };
+        let mtu = underlay.mtu.saturating_sub(headers);
+        match kind {
+            TunnelKind::Vxlan => {
+                let vxlan = Vxlan {
+                    name,
+                    vni: Some(vni),
+                    local,
+                    remote: Some(remote),
+                    underlay: underlay.device,
+                    port,
+                    learning: false,
+                    udp_csum,
+                };
+                netlink.add_vxlan_in(&vxlan, INNER_SOURCE, mtu, netns).map_err(|e| e.to_string())
+            }
+            TunnelKind::Geneve => {
+                let IpAddr::V4(remote) = remote else {
+                    return Err("no Geneve device over IPv6 is made here".to_owned());
+                };
+                let geneve = Geneve { name, vni, remote, port, udp_csum };
+                netlink.add_geneve_in(&geneve, INNER_SOURCE, mtu, netns).map_err(|e| e.to_string())
+            }
+            TunnelKind::Gre => Err("no GRE device is made here".to_owned()),
         }
     }
 }

@@ -11,10 +11,11 @@ use nix::errno::Errno;
 use packet::ethernet::MacAddr;
 use packet::ipv4::Ipv4;
 use packet::ipv6::Ipv6;
-use packet::vnet_hdr::{Layout, VnetHdr};
+use packet::vnet_hdr::{Layout, VnetHdr, flags};
 use sys::ethtool::Ethtool;
 use sys::packet_socket::{Instruction, PacketSocket, VNET_HEADER};
 
+use crate::catalogue::overhead;
 use crate::class::{Class, Family, Port};
 use crate::content::Session;
 use crate::frame::{Ends, Flow, Frame, build};
@@ -26,8 +27,8 @@ use crate::tunnel::{TunnelDevice, Underlay};
 
 /// Receive buffer of the packet socket, bytes: more than a batch.
 const RECEIVE_BUFFER: i32 = 16 << 20;
-/// Longest frame: a GSO packet and its headers.
-const LONGEST: usize = 128 << 10;
+/// Longest frame: a GSO packet and its headers, also with BIG TCP.
+const LONGEST: usize = 256 << 10;
 /// Most frames that are read at once: more than a batch, so that a flood ends.
 const MOST_FRAMES: u32 = 200_000;
 /// Most ICMP errors that are reported for a batch.
@@ -275,6 +276,7 @@ impl<'a> Wire<'a> {
                     class.family, class.family
                 )),
                 true => self.may_make_tunnels.clone(),
+                false if class.needs_big_tcp() => self.takes_big_tcp(class),
                 false => Ok(()),
             };
             let ends = match possible.and_then(|()| self.ends(class.family)) {
@@ -289,8 +291,14 @@ impl<'a> Wire<'a> {
                 // Devices differ in these properties only.
                 let key = (Class { payload: 1, segment: 0, family: class.family, ..*class }, port);
                 let same = |a: &Class, b: &Class| {
-                    (a.family, a.tunnel.map(|t| (t.kind, t.checksum)), a.port)
-                        == (b.family, b.tunnel.map(|t| (t.kind, t.checksum)), b.port)
+                    let device = |class: &Class| {
+                        (
+                            class.family,
+                            class.port,
+                            class.tunnel.map(|t| (t.kind, t.checksum, t.nested)),
+                        )
+                    };
+                    device(a) == device(b)
                 };
                 if !tunnel.as_ref().is_some_and(|((other, _), _)| same(other, class)) {
                     // Two devices with the same port would share attributes of the socket.
@@ -326,6 +334,21 @@ impl<'a> Wire<'a> {
         drop(tunnel);
         sent.handed = self.read(batch, true)?.pieces.finish();
         Ok(sent)
+    }
+
+    /// Whether BIG TCP is on, or the reason. Otherwise the kernel would cut these packets.
+    fn takes_big_tcp(&self, class: &Class) -> Result<(), String> {
+        let interface = &self.place.interface;
+        let needed = class.payload + overhead(class);
+        match interface.gso_ipv4_max_size {
+            // A packet of exactly this size is cut, too (`gso_features_check`).
+            Some(bytes) if bytes > needed => Ok(()),
+            Some(bytes) => Err(format!(
+                "BIG TCP is off: gso_ipv4_max_size of {} is {bytes}, not above {needed}",
+                interface.name
+            )),
+            None => Err("BIG TCP over IPv4 needs Linux 6.3".to_owned()),
+        }
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -456,7 +479,9 @@ impl<'a> Wire<'a> {
                 }
                 continue;
             }
-            let meta = Meta { header, verified: received.verified };
+            // TP_STATUS_CSUM_VALID may also stand for a tunnel's outer checksum, which says nothing
+            // about the packet in it (`csum_valid`, include/linux/skbuff.h).
+            let meta = Meta { header, verified: header.flags & flags::DATA_VALID != 0 };
             let expected = Expected {
                 session,
                 sources,

@@ -35,7 +35,8 @@ pub use fault::{FaultCost, FaultRecord, FaultTrial};
 pub use file::{MOST_CELLS, Results, SCHEMA};
 pub use interval::Interval;
 pub use machine::{
-    Alternative, DeviceRecord, GuestRecord, Machine, ModeRecord, TapRecord, TestbedRecord,
+    Alternative, DeviceRecord, GuestRecord, Machine, ModeRecord, PathProbe, TapRecord,
+    TestbedRecord,
 };
 pub use names::{
     Beside, CpuClock, DemandUnit, Direction, EndedBy, Engine, JudgedBy, Named, PlacementPolicy,

@@ -103,6 +103,26 @@ pub struct TestbedRecord {
     /// version.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub guests: Vec<GuestRecord>,
+    /// Probe of the path before the first sample; absent: not asked for, or the file is from an
+    /// older version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probe: Option<PathProbe>,
+}
+
+/// Probe of a path for damaged and lost packets. A path with damage has no figures.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct PathProbe {
+    /// Classes of packets, over both directions; 0: the path was not probed.
+    pub classes: u32,
+    /// Damage that was found twice, with the classes of packets and the likely cause.
+    pub damage: Vec<String>,
+    /// Parts of the path that were not tested, with the reason.
+    pub untested: Vec<String>,
+    /// Duration of the probe, s.
+    #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
+    pub seconds: f64,
 }
 
 /// Configuration of a virtual machine, read back after its start.

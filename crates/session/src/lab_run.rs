@@ -19,6 +19,7 @@ use crate::fault_runs::FaultRuns;
 use crate::finished::Finished;
 use crate::keeping::Keeping;
 use crate::missing_cells;
+use crate::path_probes;
 use crate::progress::Progress;
 use crate::request::{Asked, RunOptions};
 use crate::survey;
@@ -46,6 +47,8 @@ pub struct LabRun {
     pub faults: u32,
     /// The ends of all modes use IPv6.
     pub ipv6: bool,
+    /// Probe each path before the first sample.
+    pub probe: bool,
     pub keeping: Keeping,
 }
 
@@ -117,7 +120,13 @@ impl LabRun {
             steps.extend(settings(&built[at], at, varied, &mut refused));
             steps.sort_by_key(|step| step.setting);
         }
-        let subjects: Vec<PathUnderTest> = built.iter().map(subject).collect();
+        let mut subjects: Vec<PathUnderTest> = built.iter().map(subject).collect();
+        let testbeds = built.iter().map(|built| testbed_record(built, varied));
+        let mut testbeds = testbeds.collect::<anyhow::Result<Vec<_>>>()?;
+        let damaged = match self.probe {
+            true => path_probes::probe(&mut subjects, &mut testbeds, &progress, stop),
+            false => Vec::new(),
+        };
         let keys: Vec<(&str, &str, u32)> = subjects[..as_found]
             .iter()
             .map(|s| (s.mode.as_str(), s.offload.name(), s.mtu))
@@ -127,8 +136,6 @@ impl LabRun {
             self.settings.iter().map(ToString::to_string).collect(),
             &survey,
         );
-        let testbeds = built.iter().map(|built| testbed_record(built, varied));
-        let testbeds = testbeds.collect::<anyhow::Result<Vec<_>>>()?;
         let hosts = built.iter().map(|built| built.network.hosts()).collect();
         let faults = FaultRuns::of(&built, self.faults);
         progress.followed_by(faults.expected());
@@ -163,6 +170,7 @@ impl LabRun {
         let mut warnings = warnings(privileges, &for_root, &plan);
         warnings.extend(survey::warnings(&survey, run_options));
         warnings.extend(cannot_steer);
+        warnings.extend(damaged);
         if self.settings.contains(&Varied::Ipv6) {
             warnings.push(FAMILIES.to_owned());
         }

@@ -48,6 +48,7 @@ impl Path {
                 Hop::rx(Remote::HOST, &server.device),
             ],
             places: vec![PathNetns { name: Remote::CLIENT.to_owned(), netns: Arc::clone(here) }],
+            damage: None,
         }
     }
 }
@@ -181,6 +182,7 @@ fn testbed_record(path: &Path, mtu: u32) -> TestbedRecord {
         devices: devices.into_iter().cloned().collect(),
         qdiscs: qdisc(path).into_iter().collect(),
         guests: Vec::new(),
+        probe: None,
     }
 }
 

@@ -368,6 +368,7 @@ pub fn subject(built: &Built) -> PathUnderTest {
             .iter()
             .map(|host| PathNetns { name: host.name().to_owned(), netns: host.netns().clone() })
             .collect(),
+        damage: None,
     }
 }
 
@@ -410,6 +411,7 @@ pub fn testbed_record(built: &Built, settings: &[Varied]) -> anyhow::Result<Test
             .network
             .guests()
             .map_or_else(Vec::new, |guests| guests.in_force.iter().map(guest_record).collect()),
+        probe: None,
     })
 }
 

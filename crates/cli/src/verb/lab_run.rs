@@ -204,6 +204,7 @@ impl CheckedRun {
             plan: None,
             faults: arguments.faults,
             ipv6,
+            probe: !arguments.no_probe,
             run_options,
             offloads,
             mtus,

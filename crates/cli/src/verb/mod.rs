@@ -4,6 +4,7 @@ pub mod accel;
 pub mod accel_check;
 pub mod accel_explain;
 mod accel_headline;
+pub mod accel_probe;
 pub mod accel_run;
 pub mod doctor;
 pub mod doctor_fix;

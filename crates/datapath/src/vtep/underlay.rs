@@ -14,11 +14,15 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use netstate::Netlink;
+use netstate::defects::{Defect, of_udp_segmentation};
+use netstate::machine::MachineFacts;
 use packet::ecn::Ingress;
 use packet::encap::{Addresses, Dscp, Encap, OuterChecksum, SOURCE_PORTS, Tunnel, source_port};
 use packet::vxlan::Vni;
 use sys::datagram::{self, PathProbe, ReceiverOptions, SenderOptions};
 use sys::errno::Errno;
+use sys::ethtool::Ethtool;
 use sys::netns::NetNs;
 
 use super::config::{Config, HandOver};
@@ -50,10 +54,37 @@ pub(super) struct Underlay {
     probe: Mutex<PathProbe>,
     /// Whether the kernel segments super-datagrams (`UDP_SEGMENT`).
     cuts: AtomicBool,
+    /// Reported defect because of which it has not done so from the start.
+    uncut: Option<String>,
     /// Source ports of the senders.
     ports: Vec<u16>,
     /// Passes GSO packets on unsegmented, or the reason why that is not done.
     second_tap: Result<SecondTap, String>,
+}
+
+/// Returns a reported defect of UDP segmentation with this kernel and the driver of the device that
+/// has this address.
+fn defect_of(local: IpAddr) -> Option<&'static Defect> {
+    let facts = MachineFacts::read().ok()?;
+    let driver = || {
+        let netlink = Netlink::open().ok()?;
+        let addresses = netlink.addresses().ok()?;
+        let link = addresses.into_iter().find(|one| one.address == local)?.link;
+        let device = netlink.links().ok()?.into_iter().find(|one| one.index == link)?.name;
+        Ethtool::open().ok()?.driver(&device).ok()
+    };
+    of_udp_segmentation(&facts, driver().as_deref())
+}
+
+/// Returns why a reported defect keeps the kernel from segmenting super-datagrams.
+fn uncut(config: &Config, defect: Option<&Defect>) -> Option<String> {
+    // An explicit choice overrides a report.
+    let defect = defect.filter(|_| config.hand_over == HandOver::Auto)?;
+    Some(format!(
+        "reported with this kernel: {} ({}); hand-over udp-segment overrides this",
+        defect.symptom,
+        defect.reports()
+    ))
 }
 
 impl Underlay {
@@ -77,6 +108,7 @@ impl Underlay {
 
     fn sockets(config: &Config, netns: &NetNs, merged: bool) -> Result<Underlay, Error> {
         netns.run(|| {
+            let defect = defect_of(config.local);
             let at = |port| SocketAddr::new(config.local, port);
             let options = ReceiverOptions {
                 merged,
@@ -109,8 +141,9 @@ impl Underlay {
                 }
             }
             let probe = Mutex::new(PathProbe::new(config.local, link)?);
+            let uncut = uncut(config, defect);
             // UDP_SEGMENT does not work without checksums (udp_send_skb).
-            let cuts = AtomicBool::new(config.checksum);
+            let cuts = AtomicBool::new(config.checksum && uncut.is_none());
             let ports = senders.iter().map(local_port).collect::<sys::Result<_>>()?;
             let Config { local, port, df, ttl, checksum, .. } = *config;
             let second_tap = Err("disabled by configuration".to_owned());
@@ -125,6 +158,7 @@ impl Underlay {
                 groups,
                 probe,
                 cuts,
+                uncut,
                 ports,
                 second_tap,
             })
@@ -140,7 +174,12 @@ impl Underlay {
     pub(super) fn way(&self) -> HandOverMode {
         match &self.second_tap {
             Ok(tap) => tap.way(),
-            Err(reason) => HandOverMode::UdpSegment { reason: reason.clone() },
+            Err(reason) => HandOverMode::UdpSegment {
+                reason: match &self.uncut {
+                    None => reason.clone(),
+                    Some(uncut) => format!("{reason}; datagrams are sent one by one: {uncut}"),
+                },
+            },
         }
     }
 
@@ -258,4 +297,24 @@ impl Underlay {
 fn local_port(socket: &UdpSocket) -> sys::Result<u16> {
     let address = socket.local_addr();
     address.map(|a| a.port()).map_err(|e| sys::Error::io("getsockname", "UDP socket", &e))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use netstate::defects::DEFECTS;
+
+    use super::*;
+
+    #[test]
+    fn a_reported_defect_of_udp_segmentation_is_avoided_unless_segmentation_is_asked_for() {
+        let config = Config::new(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let defect = DEFECTS.iter().find(|defect| defect.feature == "tx-udp-segmentation");
+        assert_eq!(uncut(&config, None), None);
+        let reason = uncut(&config, defect).unwrap();
+        assert!(reason.contains("tailscale/tailscale#19918"), "{reason}");
+        let asked = Config { hand_over: HandOver::UdpSegment, ..config };
+        assert_eq!(uncut(&asked, defect), None);
+    }
 }

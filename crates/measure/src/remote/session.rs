@@ -27,6 +27,8 @@ use results::Machine;
 /// Time limit of silence, after which the client has forgotten its session. Longer than a
 /// sample of the same client's other path.
 const SILENCE: Duration = Duration::from_secs(2 * 3600);
+/// The same while the session has the sockets for probes, of which there is one set.
+const PROBE_SILENCE: Duration = Duration::from_secs(30);
 /// Time limit of a session.
 const SESSION_LIMIT: Duration = Duration::from_secs(24 * 3600);
 /// Time for a load beyond warm-up and measurement: waiting for the other end at begin and end,
@@ -102,8 +104,9 @@ impl<'a> Session<'a> {
         let begun = Instant::now();
         loop {
             let now = Instant::now();
-            let until = self.load.as_ref().map_or(now + SILENCE, |load| load.until);
-            let until = until.min(begun + SESSION_LIMIT);
+            let load_until = self.load.as_ref().map(|load| load.until);
+            let probes = self.probe.as_ref().is_some_and(Answering::is_open);
+            let until = limit(now, load_until, probes).min(begun + SESSION_LIMIT);
             let stop = &self.shared.stop;
             let alive = || !stop.load(Ordering::Relaxed);
             let payload = match self.channel.receive(until.saturating_duration_since(now), &alive) {
@@ -112,6 +115,11 @@ impl<'a> Session<'a> {
                 // server.
                 Err(ChannelError::Silent(_)) if self.load.is_some() => {
                     return "its load exceeded the time limit".to_owned();
+                }
+                // Other clients can probe again; the session goes on.
+                Err(ChannelError::Silent(_)) if probes => {
+                    self.probe = None;
+                    continue;
                 }
                 Err(error) => return error.to_string(),
             };
@@ -288,6 +296,26 @@ impl<'a> Session<'a> {
     }
 }
 
+/// Returns the time at which a session without a request from its client gives up what it holds.
+fn limit(now: Instant, load_until: Option<Instant>, probes: bool) -> Instant {
+    let silence = if probes { PROBE_SILENCE } else { SILENCE };
+    load_until.unwrap_or(now + silence)
+}
+
 fn no_load() -> String {
     "no load is running".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_client_keeps_neither_the_load_nor_the_sockets_for_probes() {
+        let now = Instant::now();
+        assert_eq!(limit(now, None, false), now + SILENCE);
+        assert_eq!(limit(now, None, true), now + PROBE_SILENCE);
+        let until = now + Duration::from_secs(3);
+        assert_eq!(limit(now, Some(until), true), until);
+    }
 }

@@ -124,7 +124,7 @@ pub fn run(
     let mut log = CellLog::for_each(plan, subjects);
     let pacing = plan.impact.map(|impact| RestPacing::new(impact, subjects, plan.duration));
     let mut judge = Judge::new(plan.rule, &plan.before, peer_load(subjects));
-    let (offers, blocked) = match calibrate::offers(plan, subjects, observer, &mut trial) {
+    let (offers, mut blocked) = match calibrate::offers(plan, subjects, observer, &mut trial) {
         // Stopped before the loads were known: run no block.
         None => {
             let stopped = plan.cells.iter().map(|cell| Offer::stopped(&cell.ask)).collect();
@@ -148,6 +148,7 @@ pub fn run(
         }
     };
     let background = judge.record();
+    blocked.notes.extend(crate::reported::note(plan, subjects));
     Ok(summarised(plan, subjects, &offers, log, &rule, blocked, background))
 }
 
@@ -197,6 +198,9 @@ fn open_probes(subjects: &[PathUnderTest]) -> Result<Vec<Probes>, RunError> {
 
 /// Returns the reason if a cell cannot be measured at all.
 fn unsupported(cell: &PlannedCell, subject: &PathUnderTest) -> Option<String> {
+    if let Some(damage) = &subject.damage {
+        return Some(format!("not measured: a probe found a fault of the path: {damage}"));
+    }
     match cell.ask.engine {
         Engine::Overlane => None,
         Engine::Tool(tool) => match subject.server {
@@ -251,7 +255,11 @@ fn summarised(
             ratio: against_built_in[at],
         });
         if let Some(reason) = log.unsupported[at].take() {
-            cell.status = Status::Unsupported;
+            // The mode itself is supported.
+            cell.status = match subject.damage {
+                Some(_) => Status::Failed,
+                None => Status::Unsupported,
+            };
             cell.reason = Some(reason);
         }
         for note in said.notes {

@@ -115,6 +115,7 @@ fn subject() -> PathUnderTest {
         server: ServerEnd::Here { place: 0, target: address, listen: address },
         hops: Vec::new(),
         places: Vec::new(),
+        damage: None,
     }
 }
 

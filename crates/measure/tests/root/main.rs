@@ -3,6 +3,7 @@
 mod drops;
 mod load_percent;
 mod pair;
+mod path_probe;
 mod planned;
 mod remote;
 mod sampler;

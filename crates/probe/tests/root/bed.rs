@@ -17,6 +17,7 @@ use packet::vnet_hdr::{GsoKind, Layout, VnetHdr};
 use probe::culprit::{Journaled, Switch};
 use probe::end::Access;
 use probe::local::Between;
+use probe::message::RATE;
 use probe::report::Report;
 use probe::run::Options;
 use sys::netns::NetNs;
@@ -65,6 +66,8 @@ pub enum Fault {
     Tso4,
     /// CWR stays on all segments.
     Cwr,
+    /// The last byte of packets in a tunnel in a VXLAN tunnel is wrong.
+    NestedPayload,
     /// One packet in 1,000 is damaged.
     Rare,
 }
@@ -161,6 +164,7 @@ impl Bed {
             client: (client, server),
             server: (server, client),
             access,
+            rate: RATE,
         };
         let mut journaled = journal.map(|directory| Journaled { directory });
         let switch = journaled.as_mut().map(|one| one as &mut (dyn Switch + Send));
@@ -294,6 +298,16 @@ fn mangle(
                 let old = u16::from_be_bytes([segment[field], segment[field + 1]]);
                 let sum = Sum::from_value(!old).plus_word(0x80).checksum();
                 segment[field..field + 2].copy_from_slice(&sum.to_be_bytes());
+            }
+        }
+        // Outer IPv4 20, UDP 8, VXLAN 8, Ethernet 14 bytes; then IPv4 with UDP to a tunnel's port.
+        Fault::NestedPayload if segment.len() > 14 + 50 + 28 && segment[12] == 0x08 => {
+            let (inner, ports) = (14 + 50, [4789_u16.to_be_bytes(), 6081_u16.to_be_bytes()]);
+            let is_udp = segment[inner] == 0x45 && segment[inner + 9] == 17;
+            let port = [segment[inner + 22], segment[inner + 23]];
+            if is_udp && ports.contains(&port) {
+                let at = segment.len() - 1;
+                segment[at] ^= 0xff;
             }
         }
         Fault::Rare if count.fetch_add(1, Ordering::Relaxed) % 1000 == 999 => {

@@ -3,3 +3,4 @@
 mod bed;
 mod cases;
 mod faults;
+mod hostile;

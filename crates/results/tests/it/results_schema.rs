@@ -352,6 +352,12 @@ fn full() -> Results {
                     vhost: false,
                 }),
             }],
+            probe: Some(PathProbe {
+                classes: 30,
+                damage: vec![text("packets to the server lost: 6 of 6 (UDP/IPv4, 64 B)")],
+                untested: vec![text("packets from the server: an address is translated")],
+                seconds: 0.4,
+            }),
         }],
         faults: vec![FaultRecord {
             mode: text("bgp"),

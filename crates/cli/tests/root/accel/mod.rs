@@ -4,6 +4,7 @@
 mod agent;
 mod check;
 mod deleted;
+mod probe;
 use crate::foreground;
 use crate::promtool;
 mod sandbox;

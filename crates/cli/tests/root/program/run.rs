@@ -114,6 +114,8 @@ fn results_are_as_their_schema_says_and_every_sample_proved_its_path(results: &V
         if testbed["mode"] == "host" {
             assert_eq!(on, Some(testbed["offload"] == "full"), "{testbed}");
         }
+        // No figure comes from a path that damages packets.
+        assert_eq!(testbed["probe"]["damage"].as_array().map(Vec::len), Some(0), "{testbed}");
     }
 }
 
@@ -262,7 +264,7 @@ fn a_goal_ends_the_run_or_its_limit_does() {
 #[test]
 fn a_setting_is_recorded_and_one_that_cannot_be_had_fails_the_run() {
     require!(need::root());
-    let more = ["--workloads", "tcp_stream", "--offload", "full", "--json"];
+    let more = ["--workloads", "tcp_stream", "--offload", "full", "--no-probe", "--json"];
     let known = lab_run(
         "host",
         &[&more[..], &["--vary", "sysctl:net.ipv4.tcp_congestion_control=reno,cubic"]].concat(),
@@ -277,6 +279,7 @@ fn a_setting_is_recorded_and_one_that_cannot_be_had_fails_the_run() {
         assert!(cell["tcp"]["cwnd"].as_f64().unwrap() > 0.0, "{cell:#}");
     }
     assert!(results["testbeds"][0]["qdiscs"]["a/nic0"].is_string(), "{}", results["testbeds"]);
+    assert!(results["testbeds"][0]["probe"].is_null(), "{}", results["testbeds"]);
     let unknown = lab_run(
         "host",
         &[&more[..], &["--vary", "sysctl:net.ipv4.tcp_congestion_control=nosuch"]].concat(),

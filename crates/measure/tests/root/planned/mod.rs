@@ -34,6 +34,7 @@ pub fn subject_at(pair: &Pair, target: SocketAddr) -> PathUnderTest {
         server: ServerEnd::Here { place: 1, target, listen: SocketAddr::from((Wire::B, PORT)) },
         hops: vec![Hop::tx("a", NIC), Hop::rx("b", NIC)],
         places: vec![place(&pair.a), place(&pair.b)],
+        damage: None,
     }
 }
 

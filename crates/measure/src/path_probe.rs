@@ -1,0 +1,151 @@
+//! Probes a path before it is measured, so that no figure comes from a path that damages packets.
+//!
+//! The packets go over the path of the load: between the same namespaces and addresses, in both
+//! directions. The crate `probe` has the classes of packets and the verdicts.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use probe::end::Access;
+use probe::judge::Verdict;
+use probe::local::Between;
+use probe::report::{BadPath, Direction, Report};
+use probe::run::Options;
+use results::PathProbe;
+use sys::netns::NetNs;
+
+use crate::path_under_test::{PathUnderTest, ServerEnd};
+
+pub use probe::run::Extent;
+
+/// Bytes per second of each end on a path that nothing else uses yet.
+pub const RATE: u32 = 50_000_000;
+/// Datagrams that are tried to find the addresses of both ends.
+const TRIES: u32 = 10;
+/// Time for the answer to one of them.
+const ANSWER: Duration = Duration::from_millis(100);
+/// Classes of a finding that its description names.
+const NAMED: usize = 2;
+
+/// Probes a path. A finding counts only if a second probe finds damage again.
+pub fn probe(path: &PathUnderTest, stop: &AtomicBool) -> PathProbe {
+    let again = || report(path, Extent::Sample, RATE, stop);
+    let tried = again().and_then(|first| if first.bad.is_empty() { Ok(first) } else { again() });
+    match tried {
+        Ok(report) => record(&report),
+        Err(reason) => PathProbe { untested: vec![reason], ..PathProbe::default() },
+    }
+}
+
+/// Runs a probe over a path. Each end sends at most `rate` bytes per second.
+///
+/// # Errors
+/// Why the path cannot be probed, as text.
+pub fn report(
+    path: &PathUnderTest,
+    extent: Extent,
+    rate: u32,
+    stop: &AtomicBool,
+) -> Result<Report, String> {
+    let (server, target, listen) = match &path.server {
+        ServerEnd::Here { place, target, listen } => (*place, *target, *listen),
+        ServerEnd::Guests(_) => return Err("client and server run in virtual machines".to_owned()),
+        ServerEnd::Away(_) => return Err("the server is another process".to_owned()),
+    };
+    let (client, server) = (&*path.places[path.client].netns, &*path.places[server].netns);
+    let (own, seen) = meet(client, server, target, listen)?;
+    let between = Between {
+        namespaces: [client, server],
+        client: (own, target.ip()),
+        server: (listen.ip(), seen),
+        access: [Access::open; 2],
+        rate,
+    };
+    let options = Options { extent, rate, ..Options::default() };
+    between.run(&options, None, stop).map_err(|trouble| trouble.to_string())
+}
+
+/// Exchanges datagrams until both ends know the hardware address of the next hop. Returns the
+/// client's own address, and its address at the server, which may be translated.
+fn meet(
+    client: &NetNs,
+    server: &NetNs,
+    target: SocketAddr,
+    listen: SocketAddr,
+) -> Result<(IpAddr, IpAddr), String> {
+    let there = server.run(|| UdpSocket::bind(listen)).map_err(|e| e.to_string())?;
+    let there = there.map_err(|e| format!("server: bind {listen}: {e}"))?;
+    let any: SocketAddr = match target {
+        SocketAddr::V4(_) => ([0; 4], 0).into(),
+        SocketAddr::V6(_) => ([0_u16; 8], 0).into(),
+    };
+    let here = client.run(|| {
+        let socket = UdpSocket::bind(any)?;
+        socket.connect(target)?;
+        Ok(socket)
+    });
+    let here = here.map_err(|e| e.to_string())?;
+    let here = here.map_err(|e: std::io::Error| format!("client: connect {target}: {e}"))?;
+    let own = here.local_addr().map_err(|e| e.to_string())?.ip();
+    for socket in [&here, &there] {
+        socket.set_read_timeout(Some(ANSWER)).map_err(|e| e.to_string())?;
+    }
+    let mut buffer = [0; 64];
+    for _ in 0..TRIES {
+        // An ICMP error about an earlier datagram may come first: try again.
+        if here.send(b"overlane").is_err() {
+            continue;
+        }
+        let Ok((_, seen)) = there.recv_from(&mut buffer) else { continue };
+        if there.send_to(b"overlane", seen).is_ok() && here.recv(&mut buffer).is_ok() {
+            return Ok((own, seen.ip()));
+        }
+    }
+    Err(format!("no datagram to {target} was answered"))
+}
+
+/// Describes the result of a probe.
+fn record(report: &Report) -> PathProbe {
+    let mut untested = Vec::new();
+    if report.translated {
+        untested.push("packets from the server: an address is translated on the way".to_owned());
+    }
+    untested.extend([&report.here, &report.there].into_iter().filter_map(|end| {
+        let limited = end.limited.as_ref()?;
+        Some(format!("all but UDP: {limited}"))
+    }));
+    PathProbe {
+        classes: u32::try_from(report.classes.len()).unwrap_or(u32::MAX),
+        damage: report.bad.iter().filter(|bad| is_damage(report, bad)).map(damage).collect(),
+        untested,
+        seconds: report.seconds,
+    }
+}
+
+/// Whether a finding is damage or loss. User-space switches merge and cut packets at other
+/// boundaries than asked for, without changing the data.
+fn is_damage(report: &Report, bad: &BadPath) -> bool {
+    let mut classes = report.classes.iter().filter(|one| one.way == bad.way);
+    classes.any(|one| {
+        bad.classes.contains(&one.name)
+            && matches!(one.verdict, Verdict::Corrupted { .. } | Verdict::Lost { .. })
+    })
+}
+
+/// Describes a finding.
+fn damage(bad: &BadPath) -> String {
+    let way = match bad.way {
+        Direction::Out => "to the server",
+        Direction::Back => "from the server",
+    };
+    let mut classes = bad.classes.iter().take(NAMED).cloned().collect::<Vec<_>>().join("; ");
+    if bad.classes.len() > NAMED {
+        classes += &format!("; and {} more classes", bad.classes.len() - NAMED);
+    }
+    let mut text = format!("packets {way} {}: {} ({classes})", bad.verdict, bad.detail);
+    if let Some(first) = bad.candidates.first() {
+        text += &format!("; likely cause: {} of {}", first.feature, first.device);
+    }
+    text
+}
