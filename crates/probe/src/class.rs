@@ -402,7 +402,9 @@ mod tests {
         assert!(in_tunnel.needs_device() && !in_tunnel.control().needs_device());
         for (class, word) in [
             (Class { payload: 0, ..Class::PLAIN }, "payload"),
-            (Class { payload: 70_000, ..gso }, "payload"),
+            (Class { payload: MOST_BIG_PAYLOAD + 1, ..gso }, "payload"),
+            (Class { payload: MOST_PAYLOAD + 1, ..in_tunnel }, "payload"),
+            (Class { payload: 70_000, transport: Transport::Udp, ..gso }, "payload"),
             (Class { payload: 20_000, ..Class::PLAIN }, "9,500"),
             (Class { segment: 5000, ..gso }, "segments"),
             (Class { checksum: Checksum::Finished, ..gso }, "partial"),

@@ -124,7 +124,7 @@ fn background() -> Background {
 }
 
 /// Fields that older files lack, by the end of their path.
-const NEWER: [&str; 21] = [
+const NEWER: [&str; 22] = [
     "/faults",
     "/alternatives",
     "/background",
@@ -145,6 +145,7 @@ const NEWER: [&str; 21] = [
     "/beside",
     "/beside_rates",
     "/testbeds/0/setting",
+    "/testbeds/0/probe",
     "disturbance/busiest_share",
 ];
 
