@@ -181,7 +181,7 @@ impl Remote {
         [&self.device, &self.description.device]
     }
 
-    /// Whether the server has been gone for [`GIVEN_UP_AFTER`] samples, so that the run gives up.
+    /// Whether the server has been gone for `GIVEN_UP_AFTER` samples, so that the run gives up.
     pub fn is_given_up(&self) -> bool {
         self.gone.load(Ordering::Relaxed) >= GIVEN_UP_AFTER
     }
