@@ -1,4 +1,4 @@
-//! What a probe costs the traffic beside it: `tcp_stream` over a veth pair of our own, alone and
+//! Cost of a probe for the traffic beside it: `tcp_stream` over a private veth pair, alone and
 //! beside probes that follow each other without a pause, in random order within each round. Prints
 //! the median ratio to "alone" within a round, with its interval; "alone again" is the noise floor.
 //!

@@ -15,7 +15,7 @@ pub struct Seen<'a> {
     pub came_by: Option<u32>,
 }
 
-/// What an answer about a dropped packet depends on.
+/// Properties of a dropped packet on which its cause depends.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Traits {
     ends: (IpAddr, IpAddr),

@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result, Write};
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,6 +31,8 @@ const ANSWER: usize = channel::frame::REPLY_LIMIT;
 const QUESTIONS_PER_S: u32 = 1000;
 /// Time limit for the process to give up its rights.
 const READY: Duration = Duration::from_secs(10);
+/// Time limit for the process to end, ms.
+const END_MS: u16 = 1000;
 /// Maximum length of a line for the operator, characters.
 const LINE: usize = 300;
 
@@ -38,7 +40,7 @@ const LINE: usize = 300;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 enum Question {
-    /// It has given up its rights. Those that are left, as text.
+    /// It has given up its rights; the remaining ones as text.
     Ready(String),
     /// A line for the operator.
     Tell(String),
@@ -117,9 +119,13 @@ impl Front {
         }
     }
 
-    /// Ends the process. [`Front::answer`] returns an error once it has ended.
+    /// Ends the process. [`Front::answer`] returns an error once it has ended, or after a second.
     pub fn stop(&self) {
-        let _ = self.socket.shutdown(std::net::Shutdown::Write);
+        let _ = self.socket.shutdown(Shutdown::Write);
+        // The kernel reports POLLHUP without being asked.
+        let _ = poll(&mut [PollFd::new(self.socket.as_fd(), PollFlags::empty())], END_MS);
+        // A client may have taken over the process, which then does not end.
+        let _ = self.socket.shutdown(Shutdown::Both);
     }
 
     /// Returns the local address and port.
@@ -223,6 +229,16 @@ fn receive<T: DeserializeOwned>(socket: &mut &UnixStream, most: usize) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_does_not_end_is_not_waited_for() {
+        let (socket, _other) = UnixStream::pair().unwrap();
+        let local = ([127, 0, 0, 1], 0).into();
+        let front = Front { socket, local, is_guarded: false, confinement: String::new() };
+        front.stop();
+        let error = receive::<Question>(&mut &front.socket, QUESTION).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+    }
 
     #[test]
     fn questions_arrive_and_others_are_refused() {

@@ -1,4 +1,4 @@
-//! Peers that lie, and packets that nobody asked for.
+//! Peers that lie, and unrequested packets.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

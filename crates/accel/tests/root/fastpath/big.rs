@@ -20,8 +20,8 @@ fn set(host: &Host, device: &str) {
     host.netlink().set_gso_ipv4_max_size(device, SIZE).unwrap();
 }
 
-/// No kernel here encapsulates such packets, so the fast path is told that VXLAN devices can. Both
-/// ends are ours.
+/// No kernel here encapsulates such packets. An option of the fast path replaces the test of the
+/// kernel, and both ends run the fast path.
 #[test]
 fn packets_above_64_kib_have_length_fields_of_zero() {
     require!(need::root());

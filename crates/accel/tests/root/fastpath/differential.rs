@@ -519,12 +519,12 @@ fn random_packets_that_rules_are_to_see_fare_the_same_on_both_paths() {
 /// (`GSO_MAX_SIZE`, include/linux/netdevice.h).
 const LENGTHS: [usize; 10] =
     [65_400, 65_499, 65_500, 65_535, 65_536, 65_549, 65_550, 100_000, 262_144, 524_000];
-/// Those that fit into a tunnel's length fields.
+/// Number of packets that fit into a tunnel's length fields.
 const PLAIN: u64 = 2;
 const GSO_MAX_SIZE: u32 = 524_280;
 
 /// Where the kernel limits VXLAN devices to 64 KiB, it segments larger packets before it encapsulates
-/// them. If the fast path is told otherwise, it encapsulates them, and the device below segments them.
+/// them. With an option, the fast path encapsulates them, and the device below segments them.
 #[test]
 fn packets_above_64_kib_fare_the_same_on_both_paths() {
     require!(need::root());

@@ -1,4 +1,4 @@
-//! An ordinary user can do everything that the kernel does not reserve for root, and is told the
+//! An ordinary user can do everything that the kernel does not reserve for root. Errors name the
 //! rest.
 
 use std::fs;

@@ -353,7 +353,7 @@ mod tests {
         };
         std::os::unix::fs::symlink(&elsewhere, &config).unwrap();
         assert!(unnamed());
-        // Nobody writes to the pipe, so opening it would block.
+        // The pipe has no writer, so opening it would block.
         nix::unistd::mkfifo(&config, nix::sys::stat::Mode::S_IRWXU).unwrap();
         assert!(unnamed());
     }
