@@ -137,14 +137,19 @@ fn settle(place: &Path, before: &State, overlap: &Overlap) -> Left {
         // Objects of tests that still run would be waited for in vain: --finish judges them.
         let clean = !running && (suspects.is_empty() || !alone);
         if clean || begun.elapsed() >= PATIENCE {
-            state::drop_held(&mut suspects);
             let mut own = State::new();
             if running {
                 own.extend(processes::descendants().into_iter().map(processes::shown));
                 if own.is_empty() {
+                    // The last processes ended during the search, or a process forks all the time.
+                    if begun.elapsed() < PATIENCE * 10 {
+                        std::thread::sleep(TICK);
+                        continue;
+                    }
                     own.insert("a process that forks all the time".to_owned());
                 }
             }
+            state::drop_held(&mut suspects);
             own.extend(contents(place));
             return Left { own, suspects, alone };
         }
