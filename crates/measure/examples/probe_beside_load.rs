@@ -2,11 +2,14 @@
 //! beside probes that follow each other without a pause, in random order within each round. Prints
 //! the median ratio to "alone" within a round, with its interval; "alone again" is the noise floor.
 //!
-//! `cargo run --release -p overlane-measure --example probe_beside_load [ROUNDS [SECONDS]]`, as
-//! root. Both ends and the probe share this machine's CPUs, unlike on two machines.
+//! `cargo run --release -p overlane-measure --example probe_beside_load [ROUNDS [SECONDS [MBIT]]]`,
+//! as root. Both ends and the probe share this machine's CPUs, unlike on two machines. With MBIT a
+//! shaper (tbf) limits the wire to that many Mbit/s in each direction, as a NIC does; without it the
+//! CPUs are the limit, and the probe's CPU time is what the stream loses.
 
 use std::error::Error;
 use std::net::SocketAddr;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,7 +20,7 @@ use measure::path_probe::{Extent, report};
 use measure::path_under_test::{PathUnderTest, ServerEnd};
 use results::Profile;
 use results::stats::{block_order, ratio_interval};
-use testbed::{Host, Offload, Wire};
+use testbed::{Host, NIC, Offload, Wire};
 
 const PORT: u16 = 5301;
 const CONFIDENCE: f64 = 0.95;
@@ -30,7 +33,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     let rounds: u32 = arguments.next().map_or(Ok(20), |word| word.parse())?;
     let seconds: f64 = arguments.next().map_or(Ok(3.0), |word| word.parse())?;
 
+    let limit: Option<u32> = arguments.next().map(|word| word.parse()).transpose()?;
+
     let hosts = Wire { mtu: 1500, offload: Offload::Full }.hosts()?;
+    for host in &hosts {
+        if let Some(mbit) = limit {
+            let rate = format!("{mbit}mbit");
+            let shaper = ["qdisc", "add", "dev", NIC, "root", "tbf", "rate", &rate];
+            // The burst holds several GSO packets, so that the shaper cuts none.
+            host.run(Command::new("tc").args(shaper).args(["burst", "256k", "latency", "20ms"]))?;
+        }
+    }
     let address = SocketAddr::from((Wire::B, PORT));
     let [a, b] = &hosts;
     let place =
@@ -84,7 +97,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     println!(
-        "tcp_stream, {rounds} rounds of {seconds} s; {} whole probes, {:.2} MB each:",
+        "tcp_stream, {}, {rounds} rounds of {seconds} s; {} whole probes, {:.2} MB each:",
+        limit.map_or("wire without limit".to_owned(), |mbit| format!("wire of {mbit} Mbit/s")),
         probes.load(Ordering::Relaxed),
         bytes.load(Ordering::Relaxed) as f64
             / 1e6
