@@ -103,6 +103,18 @@ fn udp(family: Family, size: Size, mtu: u32) -> Class {
     size.apply(Class { family, ..Class::PLAIN }, mtu)
 }
 
+/// Sends a class as two fragments, which are as large as fragments of real hosts. Open vSwitch's
+/// connection tracking in user space drops first fragments below 1,200 bytes over IPv4 and 1,280
+/// over IPv6 (`dpctl/ipf-get-status`).
+fn fragmented(class: Class, mtu: u32) -> Class {
+    /// IPv6 header and fragment header, bytes.
+    const HEADERS: u32 = 48;
+    let size = mtu.saturating_sub(100).max(1280).min(mtu);
+    let part = size.saturating_sub(HEADERS) / 8 * 8;
+    // The header of the datagram is in the first fragment.
+    Class { extra: Extra::Fragments, payload: (2 * part).saturating_sub(8).max(256), ..class }
+}
+
 fn in_tunnel(
     kind: TunnelKind,
     (family, inner): (Family, Family),
@@ -197,7 +209,7 @@ pub fn quick(mtu: u32) -> Vec<Class> {
             classes.push(udp(family, size, mtu));
         }
         classes.push(Class { extra: Extra::Ecn, ..tcp(family, Size::Equal, mtu) });
-        classes.push(Class { extra: Extra::Fragments, payload: 900, family, ..Class::PLAIN });
+        classes.push(fragmented(Class { family, ..Class::PLAIN }, mtu));
         classes.push(Class { transport: Transport::Icmp, payload: 301, family, ..Class::PLAIN });
         let kind = TunnelKind::Geneve;
         let tunnel = Tunnel { kind, checksum: false, inner: Family::V4, nested: false };
@@ -219,10 +231,12 @@ pub fn quick(mtu: u32) -> Vec<Class> {
         let kind = TunnelKind::Vxlan;
         let families = (Family::V4, inner);
         classes.push(in_tunnel(kind, families, false, Transport::Udp, Size::Tail, mtu));
-        classes.push(Class {
-            checksum: Checksum::Partial,
-            ..in_tunnel(kind, families, false, Transport::Tcp, Size::Small, mtu)
-        });
+        for outer in [false, true] {
+            classes.push(Class {
+                checksum: Checksum::Partial,
+                ..in_tunnel(kind, families, outer, Transport::Tcp, Size::Small, mtu)
+            });
+        }
         classes.push(in_tunnel(kind, families, false, Transport::Tcp, Size::Small, mtu));
     }
     let families = (Family::V4, Family::V4);
@@ -299,7 +313,11 @@ fn product(mtu: u32) -> Vec<(Row, Class)> {
                                     extra,
                                     ..Class::PLAIN
                                 };
-                                let class = size.apply(class, mtu);
+                                let class = match (extra, size) {
+                                    (Extra::Fragments, Size::Small) => fragmented(class, mtu),
+                                    (Extra::Fragments, _) => continue,
+                                    _ => size.apply(class, mtu),
+                                };
                                 // A size that needs another checksum is another row.
                                 if class.checksum != checksum || class.validate().is_err() {
                                     continue;

@@ -36,7 +36,8 @@ pub enum Verdict {
     },
     /// Packets arrived after a later batch.
     Late,
-    /// Segments have other boundaries than asked for: cut or merged elsewhere.
+    /// TCP segments have other boundaries than asked for: cut or merged elsewhere. No data is
+    /// changed.
     Recut {
         /// Frames with other boundaries.
         frames: u32,
@@ -55,13 +56,7 @@ pub enum Verdict {
 impl Verdict {
     /// Whether an offload or the path damages or loses packets.
     pub fn is_bad(&self) -> bool {
-        matches!(
-            self,
-            Verdict::Corrupted { .. }
-                | Verdict::Lost { .. }
-                | Verdict::Late
-                | Verdict::Recut { .. }
-        )
+        matches!(self, Verdict::Corrupted { .. } | Verdict::Lost { .. } | Verdict::Late)
     }
 
     /// Returns the word of a table.

@@ -6,7 +6,8 @@ use packet::checksum::{Sum, complete_partial};
 use packet::ipv4::{Ipv4, Protocol};
 use packet::ipv6::Ipv6;
 use packet::tcp::{Flags, Tcp};
-use packet::vnet_hdr::VnetHdr;
+use packet::segment::Segmenter;
+use packet::vnet_hdr::{VnetHdr, gso_type};
 use serde::{Deserialize, Serialize};
 
 use crate::class::{Checksum, Class, Extra, Family, Port, Transport};
@@ -34,6 +35,8 @@ pub enum Fault {
     ChecksumNotVerified,
     /// A length field does not match the packet.
     Length,
+    /// A UDP GSO packet was cut into datagrams of another size.
+    Segmentation,
     /// TCP flags are on the wrong segment, or changed.
     Flags,
     /// The tunnel's header was changed.
@@ -55,6 +58,7 @@ impl Fault {
             Fault::ChecksumRepaired => "a wrong checksum was made right",
             Fault::ChecksumNotVerified => "the receiver's device calls a wrong checksum verified",
             Fault::Length => "length wrong",
+            Fault::Segmentation => "datagrams cut at other places",
             Fault::Flags => "TCP flags wrong",
             Fault::TunnelHeader => "tunnel header wrong",
             Fault::Payload => "payload changed",
@@ -144,13 +148,34 @@ impl Expected<'_> {
         Some((index, *self.classes.get(usize::from(index))?))
     }
 
-    /// Reads a frame; `None` if it is not of this session.
-    pub fn read(&self, meta: &Meta, frame: &[u8]) -> Option<Piece> {
+    /// Reads a frame: no piece if it is not of this session, and several if a receiver merged the
+    /// datagrams of a tunnel into a UDP GSO packet, which the kernel cuts again for its tunnel
+    /// device (`udp_unexpected_gso`).
+    pub fn read(&self, meta: &Meta, frame: &[u8]) -> Vec<Piece> {
+        let is_merged = meta.header.gso_type == gso_type::UDP_L4;
+        if is_merged
+            && self.class_of(frame).is_some_and(|(_, class)| class.tunnel.is_some())
+            && let Ok(merged) = Segmenter::new(frame, &meta.header)
+        {
+            let mut cut = vec![0; merged.total_len(0)];
+            let Ok(written) = merged.write_all(&[], &mut cut) else { return Vec::new() };
+            let meta = Meta { header: VnetHdr::default(), ..*meta };
+            return written.segments(&cut).filter_map(|one| self.piece(&meta, one)).collect();
+        }
+        self.piece(meta, frame).into_iter().collect()
+    }
+
+    /// Returns index and class of a frame; `None` if it is not of this session.
+    fn class_of(&self, frame: &[u8]) -> Option<(u16, Class)> {
+        match self.session.locate(frame) {
+            Some(place) => self.class_at(place.class),
+            None => self.by_ports(frame),
+        }
+    }
+
+    fn piece(&self, meta: &Meta, frame: &[u8]) -> Option<Piece> {
         let place = self.session.locate(frame);
-        let (index, class) = match place {
-            Some(place) => self.class_at(place.class)?,
-            None => self.by_ports(frame)?,
-        };
+        let (index, class) = self.class_of(frame)?;
         let gso = meta.header.gso_size;
         let mut whole = frame.to_vec();
         if meta.header.needs_csum() && gso == 0 {
@@ -473,7 +498,6 @@ impl<'a> Reader<'a> {
 #[cfg(test)]
 mod tests {
     use packet::ethernet::MacAddr;
-    use packet::segment::Segmenter;
     use proptest::prelude::*;
 
     use super::*;
@@ -530,7 +554,7 @@ mod tests {
         let classes = [class];
         let mut counting = Counting::new(&classes);
         for packet in packets {
-            if let Some(piece) = expected(&classes).read(&Meta::default(), packet) {
+            for piece in expected(&classes).read(&Meta::default(), packet) {
                 counting.add(&piece);
             }
         }
@@ -566,7 +590,7 @@ mod tests {
         let classes = [class];
         let expected = expected(&classes);
         let read = |frame: &Frame| {
-            expected.read(&Meta { header: frame.header, verified: false }, &frame.bytes).unwrap()
+            expected.read(&Meta { header: frame.header, verified: false }, &frame.bytes).remove(0)
         };
         let piece = read(&frame);
         assert_eq!((piece.length, piece.segment), (class.payload, 1000));
@@ -613,6 +637,57 @@ mod tests {
         let seen = tally(wrong, &wire(&udp, 0));
         assert_eq!(seen.faults, [(Fault::ChecksumRepaired, 1)].into());
         assert!(tally(wrong, &wire(&wrong, 0)).faults.is_empty());
+    }
+
+    #[test]
+    fn datagrams_of_a_tunnel_that_a_receiver_merged_are_read_one_by_one() {
+        let tunnel = Tunnel {
+            kind: crate::class::TunnelKind::Vxlan,
+            checksum: true,
+            inner: Family::V4,
+            nested: false,
+        };
+        let class = Class { tunnel: Some(tunnel), payload: 600, ..Class::PLAIN };
+        let datagram = wire(&class, 0).remove(0);
+        // UDP GRO joins the payloads of equal datagrams behind the first header.
+        let payload = &datagram[42..];
+        let mut merged = [&datagram[..], payload, payload].concat();
+        let length = merged.len() - 14;
+        merged[16..18].copy_from_slice(&(length as u16).to_be_bytes());
+        merged[24..26].fill(0);
+        let sum = Sum::of(&merged[14..34]).checksum();
+        merged[24..26].copy_from_slice(&sum.to_be_bytes());
+        merged[38..40].copy_from_slice(&((length - 20) as u16).to_be_bytes());
+        let pseudo = Ipv4::parse(&merged[14..]).unwrap().pseudo_header();
+        merged[40..42].copy_from_slice(&(!pseudo.checksum()).to_be_bytes());
+        let header = VnetHdr {
+            flags: packet::vnet_hdr::flags::NEEDS_CSUM,
+            gso_type: gso_type::UDP_L4,
+            hdr_len: 42,
+            gso_size: payload.len() as u16,
+            csum_start: 34,
+            csum_offset: 6,
+            ..VnetHdr::default()
+        };
+        let classes = [class];
+        let pieces = expected(&classes).read(&Meta { header, verified: false }, &merged);
+        assert_eq!(pieces.len(), 3);
+        for piece in pieces {
+            assert_eq!((piece.length, piece.segment, piece.faults), (600, 0, Vec::new()));
+        }
+    }
+
+    #[test]
+    fn datagrams_of_another_size_are_damage_and_tcp_segments_are_none() {
+        for (transport, faults, recut) in [(Transport::Udp, 3, 0), (Transport::Tcp, 0, 3)] {
+            let class = Class { transport, segment: 1000, payload: 2400, ..Class::PLAIN };
+            let class = Class { checksum: Checksum::Partial, ..class };
+            // The device cut at 900 bytes.
+            let other = Class { segment: 900, ..class };
+            let tally = tally(class, &wire(&other, 0));
+            let found = tally.faults.get(&Fault::Segmentation).copied().unwrap_or(0);
+            assert_eq!((found, tally.recut, tally.whole), (faults, recut, 1), "{tally:?}");
+        }
     }
 
     proptest! {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::class::Class;
+use crate::class::{Class, Transport};
 use crate::seen::{Fault, Piece};
 
 /// Received packets of one class.
@@ -24,7 +24,7 @@ pub struct Tally {
     pub largest: u32,
     /// Frames with a partial checksum.
     pub partial: u32,
-    /// Frames with other segment boundaries than asked for.
+    /// Frames with TCP segments of other boundaries than asked for.
     pub recut: u32,
     /// Frames with a translated address or port.
     pub translated: u32,
@@ -73,7 +73,11 @@ impl<'a> Counting<'a> {
         let end = offset + i64::from(piece.length);
         ranges.push((offset, end));
         if class.segment > 0 && !cut_as_asked(class, piece, offset, end) {
-            tally.recut += 1;
+            match class.transport {
+                // The boundaries of datagrams are data.
+                Transport::Udp => *tally.faults.entry(Fault::Segmentation).or_default() += 1,
+                _ => tally.recut += 1,
+            }
         }
     }
 

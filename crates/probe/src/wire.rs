@@ -275,6 +275,10 @@ impl<'a> Wire<'a> {
                     "tunnels over {}: probe the {} address of the peer, too",
                     class.family, class.family
                 )),
+                // A tunnel device does not send over it to an address of this machine.
+                true if self.place.interface.loopback => {
+                    Err("no tunnel device over the loopback device".to_owned())
+                }
                 true => self.may_make_tunnels.clone(),
                 false if class.needs_big_tcp() => self.takes_big_tcp(class),
                 false => Ok(()),
@@ -374,16 +378,16 @@ impl<'a> Wire<'a> {
             };
             for frame in build(class, ends, &flow, &payload, device.is_some())? {
                 pace(frame.bytes.len() as u64);
-                let sent = match device {
+                let put = || match device {
                     Some(device) => device.send(&frame),
                     None => self.put(&frame),
                 };
-                match sent {
+                match put() {
                     Ok(()) => {}
                     // The queue of the device is full: this end would cause the loss.
                     Err(Errno::ENOBUFS) => {
                         std::thread::sleep(Duration::from_millis(5));
-                        if self.put(&frame).is_err() {
+                        if put().is_err() {
                             return Ok(SendOutcome::Skipped(
                                 "the device's queue is full".to_owned(),
                             ));
@@ -498,7 +502,7 @@ impl<'a> Wire<'a> {
                 *read.late.entry(place.class).or_default() += 1;
                 continue;
             }
-            if let Some(piece) = expected.read(&meta, frame) {
+            for piece in expected.read(&meta, frame) {
                 read.pieces.add(&piece);
             }
         }

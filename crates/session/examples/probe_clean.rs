@@ -1,7 +1,8 @@
 //! Probes the sound paths of the lab's modes with each offload profile, and counts false findings:
 //! `probe_clean [ROUNDS [MODE...]]`, as root. Without modes, all that the lab can build here.
 //!
-//! Each round probes a testbed once with the classes of `overlane probe --quick`.
+//! Each round probes a testbed once with the classes of `overlane probe --quick`. Some modes do
+//! damage or lose packets; such findings are right, and counted apart, see [`FAULTS`].
 
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
@@ -9,11 +10,27 @@ use std::time::Instant;
 
 use lab::{Capabilities, Mode, Params};
 use measure::path_probe::{Extent, RATE, report};
+use probe::report::{BadPath, Report};
 use session::testbeds::{BuildOptions, stand, subject};
 use testbed::Offload;
 
 const PROFILES: [Offload; 3] = [Offload::Full, Offload::NoTunnel, Offload::None];
 const MTU: u32 = 1500;
+/// Faults of the kernel and of Open vSwitch that modes really have: the mode, and the bad path.
+const FAULTS: [fn(&str, &BadPath) -> bool; 2] = [
+    // Address translation breaks outer checksums of VXLAN
+    // (crates/probe/tests/root/translated.rs).
+    |mode, bad| {
+        let translates = ["nat", "floating-ip", "snat"].iter().any(|name| mode.starts_with(name));
+        translates && bad.detail.starts_with("outer checksum wrong")
+    },
+    // userspace-tso-enable=true of Open vSwitch 3.1 loses GSO packets inside VXLAN: a tunnel between
+    // tenants carries pings, and not a single TCP connection.
+    |mode, bad| {
+        let is_lost_gso = |name: &String| name.contains(" in VXLAN") && name.contains("GSO");
+        mode.ends_with("ovs-vlan") && bad.verdict == "lost" && bad.classes.iter().all(is_lost_gso)
+    },
+];
 
 fn main() -> ExitCode {
     match run() {
@@ -35,17 +52,17 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
     let chosen = |mode: &&&'static dyn Mode| {
         names.is_empty() || names.iter().any(|name| name == mode.name())
     };
-    let (mut runs, mut findings) = (0, 0);
+    let (mut runs, mut findings, mut all_right) = (0, 0, 0);
     let begun = Instant::now();
-    println!("| mode | profile | probes | false findings | not probed |");
-    println!("| --- | --- | ---: | ---: | --- |");
+    println!("| mode | profile | probes | false findings | right findings | not probed |");
+    println!("| --- | --- | ---: | ---: | ---: | --- |");
     for mode in lab::modes().iter().filter(chosen) {
         // The lab cannot build it here.
         if mode.probe(&capabilities).is_err() {
             continue;
         }
         for offload in PROFILES {
-            let (mut probed, mut found, mut reason) = (0, 0, String::new());
+            let (mut probed, mut found, mut right, mut reason) = (0, 0, 0, String::new());
             match stand(*mode, Params::new(MTU, offload), None, &wanted) {
                 Err(error) => reason = error.to_string(),
                 Ok(built) => {
@@ -54,7 +71,9 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
                         match report(&path, Extent::Quick, RATE, &AtomicBool::new(false)) {
                             Ok(report) => {
                                 probed += 1;
-                                if report.has_findings() {
+                                if is_right(mode.name(), &report) {
+                                    right += 1;
+                                } else if report.has_findings() {
                                     found += 1;
                                     eprintln!("{}, {offload}: {:#?}", mode.name(), report.bad);
                                     eprintln!("{:?}", report.mtu);
@@ -65,10 +84,18 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
                     }
                 }
             }
-            println!("| {} | {offload} | {probed} | {found} | {reason} |", mode.name());
-            (runs, findings) = (runs + probed, findings + found);
+            println!("| {} | {offload} | {probed} | {found} | {right} | {reason} |", mode.name());
+            (runs, findings, all_right) = (runs + probed, findings + found, all_right + right);
         }
     }
-    println!("\n{runs} probes in {:.0?}, {findings} false findings", begun.elapsed());
+    let took = begun.elapsed();
+    println!("\n{runs} probes in {took:.0?}, {findings} false findings, {all_right} right ones");
     Ok(findings <= 1)
+}
+
+/// Whether all findings are faults that the mode has.
+fn is_right(mode: &str, report: &Report) -> bool {
+    let is_known = |bad: &BadPath| FAULTS.iter().any(|known| known(mode, bad));
+    let has_hole = report.mtu.iter().any(|mtu| mtu.black_hole);
+    !has_hole && !report.bad.is_empty() && report.bad.iter().all(is_known)
 }

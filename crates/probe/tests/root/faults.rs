@@ -13,6 +13,7 @@ use test_support::{need, require};
 
 use crate::bed::{Bed, Fault, Mangled, hop};
 use crate::cases::{CASES, summary};
+use crate::translated;
 
 fn quick() -> Options {
     Options { extent: Extent::Quick, rate: 20_000_000, ..Options::default() }
@@ -91,6 +92,14 @@ fn damage_inside_a_tunnel_in_a_tunnel_is_found() {
         assert_eq!((bad.way, bad.verdict.as_str()), (Direction::Out, "corrupted"));
         assert!(bad.classes.iter().all(|name| name.contains(" in VXLAN/")), "{:?}", bad.classes);
     }
+}
+
+#[test]
+fn outer_checksums_that_address_translation_breaks_are_found() {
+    require!(need::root(), need::device("vxlan"), need::tool("nft"));
+    let bed = translated::Translated::new().unwrap();
+    let journal = tempfile::tempdir().unwrap();
+    translated::check(&bed.probe(journal.path())).unwrap_or_else(|wrong| panic!("{wrong}"));
 }
 
 #[test]

@@ -4,3 +4,4 @@ mod bed;
 mod cases;
 mod faults;
 mod hostile;
+mod translated;
