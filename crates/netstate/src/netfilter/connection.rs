@@ -87,6 +87,8 @@ pub struct Entry {
     pub mark: u32,
     /// TCP: the connection is established. Other protocols: always true.
     pub is_established: bool,
+    /// TCP: `enum tcp_conntrack`.
+    pub tcp_state: Option<u8>,
     /// TCP: packets outside the window are valid, in a direction at least.
     pub is_liberal: bool,
     /// A property beyond addresses and ports that affects the packets, or content that is not
@@ -293,6 +295,7 @@ fn entry(payload: &[u8]) -> Result<Entry> {
         mark: number(CTA_MARK).unwrap_or(0),
         // Protocols without TCP state count as established.
         is_established: tcp.is_none() || state == Some(&[ESTABLISHED]),
+        tcp_state: state.and_then(|state| state.first().copied()),
         is_liberal: is_liberal(CTA_PROTOINFO_TCP_FLAGS_ORIGINAL)
             || is_liberal(CTA_PROTOINFO_TCP_FLAGS_REPLY),
         oddity: oddity.or(in_zone.then_some("zone")),
