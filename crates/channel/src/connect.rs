@@ -226,7 +226,11 @@ fn shake_hands(
             ChannelError::Ended => RemoteError::Stopped,
             ChannelError::Slow => RemoteError::Refused {
                 server,
-                reason: format!("no data within {limit:.0?}: not an `{}`", service.command()),
+                reason: format!(
+                    "no data within {limit:.0?}: the server is not \
+                    `{}`",
+                    service.command()
+                ),
             },
             error => {
                 RemoteError::Refused { server, reason: format!("{error} during the handshake") }

@@ -48,7 +48,7 @@ pub struct Hello {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HelloError {
     /// The other end is a different program.
-    #[error("unexpected first bytes {got:02x?}: not an overlane of this kind")]
+    #[error("unexpected first bytes {got:02x?}: the other end is not overlane")]
     Magic {
         /// First bytes received, where the protocol's magic is expected.
         got: [u8; 8],

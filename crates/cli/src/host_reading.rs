@@ -73,7 +73,7 @@ pub fn read(reading: &Reading, journal: &Path) -> anyhow::Result<Host> {
     for peer in reachable {
         match of_peer(peer, token.as_ref()) {
             Ok(found) => {
-                // The note may know the guilty setting.
+                // The note may name the setting that causes damage.
                 let known = |one: &Probed| {
                     host.probed.iter().any(|other| {
                         (&other.device, other.peer, other.outgoing)

@@ -47,7 +47,7 @@ pub struct Probe {
     /// Most bytes per second of the sending end
     #[arg(long, default_value_t = probe::message::RATE, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(50_000..=100_000_000))]
     pub rate: u32,
-    /// Find the guilty setting by switching settings of this machine off and on
+    /// Find the setting that causes damage, by switching settings of this machine off and on
     #[arg(long)]
     pub yes: bool,
     /// Print JSON (see schema/probe.schema.json)

@@ -26,7 +26,7 @@ pub struct Trace {
     /// by reason and function.
     #[arg(long)]
     pub drops_only: bool,
-    /// With --drops-only, also report drops that lose nothing
+    /// With --drops-only, also report harmless drops
     ///
     /// Answers to pings, and the last packet of a connection, are dropped after they were used;
     /// multicast that nobody joined and frames of unknown protocols have no receiver.

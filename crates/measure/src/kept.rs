@@ -84,7 +84,7 @@ pub fn restored(lines: &[u8]) -> Result<Results, String> {
         return Err(wrong(1, &format!("format {kept_samples}, this version reads {FORMAT}")));
     }
     if baselines.len() != cells || baselines.iter().flatten().any(|at| *at >= cells) {
-        return Err(wrong(1, &"a baseline that is none of the cells"));
+        return Err(wrong(1, &"a baseline that is not among the cells"));
     }
     let mut samples = vec![Vec::new(); cells];
     for (line, number) in lines {

@@ -109,7 +109,7 @@ fn meet(
 fn record(report: &Report) -> PathProbe {
     let mut untested = Vec::new();
     if report.translated {
-        untested.push("packets from the server: an address is translated on the way".to_owned());
+        untested.push("packets from the server: an address is translated on the path".to_owned());
     }
     untested.extend([&report.here, &report.there].into_iter().filter_map(|end| {
         let limited = end.limited.as_ref()?;

@@ -53,8 +53,8 @@ pub const EXPLANATIONS: &[Explanation] = &[
     of(
         "TUNNEL_TXINFO",
         None,
-        "The tunnel's device takes VNI and remote endpoint from each packet (external), and neither a \
-            route nor a program gave this packet any.",
+        "The tunnel's device takes VNI and remote endpoint from each packet (external), and no \
+            route or program set them for this packet.",
     ),
     of(
         "MAC_INVALID_SOURCE",
@@ -84,11 +84,7 @@ pub const EXPLANATIONS: &[Explanation] = &[
         "The receiving socket's buffer is full: the reader is too slow, or the buffer is too \
             small.",
     ),
-    of(
-        "PROTO_MEM",
-        Some("OV031"),
-        "Sockets of this protocol have used up the memory that they may have.",
-    ),
+    of("PROTO_MEM", Some("OV031"), "Sockets of this protocol have reached their memory limit."),
     of(
         "SOCKET_BACKLOG",
         None,
@@ -98,8 +94,8 @@ pub const EXPLANATIONS: &[Explanation] = &[
     of(
         "NETFILTER_DROP",
         None,
-        "A rule of nftables, iptables or another netfilter hook dropped the packet. doctor evaluates \
-            the rules: OV071 for a tunnel's packets, OV073 for tenants'.",
+        "A rule of nftables, iptables or another netfilter hook dropped the packet. doctor \
+            evaluates the rules: OV071 for a tunnel's packets, OV073 for tenants'.",
     ),
     of(
         "CPU_BACKLOG",

@@ -205,7 +205,7 @@ impl Class {
                 return no("too many UDP segments");
             }
             if self.extra == Extra::Fragments {
-                return no("a fragment is not cut");
+                return no("a fragment cannot be a GSO packet");
             }
             // The kernel's UDP GSO refuses nothing here, but few devices know the combination.
             if self.extra == Extra::Options && self.transport == Transport::Udp {

@@ -249,7 +249,7 @@ impl Switch for Journaled<'_> {
     }
 }
 
-/// Searches the guilty setting among the candidates of this machine's device. `is_bad` runs a step
+/// Searches the setting that causes damage among the candidates of this machine's device. `is_bad` runs a step
 /// and returns whether packets are still bad.
 ///
 /// # Errors
@@ -279,7 +279,7 @@ pub fn bisect(
     let alone = helps == 1 || !switch.without(device, &[guilty], is_bad)?;
     // Without the change it must be bad again: otherwise the fault has gone by itself.
     if !is_bad()? {
-        return Ok(Search::NotDone("the fault has gone meanwhile".to_owned()));
+        return Ok(Search::NotDone("the fault disappeared during the search".to_owned()));
     }
     Ok(match alone {
         true => Search::Guilty { device: device.to_owned(), feature: guilty.to_owned() },
@@ -287,7 +287,7 @@ pub fn bisect(
     })
 }
 
-/// Searches the guilty setting of each bad path of a report.
+/// Searches the setting that causes the damage of each bad path of a report.
 ///
 /// # Errors
 /// If a setting cannot be changed or restored, or an end fails.
@@ -391,7 +391,7 @@ mod tests {
         assert_eq!(reports("6.18.44"), None);
     }
 
-    /// A device whose packets are bad as long as one of the guilty features is on.
+    /// A device whose packets are bad while one of the guilty features is on.
     struct Device {
         guilty: Vec<&'static str>,
         off: std::rc::Rc<std::cell::RefCell<Vec<String>>>,

@@ -361,8 +361,8 @@ pub(crate) fn notes(here: &EndFacts, there: &EndFacts) -> Vec<String> {
     let of = |who: &str, facts: &EndFacts| {
         let reason = facts.limited.as_ref()?;
         Some(format!(
-            "{who}: {reason}: only UDP is tested, and damage that a wrong checksum betrays counts \
-             as a loss"
+            "{who}: {reason}: only UDP is tested, and a packet with a wrong checksum counts as \
+             lost"
         ))
     };
     [of("this end", here), of("the peer", there)].into_iter().flatten().collect()

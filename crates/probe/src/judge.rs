@@ -108,7 +108,7 @@ pub fn judge(class: &Class, outcome: &SendOutcome, tally: &Tally, late: u32) -> 
     if tally.whole < sent {
         // Routers and NAT may drop wrong checksums, which says nothing about offloads.
         if class.checksum == Checksum::Wrong {
-            let reason = "a device on the way drops wrong checksums".to_owned();
+            let reason = "a device on the path drops wrong checksums".to_owned();
             return Verdict::Untestable { reason };
         }
         return match tally.frames == 0 && late > 0 {

@@ -14,7 +14,7 @@
 //! - [`exchange`]: batches of classes between both ends.
 //! - [`run`]: a run, with the [`path_mtu`] in both directions.
 //! - [`local`]: both ends in one process.
-//! - [`culprit`]: the settings that can cause a verdict, and the search for the guilty one.
+//! - [`culprit`]: the settings that can cause a verdict, and the search for the cause.
 //!
 //! Invariants:
 //! - Packets are sent only to the hardware address of the next hop to the peer of an authenticated

@@ -193,7 +193,7 @@ pub struct Report {
     pub here: EndFacts,
     /// The other end.
     pub there: EndFacts,
-    /// Whether an address is translated on the way.
+    /// Whether an address is translated on the path.
     pub translated: bool,
     /// Path MTU, by direction.
     pub mtu: Vec<PathMtu>,

@@ -51,7 +51,7 @@ impl Default for Options {
 }
 
 /// Runs a probe. Without `switch`, nothing is changed on any machine. With it, settings of this
-/// machine are switched off one at a time to find guilty ones.
+/// machine are switched off one at a time to find the cause.
 ///
 /// # Errors
 /// [`Trouble`].
@@ -106,7 +106,7 @@ pub fn run_with(
         // Without an earlier packet from there, the other end cannot send to a translated port.
         true => {
             report.notes.push(
-                "an address is translated on the way: packets from the peer are not tested; run \
+                "an address is translated on the path: packets from the peer are not tested; run \
                  overlane probe there"
                     .to_owned(),
             );

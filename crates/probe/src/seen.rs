@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use packet::checksum::{Sum, complete_partial};
 use packet::ipv4::{Ipv4, Protocol};
 use packet::ipv6::Ipv6;
-use packet::tcp::{Flags, Tcp};
 use packet::segment::Segmenter;
+use packet::tcp::{Flags, Tcp};
 use packet::vnet_hdr::{VnetHdr, gso_type};
 use serde::{Deserialize, Serialize};
 
@@ -29,9 +29,9 @@ pub enum Fault {
     OuterChecksum,
     /// The checksum of UDP was removed; in a tunnel, the outer one.
     ChecksumRemoved,
-    /// A checksum that was sent wrong was made right: corruption on the way would be hidden.
+    /// A checksum that was sent wrong was corrected: corruption on the path would be hidden.
     ChecksumRepaired,
-    /// The device calls a wrong checksum verified.
+    /// The device reported a wrong checksum as verified.
     ChecksumNotVerified,
     /// A length field does not match the packet.
     Length,
@@ -55,8 +55,8 @@ impl Fault {
             Fault::Checksum => "checksum wrong",
             Fault::OuterChecksum => "outer checksum wrong",
             Fault::ChecksumRemoved => "checksum removed",
-            Fault::ChecksumRepaired => "a wrong checksum was made right",
-            Fault::ChecksumNotVerified => "the receiver's device calls a wrong checksum verified",
+            Fault::ChecksumRepaired => "a wrong checksum was corrected",
+            Fault::ChecksumNotVerified => "the receiver reported a wrong checksum as verified",
             Fault::Length => "length wrong",
             Fault::Segmentation => "datagrams cut at other places",
             Fault::Flags => "TCP flags wrong",

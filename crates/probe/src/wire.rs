@@ -244,7 +244,7 @@ impl<'a> Wire<'a> {
             (false, Some(own), Some(peer)) if self.place.on_link => (own, peer),
             (false, ..) if !self.place.on_link => {
                 return Err(format!(
-                    "a router is on the way: probe the {family} address of the peer, too"
+                    "a router is on the path: probe the {family} address of the peer, too"
                 ));
             }
             _ => return Err(format!("no {family} address")),

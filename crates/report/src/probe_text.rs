@@ -13,7 +13,7 @@ const CLASSES_SHOWN: usize = 6;
 /// Candidates of a fault that are listed.
 const CANDIDATES_SHOWN: usize = 4;
 
-/// Repair of a guilty setting, which the verb has kept for `doctor`.
+/// Repair of a setting that causes damage, which the verb has recorded for `doctor`.
 const FIX: &str = "  fix: overlane doctor fix OV090";
 
 /// Renders the result of a probe.
@@ -81,7 +81,7 @@ fn mtu_words(mtu: &PathMtu) -> String {
         words.push_str("; BLACK HOLE: larger packets vanish without ICMP");
     }
     if let Some((hops, router)) = mtu.narrows_after {
-        let _ = write!(words, "; narrows after {router}, hop {hops}");
+        let _ = write!(words, "; decreases after {router}, hop {hops}");
     }
     words
 }
@@ -107,17 +107,17 @@ fn push_bad(out: &mut String, bad: &BadPath, style: Style) {
     }
     match &bad.search {
         Search::Guilty { device, feature } => {
-            let _ = writeln!(out, "  guilty: {} of {}", plain(feature), plain(device));
+            let _ = writeln!(out, "  cause: {} of {}", plain(feature), plain(device));
             let _ = writeln!(out, "{FIX}");
             return;
         }
         Search::Together(features) => {
-            let _ = writeln!(out, "  guilty together: {}", plain(&features.join(", ")));
+            let _ = writeln!(out, "  cause, only together: {}", plain(&features.join(", ")));
             let _ = writeln!(out, "{FIX}");
             return;
         }
         Search::None => {
-            let _ = writeln!(out, "  no setting of this machine: the peer, or the path");
+            let _ = writeln!(out, "  cause: no setting of this machine; the peer or the path");
         }
         Search::NotDone(reason) => {
             let _ = writeln!(out, "  setting not searched: {}", plain(reason));
@@ -164,10 +164,10 @@ fn push_table(out: &mut String, report: &Report, style: Style) {
                     no
                 }
             }
-            None => "in an unknown way",
+            None => "at an unknown place",
         };
         let handed = word(used.handed_whole, "cut by the device", "cut by the kernel");
-        let merged = word(used.merged, "several at once", "one by one");
+        let merged = word(used.merged, "as GSO packets", "one by one");
         let _ = writeln!(
             out,
             "{}: {} segments {handed}, arriving {merged}",

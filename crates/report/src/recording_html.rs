@@ -109,8 +109,8 @@ fn cut(ways: &[PathSeen]) -> Markup {
         .collect();
     html! {
         section {
-            h2 { "Where packets were cut, merged and checksummed" }
-            @if hops.is_empty() { p { "Nowhere: packets passed unchanged." } }
+            h2 { "Segmentation, merging and checksums by hop" }
+            @if hops.is_empty() { p { "None: packets passed unchanged." } }
             @else { div.scroll { table {
                 thead { tr {
                     th { "namespace" } th { "device" } th { "side" } th.n { "cut by the CPU" }
@@ -133,8 +133,8 @@ fn cut(ways: &[PathSeen]) -> Markup {
 fn drop_table(drops: &[&DropSeen], others: u64, seconds: f64) -> Markup {
     html! {
         section {
-            h2 { "Where packets were dropped" }
-            @if drops.is_empty() { p { "The kernel dropped none." } }
+            h2 { "Drops by place" }
+            @if drops.is_empty() { p { "The kernel dropped no packets." } }
             @else { div.scroll { table {
                 thead { tr {
                     th { "namespace" } th { "device" } th.n { "packets" } th.n { "per second" }
@@ -152,7 +152,7 @@ fn drop_table(drops: &[&DropSeen], others: u64, seconds: f64) -> Markup {
                 } } }
             } } }
             @if others > 0 { p { (others) " packets were dropped at other places." } }
-            (list("What the reasons mean", meanings(drops)))
+            (list("Meaning of the reasons", meanings(drops)))
         }
     }
 }

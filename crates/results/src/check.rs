@@ -76,7 +76,12 @@ impl Results {
         for (i, mode) in self.modes.iter().enumerate() {
             // A gap in a report needs its reason.
             if mode.status != Status::Ok && mode.reason.is_none() {
-                return wrong(format!("/modes/{i}/reason"), "why the mode is not ok", "null");
+                return wrong(
+                    format!("/modes/{i}/reason"),
+                    "a reason, because the mode is not \
+                    ok",
+                    "null",
+                );
             }
         }
         for (i, testbed) in self.testbeds.iter().enumerate() {
@@ -190,13 +195,13 @@ fn check_fault(at: &str, fault: &FaultRecord) -> Checked {
         let FaultTrial { reason, cost } = trial;
         let Some(cost) = cost else {
             if reason.is_none() {
-                return wrong(format!("{at}/cost"), "figures, where no reason is given", "null");
+                return wrong(format!("{at}/cost"), "figures, because there is no reason", "null");
             }
             continue;
         };
         if let Some(reason) = reason {
             let got = quote(format!("{reason:?}"));
-            return wrong(format!("{at}/reason"), "null, where there are figures", got);
+            return wrong(format!("{at}/reason"), "null, because there are figures", got);
         }
         not_negative(&format!("{at}/cost/outage_s"), cost.outage_s)?;
         // A negative loss would be reported.
@@ -231,7 +236,7 @@ fn check_cell(at: &str, cell: &Cell) -> Checked {
             return wrong(format!("{at}/median"), "null where status is not ok", median);
         }
         (Status::Failed | Status::Unsupported, None, None) => {
-            return wrong(format!("{at}/reason"), "why there is no figure", "null");
+            return wrong(format!("{at}/reason"), "a reason, because there is no figure", "null");
         }
         _ => {}
     }
@@ -266,7 +271,12 @@ fn check_sample(at: &str, sample: &Sample) -> Checked {
             return wrong(format!("{at}/invalid_reason"), "null for a valid sample", got);
         }
         None if !sample.valid => {
-            return wrong(format!("{at}/invalid_reason"), "why it is not valid", "null");
+            return wrong(
+                format!("{at}/invalid_reason"),
+                "a reason, because the sample is not \
+                valid",
+                "null",
+            );
         }
         _ => {}
     }
@@ -343,7 +353,7 @@ fn check_timeline(timeline: &Timeline, cells: usize) -> Checked {
         ] {
             let at = format!("/timeline/cpus/{i}/{name}");
             if values.len() != steps {
-                return wrong(at, format!("{steps} values, as the others"), values.len());
+                return wrong(at, format!("{steps} values, as in the first list"), values.len());
             }
             for (k, value) in values.iter().enumerate() {
                 share(&format!("{at}/{k}"), *value)?;
@@ -353,7 +363,7 @@ fn check_timeline(timeline: &Timeline, cells: usize) -> Checked {
     for (i, interrupt) in timeline.interrupts.iter().enumerate() {
         let at = format!("/timeline/interrupts/{i}/per_s");
         if interrupt.per_s.len() != steps {
-            return wrong(at, format!("{steps} values, as the CPUs"), interrupt.per_s.len());
+            return wrong(at, format!("{steps} values, as for each CPU"), interrupt.per_s.len());
         }
         for (k, value) in interrupt.per_s.iter().enumerate() {
             not_negative(&format!("{at}/{k}"), *value)?;

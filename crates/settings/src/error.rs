@@ -35,7 +35,9 @@ pub enum Error {
         reason: String,
     },
     /// A command failed, or could not be run.
-    #[error("{command}: {status}{}", .said.as_ref().map(|said| format!(": {said}")).unwrap_or_default())]
+    #[error("{command}: \
+        {status}{}", .said.as_ref().map(|said| format!(": \
+        {said}")).unwrap_or_default())]
     Command {
         /// Command as passed to the shell.
         command: String,
@@ -55,7 +57,7 @@ pub enum Error {
         reason: String,
     },
     /// The setting no longer has the expected value.
-    #[error("{object}: is {got}, expected {expected}: changed by someone else meanwhile")]
+    #[error("{object}: is {got}, expected {expected}: another process has changed it")]
     Changed {
         /// The setting and its namespace, in words.
         object: String,

@@ -479,7 +479,7 @@ refusals! {
 
     /// The tenant's address belongs to the veth peer, which overlane cannot find.
     AX407 UnknownPeer {}
-        "its veth peer is in no namespace known here"
+        "its veth peer is in an unknown namespace"
         = "unknown veth peer",
         "Put the peer into a namespace that has an id here (`ip netns set`).";
 }

@@ -194,7 +194,7 @@ impl Space {
             return Some(format!("no route back to {from}"));
         };
         let back = self.link(way.link).filter(|back| back.index != at.index)?;
-        Some(format!("the route back to {from} uses {}; it came by {}", back.name, at.name))
+        Some(format!("the route back to {from} uses {}; it arrived on {}", back.name, at.name))
     }
 
     /// Names the setting by which the device does not forward.

@@ -85,16 +85,16 @@ pub fn bridge_entry(
         ));
     };
     let output = links.iter().find(|link| link.index == entry.link)?;
-    let entry = format!("{name} has {to} at {}", output.name);
+    let entry = format!("{name} has {to} on port {}", output.name);
     let port = output.port?;
     if Some(output.index) == came_by && !port.hairpin {
-        return Some(format!("{entry}, by which the packet came"));
+        return Some(format!("{entry}, its input port"));
     }
     if port.state != PortState::Forwarding {
         return Some(format!("{entry}, whose state is {}", port.state.name()));
     }
     let is_isolated = port.isolated && input.and_then(|input| input.port)?.isolated;
-    is_isolated.then(|| format!("{entry}, isolated like the port by which the packet came"))
+    is_isolated.then(|| format!("{entry}, isolated like its input port"))
 }
 
 /// Describes the fixed entry of a VXLAN device that a packet's source contradicts.
@@ -104,7 +104,11 @@ pub fn fixed_entry(device: &Interface, entries: &[FdbEntry], from: MacAddr) -> O
     };
     let entry = entries.iter().find(is_of).filter(|entry| entry.fixed)?;
     let remote = entry.remote?;
-    Some(format!("{} has {from} at {remote}, fixed; the packet came from elsewhere", device.name))
+    Some(format!(
+        "{} has {from} at {remote}, fixed; the packet came from another remote \
+        endpoint",
+        device.name
+    ))
 }
 
 /// Describes the VXLAN devices of a UDP port, none of which has this VNI.
@@ -124,10 +128,10 @@ pub fn other_vnis(links: &[Interface], port: u16, vni: u32) -> Option<String> {
         others => format!(", and {others} more devices"),
     };
     let named = match named.is_empty() {
-        true => "there is none".to_owned(),
+        true => "none exists".to_owned(),
         false => named.join(", "),
     };
-    Some(format!("no VXLAN device of port {port} has VNI {vni}: {named}{others}"))
+    Some(format!("no VXLAN device of port {port} has VNI {vni} ({named}{others})"))
 }
 
 #[cfg(test)]
@@ -197,8 +201,8 @@ mod tests {
     #[test]
     fn a_vxlan_device_without_a_remote_is_named() {
         let device = vxlan(3, 100);
-        let named = "vx100 has no forwarding entry for 02:00:00:00:00:02, and no default remote; its \
-                     entries: 1";
+        let named = "vx100 has no forwarding entry for 02:00:00:00:00:02, and no default remote; \
+                     its entries: 1";
         let remote = Some([10, 77, 0, 2]);
         for (entries, expected) in [
             (vec![entry(3, None, HERE, remote)], Some(named.to_owned())),
@@ -211,7 +215,10 @@ mod tests {
         let fixed = fixed_entry(&device, &[entry(3, None, HERE, remote)], HERE);
         assert_eq!(
             fixed.as_deref(),
-            Some("vx100 has 02:00:00:00:00:01 at 10.77.0.2, fixed; the packet came from elsewhere")
+            Some(
+                "vx100 has 02:00:00:00:00:01 at 10.77.0.2, fixed; the packet came from another \
+                remote endpoint"
+            )
         );
         let links = [device, vxlan(4, 101)];
         assert_eq!(other_vnis(&links, 4789, 100), None);
@@ -252,27 +259,20 @@ mod tests {
         let at = |index| [entry(index, Some(1), THERE, None)];
         let learning = Port { state: PortState::Learning, ..open };
         for (entries, other, expected) in [
-            (
-                &at(2)[..],
-                open,
-                Some("br0 has 02:00:00:00:00:02 at port2, by which the packet came"),
-            ),
+            (&at(2)[..], open, Some("br0 has 02:00:00:00:00:02 at port2, its input port")),
             (&at(3), learning, Some("br0 has 02:00:00:00:00:02 at port3, whose state is learning")),
             (
                 &at(3),
                 Port { isolated: true, ..open },
-                Some(
-                    "br0 has 02:00:00:00:00:02 at port3, isolated like the port by which the packet \
-                     came",
-                ),
+                Some("br0 has 02:00:00:00:00:02 at port3, isolated like its input port"),
             ),
             (&at(3), open, None),
             (
                 &[],
                 Port { flood: false, ..open },
                 Some(
-                    "br0 has no forwarding entry for 02:00:00:00:00:02, and floods it to none of its 1 \
-                     other ports",
+                    "br0 has no forwarding entry for 02:00:00:00:00:02, and floods it to none of \
+                     its 1 other ports",
                 ),
             ),
             (&[], open, None),

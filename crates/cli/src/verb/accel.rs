@@ -31,7 +31,8 @@ pub fn on(run: &AccelRun) -> anyhow::Result<Exit> {
         && status.max_entries != max_entries
     {
         let problem = format!(
-            "the running process has {} entries: stop it first with `overlane accel off --all`",
+            "the running process has room for {} entries: stop it first with `overlane accel off \
+             --all`",
             status.max_entries
         );
         return Err(usage("--max-entries", problem));
@@ -192,8 +193,8 @@ fn traffic(
     let (from, to) =
         if tenant { ("the tenant", "delivered to it") } else { ("the wire", "sent bypassing it") };
     format!(
-        "{indent}entries {entries}; from {from} {taken} accelerated{half}, {left} by the slow path; \
-         {other} {to}\n{reasons}"
+        "{indent}entries {entries}; from {from} {taken} accelerated{half}, {left} by the slow \
+         path; {other} {to}\n{reasons}"
     )
 }
 

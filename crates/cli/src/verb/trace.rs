@@ -101,7 +101,7 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
     });
     if output.left_out > 0 {
         let left_out = output.left_out;
-        complain(&format!("{left_out} drops that lose nothing are left out: --all-drops"));
+        complain(&format!("{left_out} harmless drops left out (--all-drops shows them)"));
     }
     for drops in &not_told {
         complain(&format!("only counted: {drops}"));

@@ -71,7 +71,7 @@ pub struct DirectionStatus {
     pub forwarded_bytes: u64,
     /// Answered with ICMP, ARP or a neighbour advertisement.
     pub answered: u64,
-    /// Pieces in which forwarded packets were passed to the kernel.
+    /// Packets passed to the kernel for the forwarded ones, after segmentation.
     pub handed_over: u64,
     /// Additional copies sent.
     pub replicas: u64,
@@ -128,7 +128,8 @@ impl DirectionStatus {
 
     fn describe(&self, name: &str) -> String {
         let mut line = format!(
-            "{name}: received {} packets, {} bytes; forwarded {} packets, {} bytes, in {} pieces",
+            "{name}: received {} packets, {} bytes; forwarded {} packets, {} bytes, passed to the \
+             kernel as {} packets",
             self.received,
             self.received_bytes,
             self.forwarded,

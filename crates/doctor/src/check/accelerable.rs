@@ -8,14 +8,14 @@ pub(super) const CHECK: Check = Check {
     code: "OV086",
     title: "An overlay could use the fast path",
     severity: Severity::Info,
-    explanation: "Nothing is wrong. A dry run of overlane accel accepts this VXLAN device, at least \
-        one port of a tenant and one remote VTEP, and accel does not run. Its eBPF programs carry \
-        packets past the bridge, the routes and the VXLAN device of this host if the kernel would \
-        send exactly the same packets; all others take the kernel's path. The gain depends on the \
-        traffic: small packets and short connections gain most. Conditions: Linux 6.6, and a \
-        process that stays; counters of rules and devices do not advance for packets on the fast \
+    explanation: "Nothing is wrong. A dry run of overlane accel accepts this VXLAN device, at \
+        least one port of a tenant and one remote VTEP, and accel does not run. Its eBPF programs \
+        carry packets past the bridge, the routes and the VXLAN device of this host if the kernel \
+        would send exactly the same packets; all others take the kernel's path. The gain depends \
+        on the traffic: small packets and short connections gain most. Conditions: Linux 6.6, and \
+        a process that stays; counters of rules and devices do not advance for packets on the fast \
         path. overlane accel check --seconds 10 shows the share of your traffic, and overlane lab \
-        run --modes host,vxlan,vxlan+accel what it brings on this machine.",
+        run --modes host,vxlan,vxlan+accel measures the gain on this machine.",
     run,
 };
 

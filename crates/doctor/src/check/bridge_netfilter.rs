@@ -5,14 +5,14 @@ use settings::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV043",
-    title: "Bridged frames go through iptables for nothing",
+    title: "Bridged frames pass iptables without need",
     severity: Severity::Warn,
     explanation: "The kernel passes frames that cross a bridge of this namespace to the IP packet \
         filter, including connection tracking, but the namespace has no rules there. Container \
-        engines enable this for their own rules; a namespace that only bridges pays for it with \
-        every frame. It is the kernel's default for a new namespace. In a namespace without \
-        processes, such as a container engine creates for an overlay network, a fix lasts only \
-        until the engine creates the namespace again. There it is reported as a remark.",
+        engines enable this for their own rules. In a namespace that only bridges, it costs CPU \
+        time for every frame. It is the kernel's default for a new namespace. A container engine \
+        creates a namespace without processes for an overlay network; a fix there lasts only until \
+        the engine creates the namespace again, so it is reported as a remark.",
     run,
 };
 

@@ -9,11 +9,11 @@ pub(super) const CHECK: Check = Check {
     code: "OV075",
     title: "A bridge port does not pass frames",
     severity: Severity::Error,
-    explanation: "A port of a bridge holds frames back. Its state is not forwarding (spanning \
-        tree, or set by hand), it is isolated like the ports that it has to reach, or it gets no \
-        broadcast, no multicast or no frames to unknown addresses. Or it reflects: hairpin sends a \
-        guest's broadcasts back, the bridge beside the guest then learns the guest's address at \
-        its uplink, and drops frames for the guest until the guest speaks again.",
+    explanation: "A port of a bridge does not forward all frames. Its state is not forwarding \
+        (spanning tree, or set by hand), it is isolated like the ports that it has to reach, or it \
+        gets no broadcast, no multicast or no frames to unknown addresses. Or hairpin mode returns \
+        a guest's broadcasts: the bridge on the guest's side then learns the guest's address at \
+        its uplink, and drops frames for the guest until the guest sends again.",
     run,
 };
 
@@ -115,7 +115,7 @@ fn reflects(
         .on(port)
         .evidence(
             format!(
-                "hairpin on, towards {} {}, a port of {}",
+                "hairpin on; its peer {} {} is a port of {}",
                 peer.namespace.label,
                 peer.name(),
                 beside.name()
@@ -128,7 +128,8 @@ fn reflects(
         finding = finding
             .evidence(
                 format!(
-                    "{} has learned {mac} at {}, and {} at {}: each seeks it at the other",
+                    "{} has learned {mac} at {}, and {} at {}: each forwards its frames to the \
+                     other",
                     beside.name(),
                     peer.name(),
                     bridge.name(),

@@ -10,9 +10,9 @@ pub(super) const CHECK: Check = Check {
     code: "OV063",
     title: "The other end of a tunnel disagrees",
     severity: Severity::Error,
-    explanation: "The host at the other end, asked by --peer, is configured differently. A \
-        different VNI or UDP port: no packet arrives. A smaller MTU there: packets larger than it \
-        are dropped without ICMP. Outer checksums at one end only: the end that receives none \
+    explanation: "The host at the other end, read by --peer, is configured differently. With a \
+        different VNI or UDP port, no packet arrives. With a smaller MTU there, larger packets are \
+        dropped without ICMP. With outer checksums at one end only, the end that receives none \
         cannot merge packets (OV003).",
     run,
 };

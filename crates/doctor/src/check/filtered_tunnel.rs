@@ -10,8 +10,8 @@ pub(super) const CHECK: Check = Check {
     severity: Severity::Error,
     explanation: "The rules of nftables, iptables-nft or iptables-legacy drop UDP datagrams to the \
         port of a tunnel, between this host and a remote VTEP, in the direction named, or ICMP \
-        \"fragmentation needed\" about them. A network plug-in may drop everybody else's packets \
-        to its port; a firewall may never have been opened for the tunnel. doctor evaluates the \
+        \"fragmentation needed\" about them. A network plug-in may drop all other packets to its \
+        port, or the firewall has no rule that accepts the tunnel. doctor evaluates the \
         rules for these packets as for the first of a connection. Where a rule depends on more \
         than that, it reports nothing.",
     run,

@@ -10,7 +10,7 @@ pub(super) const CHECK: Check = Check {
         its own bridge has, and the bridge sends packets for it into the tunnel. Either two \
         tenants have one address (cloned machines, fixed addresses), or frames return by a loop \
         of bridges. The bridge learns the address anew with each frame, so packets reach the \
-        right tenant only now and then.",
+        right tenant only at times.",
     run,
 };
 

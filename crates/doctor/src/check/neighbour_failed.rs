@@ -13,7 +13,7 @@ pub(super) const CHECK: Check = Check {
     explanation: "A program in the namespace sends to an address that does not answer ARP or \
         neighbour discovery. The host may be gone, or may never have existed. On an overlay, a \
         forwarding entry may send its packets to the wrong VTEP. A VXLAN device without a default \
-        remote cannot ask at all: the control plane did not set the neighbour entry, or it was \
+        remote cannot send requests: the control plane did not set the neighbour entry, or it was \
         removed, and packets to the address are lost.",
     run,
 };
@@ -31,7 +31,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                 CHECK.on(spot).evidence(format!("{}: failed", known.address), "RTM_GETNEIGH");
             outcome.add(if can_ask_nobody(spot) {
                 finding
-                    .evidence("the device has no default remote to ask", "RTM_GETNEIGH")
+                    .evidence("the device has no default remote for requests", "RTM_GETNEIGH")
                     .severity(Severity::Error)
                     .cost(Cost::estimated(0.9, "packets to or through this address"))
             } else {

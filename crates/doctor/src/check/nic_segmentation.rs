@@ -5,7 +5,7 @@ use settings::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV010",
-    title: "The NIC takes no GSO packets",
+    title: "The NIC does not accept GSO packets",
     severity: Severity::Warn,
     explanation: "TCP segmentation offload or scatter-gather is off on a NIC that carries \
         overlays, so the kernel cuts every GSO packet in software before the driver. Generic \
@@ -27,7 +27,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                 true => finding.severity(Severity::Info),
                 false => finding.set(
                     Change::feature(nic, feature, true),
-                    "a driver defect that it was switched off for returns",
+                    "a driver defect may reappear, if it was the reason for switching it off",
                 ),
             };
             outcome.add(match feature {

@@ -7,16 +7,16 @@ use netstate::interface::Vxlan;
 
 pub(super) const CHECK: Check = Check {
     code: "OV083",
-    title: "A tunnel sends broadcasts to nobody",
+    title: "A tunnel has no destination for broadcasts",
     severity: Severity::Error,
     explanation: "A VXLAN device in a bridge has neither a default remote nor a forwarding entry \
         for 00:00:00:00:00:00, and drops packets. Broadcast, multicast and frames to unknown \
         addresses reach no other host, so ARP and neighbour discovery fail between hosts, although \
-        entries for single addresses may exist. The control plane did not add the other hosts (with \
-        EVPN: routes of type 3). It is a remark while no tenant misses an answer, because tenants \
-        may need no broadcast and a host may be the only one of an overlay, and if the bridge \
-        answers for known neighbours (neigh_suppress). A device that answers ARP itself (proxy) \
-        needs no such entry.",
+        entries for single addresses may exist. The control plane did not add the other hosts \
+        (with EVPN: routes of type 3). It is a remark if no tenant lacks an answer, because \
+        tenants may need no broadcast and the overlay may have only this host. It is also a remark \
+        if the bridge answers for known neighbours (neigh_suppress). A device that answers ARP \
+        itself (proxy) needs no such entry.",
     run,
 };
 

@@ -12,9 +12,9 @@ pub(super) const CHECK: Check = Check {
     explanation: "A bridge of containers and another device of the namespace, mostly the NIC, have \
         IPv4 networks that overlap, and they are not one link. Packets to the common addresses go \
         to one of them: hosts of the LAN that have an address of the bridge's network cannot be \
-        reached, or containers cannot. Docker chooses networks that were unused when it started; \
-        another network, a VPN for example, came later. Give the bridge another network (Docker: \
-        bip, default-address-pools).",
+        reached, or containers cannot. Docker chooses networks that are unused when it starts; \
+        another network, such as a VPN, may have come later. Give the bridge another network \
+        (Docker: bip, default-address-pools).",
     run,
 };
 

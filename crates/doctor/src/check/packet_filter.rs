@@ -64,8 +64,8 @@ pub(super) fn add(
             .cost(Cost::estimated(share, "these packets"))
             .by_hand(
                 insert,
-                "opens the filter for these packets; a program that manages the rules may remove \
-                 it, and should allow them itself",
+                "the filter then accepts these packets; a program that manages the rules may \
+                 remove the rule, and should add its own",
                 delete,
             ),
     );

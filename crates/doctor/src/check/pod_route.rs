@@ -12,11 +12,11 @@ pub(super) const CHECK: Check = Check {
     title: "Packets to pods of another node have no route",
     severity: Severity::Error,
     explanation: "A control plane has set a fixed neighbour on a VXLAN device, but no route leads \
-        to it through the device, or a route of type blackhole, unreachable or prohibit lies inside \
-        a network that the device leads to. Such packets leave by another route, mostly the default \
-        route, or are dropped. A network plug-in missed a node, somebody flushed routes, or a \
-        blackhole of an earlier pod network was left behind. A blackhole for the node's own pods is \
-        correct, and is not reported.",
+        to it through the device, or a route of type blackhole, unreachable or prohibit lies \
+        inside a network that the device leads to. Such packets leave by another route, mostly the \
+        default route, or are dropped. A network plug-in missed a node, the routes were flushed, \
+        or a blackhole of an earlier pod network was left behind. A blackhole for the node's own \
+        pods is correct, and is not reported.",
     run,
 };
 
@@ -134,7 +134,7 @@ fn dropped(outcome: &mut CheckOutcome, tunnel: DeviceRef<'_>, routes: &[RouteEnt
                 .cost(Cost::estimated(0.9, format!("all packets to {network}")))
                 .by_hand(
                     inside(path, &format!("{family} route del {kind} {network}")),
-                    "packets to addresses that nobody has leave by the tunnel",
+                    "packets to unused addresses leave through the tunnel",
                     inside(path, &format!("{family} route add {kind} {network}")),
                 ),
         );

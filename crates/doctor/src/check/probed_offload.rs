@@ -26,7 +26,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                 finding(spot, probed)
                     .severity(Severity::Warn)
                     .confidence(Confidence::Medium)
-                    .evidence("no setting of this device is known to be guilty", "overlane probe"),
+                    .evidence("no setting of this device is known as the cause", "overlane probe"),
             );
             continue;
         }
@@ -39,7 +39,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                 _ => {}
             }
         }
-        // One that is off is enough: only all together were guilty.
+        // One that is off is enough: they cause damage only together.
         if on.len() < probed.features.len() {
             continue;
         }

@@ -10,10 +10,10 @@ pub(super) const CHECK: Check = Check {
     title: "A queue holds packets for a long time",
     severity: Severity::Warn,
     explanation: "A queueing discipline had packets waiting in both readings, and at the rate at \
-        which it sends, the last of them waits a tenth of a second or more. Nothing need be lost, \
-        but every packet is late, and connections that need few packets suffer as much as the ones \
-        that fill the queue. The limit of a shaper (tbf, htb) is too large for its rate. netem delays \
-        and loses packets on purpose, and is left over from a test.",
+        which it sends, the last of them waits a tenth of a second or more. Packets may not be \
+        lost, but each is delayed, also packets of connections that do not fill the queue. The \
+        limit of a shaper (tbf, htb) is too large for its rate. netem delays and loses packets on \
+        purpose, and is left over from a test.",
     run,
 };
 

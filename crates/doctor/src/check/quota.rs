@@ -7,12 +7,12 @@ pub(super) const CHECK: Check = Check {
     code: "OV085",
     title: "A CPU quota stops the receiving program",
     severity: Severity::Warn,
-    explanation: "The control group of a process in the namespace, or one above it, used up its CPU \
-        quota, and the kernel stopped it for a part of the time between the two readings. Packets \
-        wait in its sockets meanwhile: latencies grow to the length of a period (100 ms), and \
-        datagrams are lost when the socket's buffer is full. It looks like a slow network. Raise \
-        the limit of the container (cpu.max, in Kubernetes limits.cpu), or use fewer threads. It is \
-        a remark while nothing waits in a UDP socket and no buffer is full.",
+    explanation: "The control group of a process in the namespace, or one above it, used up its \
+        CPU quota, and the kernel stopped it for a part of the time between the two readings. \
+        Packets then wait in its sockets: latency grows to the length of a period (100 ms), and \
+        datagrams are lost when the socket's buffer is full. The symptoms are those of a slow \
+        network. Raise the limit of the container (cpu.max, in Kubernetes limits.cpu), or use \
+        fewer threads. It is a remark while nothing waits in a UDP socket and no buffer is full.",
     run,
 };
 
@@ -74,6 +74,9 @@ fn waiting(namespace: &Namespace) -> Option<String> {
     match (bytes, lost) {
         (0, 0) => None,
         (bytes, 0) => Some(format!("{bytes} bytes wait in a UDP socket")),
-        (bytes, lost) => Some(format!("{bytes} bytes wait in a UDP socket; +{lost} lost there")),
+        (bytes, lost) => Some(format!(
+            "{bytes} bytes wait in a UDP socket; sockets lost {lost} \
+            packets"
+        )),
     }
 }

@@ -39,7 +39,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         outcome.add(match masks.as_slice() {
             [mask] => finding.set(
                 Change::rps(spot, mask, &format!("{wide:x}")),
-                "CPUs that were kept free get packets; a single flow gains nothing",
+                "CPUs reserved for other work get packets; a single flow gains nothing",
             ),
             // Each queue has a mask of its own.
             _ => finding,

@@ -5,14 +5,13 @@ use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV076",
-    title: "A TAP's program asked for no offloads",
+    title: "A TAP's program enabled no offloads",
     severity: Severity::Warn,
     explanation: "The TAP device has a virtio network header (IFF_VNET_HDR), but its program \
         never enabled offloads (TUNSETOFFLOAD), so the kernel cuts each large packet and computes \
         each checksum before the program gets it. Streams to the guest take two to three times the \
-        CPU time. QEMU asks for the offloads that the guest's driver negotiates: host_tso4, \
-        guest_tso4, guest_csum of virtio-net must not be switched off, and the driver must be new \
-        enough.",
+        CPU time. QEMU enables the offloads that the guest's driver negotiates: host_tso4, \
+        guest_tso4 and guest_csum of virtio-net must be on, and the driver must support them.",
     run,
 };
 
@@ -47,8 +46,8 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                 .severity(if busy { Severity::Warn } else { Severity::Info })
                 .evidence(
                     format!(
-                        "tx-checksum-ip-generic and tx-tcp-segmentation off; {by} did not ask \
-                             for them"
+                        "tx-checksum-ip-generic and tx-tcp-segmentation off; {by} did not \
+                             enable them"
                     ),
                     "ETHTOOL_GFEATURES",
                 )

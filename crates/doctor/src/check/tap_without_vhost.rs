@@ -5,7 +5,7 @@ use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 
 pub(super) const CHECK: Check = Check {
     code: "OV067",
-    title: "A guest's packets go through QEMU",
+    title: "A guest's packets pass through QEMU",
     severity: Severity::Info,
     explanation: "QEMU has the TAP device open but not /dev/vhost-net. It reads and writes each \
         packet by system calls of its main thread, which also runs its emulated devices. With \

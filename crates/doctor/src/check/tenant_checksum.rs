@@ -28,7 +28,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             true => finding,
             false => finding.set(
                 Change::feature(tenant, FEATURE, true),
-                "a checksum error that it was switched off for returns",
+                "a checksum error may reappear, if it was the reason for switching it off",
             ),
         };
         // Open vSwitch in user space may accept only packets with finished checksums. Then it is

@@ -32,7 +32,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                 true => finding,
                 false => finding.set(
                     Change::feature(tenant, feature, true),
-                    "a checksum error that it was switched off for returns",
+                    "a checksum error may reappear, if it was the reason for switching it off",
                 ),
             };
             let switched =

@@ -7,10 +7,11 @@ pub(super) const CHECK: Check = Check {
     code: "OV080",
     title: "A tunnel is not connected to its bridge",
     severity: Severity::Error,
-    explanation: "A VXLAN device is up, but it is no port of a bridge, has no address and no route, \
-        and no other device is on top of it, so nothing uses it. The same namespace has a bridge \
-        of tenants without a tunnel. Somebody removed the device from the bridge, or the program \
-        that made it stopped halfway. A device that programs use by tc or BPF alone may be correct.",
+    explanation: "A VXLAN device is up, but it is no port of a bridge, has no address and no \
+        route, and no other device is on top of it, so nothing uses it. The same namespace has a \
+        bridge of tenants without a tunnel. The device was removed from the bridge, or the program \
+        that made it stopped halfway. A device that programs use by tc or BPF alone may be \
+        correct.",
     run,
 };
 

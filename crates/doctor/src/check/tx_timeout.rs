@@ -7,8 +7,8 @@ pub(super) const CHECK: Check = Check {
     title: "A transmit queue hung",
     severity: Severity::Error,
     explanation: "The kernel's watchdog found a transmit queue of the device that made no progress \
-        for seconds, and had the driver reset it. Packets are lost meanwhile. The cause is a \
-        driver, firmware or hypervisor defect. With some drivers it appears with tunnel offloads \
+        for seconds, and had the driver reset it. Packets are lost during that time. The cause is \
+        a driver, firmware or hypervisor defect. With some drivers it appears with tunnel offloads \
         only.",
     run,
 };

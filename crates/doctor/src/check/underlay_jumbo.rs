@@ -10,7 +10,7 @@ pub(super) const CHECK: Check = Check {
     severity: Severity::Info,
     explanation: "The underlay carries larger packets than the overlay uses. Larger packets need \
         fewer headers for the same data, which matters most if GSO packets are cut early (no TSO, \
-        no GRO). All devices and hosts of the overlay must change together.",
+        no GRO). All devices and hosts of the overlay must be changed together.",
     run,
 };
 

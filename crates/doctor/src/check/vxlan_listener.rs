@@ -5,7 +5,7 @@ use settings::Change;
 
 pub(super) const CHECK: Check = Check {
     code: "OV033",
-    title: "Nobody listens on the tunnel's port",
+    title: "The tunnel's port has no socket",
     severity: Severity::Error,
     explanation: "A VXLAN device receives through a UDP socket of its underlay's namespace, which \
         the kernel opens when the device is set up. There is none: the device is down, or a remote \

@@ -3,7 +3,7 @@
 # Source: Mirantis/virtlet#882 (same kind: virtio-win/kvm-guest-drivers-windows#1026).
 # Cause: the emulator opened the TAP with IFF_VNET_HDR but switched no offload on (TUNSETOFFLOAD): tx-checksumming and
 #   TSO are off at the TAP, so the host cuts and sums up every packet to the guest (2 to 3 times slower).
-# Expected: "TAP vnet0: segmentation and checksums are off, its program (python3, PID …) did not ask for them".
+# Expected: "TAP vnet0: segmentation and checksums are off, its program (python3, PID …) did not enable them".
 # Check: OV076
 # One node: a
 . "$(dirname "$0")/bed.sh"

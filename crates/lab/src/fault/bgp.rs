@@ -72,7 +72,7 @@ fn session(network: &Network, daemon: Daemon) -> Result<Vec<Process>> {
     let is_reflected = network.host(REFLECTOR).is_some();
     let peer = if is_reflected { REFLECTOR_ADDRESS } else { Wire::A };
     program::run(network, "b", &mut daemon.session(peer, false))?;
-    wait_for("the end of a's route", || Ok(route(network)?.is_none()))?;
+    wait_for("the removal of a's route", || Ok(route(network)?.is_none()))?;
     // Restore only after a has reacted, so that the outage is complete.
     program::run(network, "b", &mut daemon.session(peer, true))?;
     wait_for("a's route", || Ok(route(network)? == found))?;
@@ -90,7 +90,7 @@ fn killed(network: &Network, daemon: Daemon) -> Result<Vec<Process>> {
         // The only evidence: the route still exists after the session ended.
         wait_for("the route that graceful restart keeps", || Ok(route(network)? == found))?;
     } else {
-        wait_for("the end of a's route", || Ok(route(network)?.is_none()))?;
+        wait_for("the removal of a's route", || Ok(route(network)?.is_none()))?;
     }
     let started = program::start(network, "b", &line)?;
     wait_for("a session", || has_session(network))?;

@@ -46,7 +46,7 @@ fn killed(network: &Network) -> Result<Vec<Process>> {
     let victim = program::find(network, "b", Daemon::Frr.program())?;
     let line = program::command_line(victim)?;
     program::signal(victim, Signal::SIGKILL)?;
-    wait_for("the end of a's entry", || Ok(vtep(network)?.is_none()))?;
+    wait_for("the removal of a's entry", || Ok(vtep(network)?.is_none()))?;
     let started = program::start(network, "b", &line)?;
     wait_for("a's entry", || Ok(vtep(network)? == Some(Wire::B.into())))?;
     Ok(vec![started])

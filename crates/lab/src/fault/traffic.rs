@@ -96,7 +96,7 @@ pub fn during<T>(network: &Network, fault: impl FnOnce() -> Result<T>) -> Result
         let receiver = scope.spawn(|| receive(&listening, &shared));
         let flows = |after: u64| {
             *shared.fresh() = Fresh { after, arrived: 0 };
-            wait_for("traffic that flows", || Ok(shared.fresh().arrived >= FLOWING))
+            wait_for("the flow of traffic", || Ok(shared.fresh().arrived >= FLOWING))
         };
         let result = flows(0).and_then(|()| {
             shared.before.store(shared.sent.load(Ordering::Relaxed), Ordering::Relaxed);

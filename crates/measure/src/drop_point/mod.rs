@@ -155,7 +155,7 @@ fn summed_up(found: Found, trials: Vec<(f64, Sample)>) -> Sample {
         .filter(|(per_s, _)| *per_s == rate)
         .map(|(_, sample)| sample)
         .min_by(|a, b| losing(a).total_cmp(&losing(b)));
-    let Some(best) = best else { return crate::void::void("no trial counts".to_owned()) };
+    let Some(best) = best else { return crate::void::void("no valid trial".to_owned()) };
     let invalid_reason = if goal.kept == 0.0 {
         Some(format!(
             "no rate found that loses at most {}%: {} trials, {} of them void",

@@ -235,7 +235,7 @@ impl Governor {
         }
         if self.backed_off > 0 {
             let who = match (here.suffered, servers.iter().any(|side| side.suffered)) {
-                (true, true) => "the host's own traffic and the server's",
+                (true, true) => "traffic of the host and of the server",
                 (true, false) => "the host's own traffic",
                 (false, _) => "the server's own traffic",
             };
@@ -243,7 +243,7 @@ impl Governor {
                 1 => "once".to_owned(),
                 more => format!("{more} times"),
             };
-            said.push_str(&format!("; it backed off {times} because {who} suffered"));
+            said.push_str(&format!("; it reduced its load {times} because {who} was disturbed"));
         }
         Some(said)
     }
@@ -347,11 +347,16 @@ mod tests {
     fn who_suffered_is_said() {
         let nothing = Pulse { seconds: 0.1, ..Pulse::default() };
         for (harmed, said) in [
-            (vec![HERE], "; it backed off once because the host's own traffic suffered"),
-            (vec![SERVER], "; it backed off once because the server's own traffic suffered"),
+            (vec![HERE], "; it reduced its load once because the host's own traffic was disturbed"),
+            (
+                vec![SERVER],
+                "; it reduced its load once because the server's own traffic was \
+                disturbed",
+            ),
             (
                 vec![HERE, SERVER],
-                "; it backed off once because the host's own traffic and the server's suffered",
+                "; it reduced its load once because traffic of the host and of the server was \
+                 disturbed",
             ),
         ] {
             let mut governor = with_server(0.05);

@@ -311,7 +311,7 @@ impl Remote {
                 {
                     return Ok(channel);
                 }
-                "another machine, namespace or device answers there than before".to_owned()
+                "another machine, namespace or device now answers at this address".to_owned()
             }
             Ok(Reply::Refused(reason)) => reason,
             Ok(_) => out_of_turn(),

@@ -144,7 +144,7 @@ mod tests {
         let reason =
             service_demand(&machine(0.5, 1.0), Some(&peer), &work(Workload::TcpRr, 9)).unwrap_err();
         assert!(
-            reason.starts_with(&format!("{}: its overlane is older", Remote::HOST)),
+            reason.starts_with(&format!("{}: its version of overlane is older", Remote::HOST)),
             "{reason}"
         );
     }

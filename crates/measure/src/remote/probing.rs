@@ -41,7 +41,8 @@ impl Peer for ProbePeer<'_> {
             Ok(Reply::Probe(answer)) => Ok(*answer),
             // Servers without this request name it when they refuse it.
             Ok(Reply::Refused(reason)) if reason.contains("unknown variant `probe`") => {
-                Err("its overlane is older and has no probe: use the same version at both ends"
+                Err("its version of overlane is older and has no probe: use the same version at \
+                    both ends"
                     .to_owned())
             }
             Ok(Reply::Refused(reason)) => Err(reason),

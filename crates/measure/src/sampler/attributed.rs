@@ -30,7 +30,11 @@ pub enum Attributed {
 impl Default for Attributed {
     /// For servers of an older version, which attribute nothing.
     fn default() -> Self {
-        Attributed::Unknown("its overlane is older and does not attribute CPU time".to_owned())
+        Attributed::Unknown(
+            "its version of overlane is older and does not attribute CPU \
+            time"
+                .to_owned(),
+        )
     }
 }
 

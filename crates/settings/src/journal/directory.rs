@@ -197,7 +197,7 @@ impl Directory {
         match fstat(file) {
             // The mark went to a file without a name, so the entry is lost.
             Ok(stat) if stat.st_nlink == 0 => {
-                let gone = io::Error::other("removed by someone else meanwhile");
+                let gone = io::Error::other("another process has removed it");
                 Err(failed("mark")(gone))
             }
             _ => Ok(()),

@@ -1,4 +1,4 @@
-//! Notes beside the entries: results that later commands need, such as guilty settings found by
+//! Notes beside the entries: results that later commands need, such as settings found as the cause by
 //! `probe`. A note is no change, and is never undone.
 
 use std::ffi::OsStr;

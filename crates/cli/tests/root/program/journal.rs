@@ -150,7 +150,7 @@ fn a_change_can_be_forgotten() {
     space.fix().expect(0);
     space.ip("link set right mtu 1300");
     let refused = space.run(&["undo", "1"]).expect(1);
-    assert!(refused.stdout.contains("changed by someone else"), "{refused:#?}");
+    assert!(refused.stdout.contains("another process has changed it"), "{refused:#?}");
     assert!(refused.stdout.contains("overlane undo 1 --forget"), "{refused:#?}");
     space.run(&["undo", "1", "--forget"]).expect(0);
     assert_eq!(space.mtu(), "1300");

@@ -308,7 +308,7 @@ fn another_host_that_is_of_no_use_is_named_and_watching_goes_on() {
         (port, thread)
     });
     of(once(&three, threads[0].0, token), "no data within");
-    of(once(&three, threads[1].0, token), "not an overlane of this kind");
+    of(once(&three, threads[1].0, token), "the other end is not overlane");
     stop.store(true, Ordering::Relaxed);
     for (_, thread) in threads {
         thread.join().unwrap();

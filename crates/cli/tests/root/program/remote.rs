@@ -260,7 +260,7 @@ fn who_may_not_or_cannot_is_told_why() {
 
     // Another program, and a future version of overlane.
     let answers: [(&[u8], &str); 2] = [
-        (b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3 and so on until 48 bytes", "not an overlane"),
+        (b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3 and so on until 48 bytes", "is not overlane"),
         (
             b"overlane\x00\x09\0\0\0\0\0\0................................",
             "version 9, this is version 3",
