@@ -137,8 +137,8 @@ fn measure(node: Node) {
         ended.store(true, Ordering::Release);
         let Figures { slow, rest, busy, fast } = figures;
         println!(
-            "{services:>8} {nodes:>5} {pods:>4} {flows:>6} {rules:>6} {:>7.1} {:>7.1} {:>6.1} {:>6.2} \
-             {:>6.1} {:>7}",
+            "{services:>8} {nodes:>5} {pods:>4} {flows:>6} {rules:>6} {:>7.1} {:>7.1} {:>6.1} \
+             {:>6.2} {:>6.1} {:>7}",
             read.as_secs_f64() * 1e3,
             slow.as_secs_f64() * 1e3,
             1e2 * fast,
@@ -253,13 +253,13 @@ impl Flows {
 
     /// Sends until `ended`; stores its own CPU time, in ns, in `cpu`.
     fn go_on(&self, ended: &AtomicBool, cpu: &AtomicU64) {
-        let told = || {
+        let record_time = || {
             let spent = Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap());
             cpu.store(u64::try_from(spent.as_nanos()).unwrap(), Ordering::Release);
             !ended.load(Ordering::Acquire)
         };
-        while self.many > 0 && told() {
-            self.send(ROUND, told);
+        while self.many > 0 && record_time() {
+            self.send(ROUND, record_time);
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::Result;
 use crate::events::State;
 use crate::mirroring::{Reconciler, Security, Shared, Source, Surveyed};
 use crate::model::{Counted, DeviceId, DevicePlan, Fdb, MachineSnapshot, Plan, Wanted};
-use crate::programs::{Class, Counters, DecapGso, Looked, Programs, Seen};
+use crate::programs::{Class, CountKey, Counters, DecapGso, Programs, TrafficCounts};
 use crate::status::{DeviceStatus, Refused, Status};
 
 /// Result of a dry run.
@@ -285,7 +285,7 @@ const OWN: &str = "host_own";
 const UNCOUNTED: &str = "uncounted";
 
 impl Device<'_> {
-    fn traffic(&self, looked: &Looked) -> Traffic {
+    fn traffic(&self, looked: &TrafficCounts) -> Traffic {
         let mut traffic = Traffic::default();
         for (seen, counted) in &looked.seen {
             let amount = Amount::from(counted);
@@ -316,7 +316,7 @@ impl Device<'_> {
         traffic
     }
 
-    fn verdict(&self, seen: &Seen) -> Verdict {
+    fn verdict(&self, seen: &CountKey) -> Verdict {
         let (source, destination) = if seen.to_wire {
             ("encap_source", "encap_destination")
         } else {
@@ -368,7 +368,7 @@ impl Device<'_> {
     }
 
     /// Judges routed packets. Their MAC addresses are those of routers, so ports identify them.
-    fn routed(&self, seen: &Seen) -> Verdict {
+    fn routed(&self, seen: &CountKey) -> Verdict {
         let ports = &self.device.ports;
         if let Some(port) = ports.iter().find(|port| seen.to_wire && port.id.index == seen.from) {
             return match &port.refused {

@@ -102,7 +102,7 @@ impl Page {
             (
                 "connections_held_total",
                 "Verdicts that denied a connection the fast path.",
-                flows.held,
+                flows.denied,
             ),
         ] {
             self.0.counter(name, help, value as f64);

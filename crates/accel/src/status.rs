@@ -75,7 +75,8 @@ pub struct FlowsStatus {
     /// void counts again.
     pub admitted: u64,
     /// Verdicts that denied the fast path.
-    pub held: u64,
+    #[serde(rename = "held")]
+    pub denied: u64,
     /// Time spent on all verdicts, µs.
     pub spent_us: u64,
     /// Verdicts that denied, by reason: a rule (table, chain, handle, effect) or the state of
@@ -195,8 +196,8 @@ enum ReasonRecord {
 }
 
 impl From<ReasonRecord> for Refused {
-    fn from(told: ReasonRecord) -> Refused {
-        let (code, object, evidence, remedy) = match told {
+    fn from(record: ReasonRecord) -> Refused {
+        let (code, object, evidence, remedy) = match record {
             ReasonRecord::Refused { code, object, evidence, remedy } => {
                 (code, object, evidence, remedy)
             }

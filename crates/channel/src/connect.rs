@@ -227,8 +227,7 @@ fn shake_hands(
             ChannelError::Slow => RemoteError::Refused {
                 server,
                 reason: format!(
-                    "no data within {limit:.0?}: the server is not \
-                    `{}`",
+                    "no data within {limit:.0?}: the server is not `{}`",
                     service.command()
                 ),
             },
@@ -245,9 +244,9 @@ fn shake_hands(
     let said = Hello::parse(&hello, service);
     // Send our version in any case, so that both ends can report both versions.
     let client = Hello::fresh(service, token.is_some());
-    let told = connection::write_all(&stream, &client.emit());
+    let sent = connection::write_all(&stream, &client.emit());
     let theirs = said.map_err(|error| final_one(RemoteError::Hello { server, error }))?;
-    told.map_err(broken)?;
+    sent.map_err(broken)?;
     match (theirs.with_token, token.is_some()) {
         // The handshake could not succeed, so do not retry.
         (true, false) => return Err(final_one(RemoteError::TokenNeeded { server })),

@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(server.receive(limit, &|| true).unwrap(), b"early");
         let patience = Duration::from_millis(20);
         let silent = server.receive(patience, &|| true);
-        assert!(matches!(silent, Err(ChannelError::Silent(told)) if told == patience));
+        assert!(matches!(silent, Err(ChannelError::Silent(waited)) if waited == patience));
         assert!(matches!(server.receive(limit, &|| false), Err(ChannelError::Ended)));
         drop(client);
         assert!(matches!(server.receive(limit, &|| true), Err(ChannelError::Closed)));

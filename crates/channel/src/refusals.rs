@@ -66,15 +66,15 @@ mod tests {
         let mut refusals = Refusals::default();
         let begun = Instant::now();
         let from = |n: u32| SocketAddr::new([10, 0, (n >> 8) as u8, n as u8].into(), 1);
-        let mut told = 0;
+        let mut reported = 0;
         for n in 0..100_000u32 {
             // One in three has the same address.
             let from = from(if n % 3 == 0 { 7 } else { n % 65_536 });
-            told += usize::from(refusals.note(from, begun));
+            reported += usize::from(refusals.note(from, begun));
             assert!(refusals.sum(begun + WINDOW / 2, false).is_none());
             assert!(refusals.origins.len() <= ORIGINS);
         }
-        assert_eq!(told, 5);
+        assert_eq!(reported, 5);
         let Some(Event::MoreTurnedAway { count, over, most }) = refusals.sum(begun + WINDOW, false)
         else {
             panic!("no sum");

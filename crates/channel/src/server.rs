@@ -213,11 +213,11 @@ impl Server {
 impl Shared {
     /// Reports a connection that was turned away, unless the limit of reports is reached.
     fn turn_away(&self, from: SocketAddr, why: String, tell: &Tell) {
-        let told = {
+        let is_reported = {
             let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
             refusals.note(from, Instant::now())
         };
-        if told {
+        if is_reported {
             tell(Event::TurnedAway(from, why));
         }
     }

@@ -60,7 +60,7 @@ fn trusted(place: &Path) -> i32 {
 
 /// The thread that writes events. Dropping it ends the thread.
 pub struct Events {
-    tell: Option<Sender<What>>,
+    sender: Option<Sender<What>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -70,26 +70,26 @@ impl Events {
     /// # Errors
     /// If no thread can be started.
     pub fn start(sink: Sink, accel: &Arc<Accel>, first: Vec<What>) -> anyhow::Result<Events> {
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let accel = Arc::downgrade(accel);
         let thread = std::thread::Builder::new()
             .name("events".into())
-            .spawn(move || follow(sink, &accel, &told, first))
+            .spawn(move || follow(sink, &accel, &receiver, first))
             .context("start thread events")?;
-        Ok(Events { tell: Some(tell), thread: Some(thread) })
+        Ok(Events { sender: Some(sender), thread: Some(thread) })
     }
 
     /// Queues an event without blocking. Has no effect once the thread has ended.
-    pub fn tell(&self, what: What) {
-        if let Some(tell) = &self.tell {
-            let _ = tell.send(what);
+    pub fn send(&self, what: What) {
+        if let Some(sender) = &self.sender {
+            let _ = sender.send(what);
         }
     }
 }
 
 impl Drop for Events {
     fn drop(&mut self) {
-        self.tell = None;
+        self.sender = None;
         let Some(thread) = self.thread.take() else { return };
         let end = Instant::now() + PATIENCE;
         while !thread.is_finished() && Instant::now() < end {
@@ -102,7 +102,7 @@ impl Drop for Events {
     }
 }
 
-fn follow(mut sink: Sink, accel: &Weak<Accel>, told: &Receiver<What>, first: Vec<What>) {
+fn follow(mut sink: Sink, accel: &Weak<Accel>, receiver: &Receiver<What>, first: Vec<What>) {
     let mut lost = false;
     let mut write = |what: What| {
         // Skip an event that cannot be serialised: it must not stop the thread.
@@ -118,10 +118,10 @@ fn follow(mut sink: Sink, accel: &Weak<Accel>, told: &Receiver<What>, first: Vec
         lost = written.is_err();
     };
     first.into_iter().for_each(&mut write);
-    let mut seen = Seen { status: Arc::new(Status::default()), finder_lost: false };
+    let mut seen = WrittenState { status: Arc::new(Status::default()), finder_lost: false };
     loop {
         seen.look(accel).into_iter().for_each(&mut write);
-        match told.recv_timeout(LOOK) {
+        match receiver.recv_timeout(LOOK) {
             Ok(what) => seen.look(accel).into_iter().chain([what]).for_each(&mut write),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
@@ -130,12 +130,12 @@ fn follow(mut sink: Sink, accel: &Weak<Accel>, told: &Receiver<What>, first: Vec
 }
 
 /// The state that the last written events describe.
-struct Seen {
+struct WrittenState {
     status: Arc<Status>,
     finder_lost: bool,
 }
 
-impl Seen {
+impl WrittenState {
     /// Returns the events since the last call. Releases the fast path before they are written.
     fn look(&mut self, accel: &Weak<Accel>) -> Vec<What> {
         let Some(accel) = accel.upgrade() else { return Vec::new() };

@@ -28,7 +28,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// Request to the helper: rename the socket and stop the predecessor.
 const TAKE: &[u8] = b"t";
 
-pub struct Succession {
+pub struct Takeover {
     predecessor: Predecessor,
     /// Name of the predecessor's socket.
     name: String,
@@ -39,7 +39,7 @@ pub struct Succession {
 ///
 /// # Errors
 /// If another process is taking over, or the serving process does not answer.
-pub fn claim(netns: &NetNs) -> anyhow::Result<(Claim, Option<Succession>)> {
+pub fn claim(netns: &NetNs) -> anyhow::Result<(Claim, Option<Takeover>)> {
     let name = accelerator::name(netns)?;
     // Without a running process, --takeover is a normal start.
     let Some(predecessor) = accelerator::predecessor(netns)? else {
@@ -47,10 +47,10 @@ pub fn claim(netns: &NetNs) -> anyhow::Result<(Claim, Option<Succession>)> {
     };
     let taken = format!("another process is taking over from process {}", predecessor.pid);
     let claim = control::claim(&format!("next-{name}"), &taken)?;
-    Ok((claim, Some(Succession { predecessor, name, heir: None })))
+    Ok((claim, Some(Takeover { predecessor, name, heir: None })))
 }
 
-impl Succession {
+impl Takeover {
     /// Returns the process that serves the namespace.
     pub fn predecessor(&self) -> &Predecessor {
         &self.predecessor

@@ -15,11 +15,11 @@ const FRESH: Duration = Duration::from_secs(5);
 
 /// The serving thread and its state. Dropping it ends the thread.
 pub struct WatchService {
-    state: Arc<State>,
+    state: Arc<Progress>,
     _serving: Serving,
 }
 
-struct State {
+struct Progress {
     start: Instant,
     /// Time of the last heartbeat, in ms after the start.
     beat: AtomicU64,
@@ -34,7 +34,7 @@ impl WatchService {
     /// If the address is in use or cannot be bound.
     pub fn at(place: &ListenAddress) -> anyhow::Result<WatchService> {
         let (start, beat) = (Instant::now(), AtomicU64::new(0));
-        let state = Arc::new(State { start, beat, totals: OnceLock::new() });
+        let state = Arc::new(Progress { start, beat, totals: OnceLock::new() });
         let serving = metrics::look_after(metrics::listen(place)?, Watched(state.clone()))?;
         Ok(WatchService { state, _serving: serving })
     }
@@ -52,7 +52,7 @@ impl WatchService {
     }
 }
 
-impl State {
+impl Progress {
     fn now_ms(&self) -> u64 {
         self.start.elapsed().as_millis().try_into().unwrap_or(u64::MAX)
     }
@@ -63,7 +63,7 @@ impl State {
     }
 }
 
-struct Watched(Arc<State>);
+struct Watched(Arc<Progress>);
 
 impl Watched {
     fn totals<T>(&self, of: impl FnOnce(&Totals) -> T) -> Option<T> {
@@ -104,7 +104,7 @@ mod tests {
     fn a_program_that_hangs_is_not_healthy() {
         let long_ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
         let totals = OnceLock::new();
-        let state = Arc::new(State { start: long_ago, beat: AtomicU64::new(0), totals });
+        let state = Arc::new(Progress { start: long_ago, beat: AtomicU64::new(0), totals });
         let watched = Watched(state.clone());
         assert_eq!(watched.healthz(), Page::ok("starting\n"));
         assert_eq!(watched.readyz(), Page::unavailable("no interval has ended yet\n"));

@@ -35,7 +35,7 @@ pub enum DropReason {
     Reserved,
     UnknownVni,
     /// It came from a remote endpoint that is not configured.
-    Stranger,
+    UnknownRemote,
     /// Its source address is not a valid source.
     Source,
     /// Its source address is the TAP's own: a loop.
@@ -65,7 +65,7 @@ impl DropReason {
         DropReason::Truncated,
         DropReason::Reserved,
         DropReason::UnknownVni,
-        DropReason::Stranger,
+        DropReason::UnknownRemote,
         DropReason::Source,
         DropReason::Looped,
         DropReason::Spoofed,
@@ -89,7 +89,7 @@ impl DropReason {
             DropReason::Truncated => "truncated",
             DropReason::Reserved => "reserved-bits",
             DropReason::UnknownVni => "unknown-vni",
-            DropReason::Stranger => "stranger",
+            DropReason::UnknownRemote => "stranger",
             DropReason::Source => "source",
             DropReason::Looped => "looped",
             DropReason::Spoofed => "spoofed",

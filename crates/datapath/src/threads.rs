@@ -99,17 +99,17 @@ impl Threads {
         name: &str,
         work: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> sys::Result<()> {
-        let end = End(self.shared.clone());
-        let (tell, told) = mpsc::channel();
+        let end = EndGuard(self.shared.clone());
+        let (sender, receiver) = mpsc::channel();
         let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             let _end = end;
             // The caller waits for this.
-            let _ = tell.send(Thread::current());
+            let _ = sender.send(Thread::current());
             work()
         });
         self.handles.push(spawned.map_err(|error| sys::Error::io("start thread", name, &error))?);
         // The thread sends its id before anything else.
-        self.ids.extend(told.recv());
+        self.ids.extend(receiver.recv());
         Ok(())
     }
 
@@ -147,9 +147,9 @@ impl Drop for Threads {
 }
 
 /// Ends all threads when the thread that owns it ends, for whatever reason.
-struct End(Arc<Shared>);
+struct EndGuard(Arc<Shared>);
 
-impl Drop for End {
+impl Drop for EndGuard {
     fn drop(&mut self) {
         self.0.stop();
         let _ = self.0.ended.write(1);

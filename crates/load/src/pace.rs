@@ -52,13 +52,13 @@ pub(super) struct Pacer {
     taken_at: f64,
     /// Learned wake-up delay of timers, ns.
     oversleep: f64,
-    end: Option<End>,
+    end: Option<StopState>,
     late: Histogram<u64>,
 }
 
 /// State when the sender was asked to stop.
 #[derive(Debug, Clone, Copy)]
-struct End {
+struct StopState {
     at: f64,
     due: u64,
     on_time: u64,
@@ -192,7 +192,7 @@ impl Pacer {
     }
 
     fn winding_up_at(&mut self, now: f64) -> bool {
-        let end = self.end.unwrap_or_else(|| End {
+        let end = self.end.unwrap_or_else(|| StopState {
             at: now,
             due: self.due_by(now).max(self.next),
             on_time: self.next - self.given_up,

@@ -310,9 +310,9 @@ mod tests {
             ..Load::new(Workload::TcpRr)
         };
         let pinned = Load { client_cpus: vec![1], server_cpus: vec![0], ..load.clone() };
-        let told = serde_json::to_string(&LoadRecord::of(&pinned).unwrap()).unwrap();
-        let told: LoadRecord = serde_json::from_str(&told).unwrap();
-        assert_eq!(told.load(), Ok(load));
+        let record = serde_json::to_string(&LoadRecord::of(&pinned).unwrap()).unwrap();
+        let record: LoadRecord = serde_json::from_str(&record).unwrap();
+        assert_eq!(record.load(), Ok(load));
     }
 
     #[test]
@@ -345,10 +345,10 @@ mod tests {
             steps: vec![1.5, 2.5],
             notes: vec!["slow".to_owned()],
         };
-        let told = serde_json::to_string(&MeasuredRecord::of(&measured)).unwrap();
-        let told: MeasuredRecord = serde_json::from_str(&told).unwrap();
-        let arrived = told.clone().measured().unwrap();
-        assert_eq!(MeasuredRecord::of(&arrived), told);
+        let record = serde_json::to_string(&MeasuredRecord::of(&measured)).unwrap();
+        let record: MeasuredRecord = serde_json::from_str(&record).unwrap();
+        let arrived = record.clone().measured().unwrap();
+        assert_eq!(MeasuredRecord::of(&arrived), record);
         assert_eq!(
             arrived.latency.map(|latency| (latency.p50, latency.p99_99, latency.count)),
             measured.latency.map(|latency| (latency.p50, latency.p99_99, latency.count))
@@ -361,7 +361,7 @@ mod tests {
         let text = r#"{"workload":"tcp_rr","seconds":0.0,"payload_bytes":0,"under_way_bytes":0,
             "messages_merge":false,"units":0,"sent_units":0,"datagrams":null,"histogram":null,
             "pace":null,"tcp_retransmits":null,"socket_errors":{},"flows":[],"notes":[]}"#;
-        let told: MeasuredRecord = serde_json::from_str(text).unwrap();
-        assert_eq!(told.measured().unwrap_err(), "invalid interval of 0 s");
+        let record: MeasuredRecord = serde_json::from_str(text).unwrap();
+        assert_eq!(record.measured().unwrap_err(), "invalid interval of 0 s");
     }
 }

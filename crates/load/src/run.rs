@@ -76,10 +76,10 @@ pub fn run<'a>(
     // Stop both before waiting for either. A failure of the load takes precedence over a
     // failure to stop the server.
     run.client.turn_to(Phase::Done);
-    let told = run.server.turn_to(Phase::Done);
+    let turned = run.server.turn_to(Phase::Done);
     let room = Room { waited, full: reassembly::is_full(load, &between) };
     let taken = taken.map_err(|error| room.explain(error))?;
-    told?;
+    turned?;
     let mut measured = run.finish(taken)?;
     measured.notes.extend(room.notes());
     Ok(measured)

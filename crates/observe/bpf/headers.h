@@ -123,10 +123,10 @@ static __always_inline u32 transport_length(u8 protocol, const u8 *bytes)
  * in them plus 1 (0: there is none), its flags and offset in the format of IPv4, and the
  * protocol of the next header after all extensions.
  */
-#define EXTENSIONS_LENGTH(told) ((u32)(told) & 0xffff)
-#define EXTENSIONS_FRAGMENT(told) ((u32)(told) >> 16)
-#define EXTENSIONS_PLACE(told) ((u16)((told) >> 32))
-#define EXTENSIONS_PROTOCOL(told) ((u8)((told) >> 48))
+#define EXTENSIONS_LENGTH(found) ((u32)(found) & 0xffff)
+#define EXTENSIONS_FRAGMENT(found) ((u32)(found) >> 16)
+#define EXTENSIONS_PLACE(found) ((u16)((found) >> 32))
+#define EXTENSIONS_PROTOCOL(found) ((u8)((found) >> 48))
 
 /*
  * Parses the extension headers at the address `at`; `first` is the protocol number of the first
@@ -198,18 +198,18 @@ static __attribute__((noinline)) u32 read_flow(struct flow *flow, const u8 *at, 
 		flow->protocol = six->next;
 		flow->length = six->length;
 		if (flow->protocol != IPPROTO_TCP && flow->protocol != IPPROTO_UDP) {
-			u64 behind = (u64)(at + sizeof(*six)), told;
+			u64 behind = (u64)(at + sizeof(*six)), found;
 
 			/* Read it back, because the verifier treats it as a pointer. */
 			bpf_probe_read_kernel(&behind, sizeof(behind), &behind);
-			told = read_extensions(behind, flow->protocol);
-			flow->protocol = EXTENSIONS_PROTOCOL(told);
-			flow->fragment = htons(EXTENSIONS_PLACE(told));
-			if (EXTENSIONS_FRAGMENT(told))
+			found = read_extensions(behind, flow->protocol);
+			flow->protocol = EXTENSIONS_PROTOCOL(found);
+			flow->fragment = htons(EXTENSIONS_PLACE(found));
+			if (EXTENSIONS_FRAGMENT(found))
 				bpf_probe_read_kernel(&flow->id, sizeof(flow->id),
 						      (const u8 *)behind + 3 +
-							      EXTENSIONS_FRAGMENT(told));
-			length += EXTENSIONS_LENGTH(told);
+							      EXTENSIONS_FRAGMENT(found));
+			length += EXTENSIONS_LENGTH(found);
 		}
 	} else {
 		return 0;

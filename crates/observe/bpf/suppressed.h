@@ -20,7 +20,7 @@ struct {
 	__type(value, u64);
 } allowed SEC(".maps");
 
-/* ABI: `Key` in src/not_told.rs. */
+/* ABI: `Key` in src/suppressed.rs. */
 struct place_of_drop {
 	u64 location;
 	u32 reason;
@@ -33,29 +33,29 @@ struct {
 	__uint(max_entries, 4096);
 	__type(key, struct place_of_drop);
 	__type(value, u64);
-} not_told SEC(".maps");
+} suppressed SEC(".maps");
 
 /* Drops reported so far. */
-static volatile u64 told;
+static volatile u64 reported;
 
-static __always_inline int may_be_told(void)
+static __always_inline int may_report(void)
 {
 	u32 zero = 0;
 	u64 *most = bpf_map_lookup_elem(&allowed, &zero);
 
-	return most && told < *(volatile u64 *)most;
+	return most && reported < *(volatile u64 *)most;
 }
 
 /* Counts a drop that is not reported; returns whether there was room to count it. */
 static __always_inline int is_counted(u64 location, u32 reason)
 {
 	struct place_of_drop place = { .location = location, .reason = reason };
-	u64 *count = bpf_map_lookup_elem(&not_told, &place), none = 0;
+	u64 *count = bpf_map_lookup_elem(&suppressed, &place), none = 0;
 
 	if (!count) {
 		/* If another CPU was first, its entry stays. */
-		bpf_map_update_elem(&not_told, &place, &none, BPF_NOEXIST);
-		count = bpf_map_lookup_elem(&not_told, &place);
+		bpf_map_update_elem(&suppressed, &place, &none, BPF_NOEXIST);
+		count = bpf_map_lookup_elem(&suppressed, &place);
 	}
 	if (count)
 		__sync_fetch_and_add(count, 1);

@@ -407,12 +407,12 @@ static __attribute__((noinline)) int see(struct seen *seen)
 		return 0;
 	}
 	if (filter->drops_only) {
-		if (!may_be_told()) {
+		if (!may_report()) {
 			only_count(seen);
 			return 0;
 		}
 		/* Each CPU may exceed the limit by one; the ring has room for that. */
-		__sync_fetch_and_add(&told, 1);
+		__sync_fetch_and_add(&reported, 1);
 	}
 	event->time = bpf_ktime_get_ns();
 	event->location = seen->location;
@@ -458,7 +458,7 @@ static __attribute__((noinline)) int is_for_counting(const struct filter *filter
 	u16 protocol = 0;
 
 	if (!filter || !seen || !filter->drops_only || filter->by_chance || wants_some(filter) ||
-	    filter->with_spaces || filter->with_device || may_be_told())
+	    filter->with_spaces || filter->with_device || may_report())
 		return 0;
 	bpf_probe_read_kernel(&protocol, sizeof(protocol), &seen->skb->protocol);
 	/* ARP has no IP headers, and is not reported either. */

@@ -58,11 +58,11 @@ impl Capture {
     /// Adds the steps of a journey, of which `packet` is the description.
     pub fn add(&mut self, journey: &Journey, packet: &Packet) {
         let steps = journey.steps.iter().zip(&packet.steps);
-        for (at, (step, told)) in steps.enumerate() {
+        for (at, (step, record)) in steps.enumerate() {
             let event = &step.event;
-            let place = match &told.device {
-                Some(device) => format!("{}/{device}", told.namespace),
-                None => told.namespace.clone(),
+            let place = match &record.device {
+                Some(device) => format!("{}/{device}", record.namespace),
+                None => record.namespace.clone(),
             };
             let (link, bytes, length) = match &event.headers {
                 Some(headers) => (headers.link, headers.bytes.clone(), headers.length),

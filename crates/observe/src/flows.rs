@@ -25,7 +25,7 @@ const COUNT_BYTES: usize = 24;
 /// Capacity of the map `flows` of the C source. Each direction and device of a flow needs an entry.
 const ROOM: usize = 16384;
 /// Maximum number of flows whose hops are kept.
-const MOST_WAYS: usize = 1024;
+const MOST_PATHS: usize = 1024;
 /// Maximum number of hops kept for a flow.
 const MOST_HOPS: usize = 32;
 
@@ -74,7 +74,7 @@ struct Known {
     /// Names of the devices at the edge.
     devices: BTreeMap<(u32, u32), String>,
     /// Hops of flows, regardless of tunnel, with the interval in which they were last seen.
-    ways: BTreeMap<FlowId, (u64, Vec<String>)>,
+    paths: BTreeMap<FlowId, (u64, Vec<String>)>,
     /// Number of intervals so far.
     now: u64,
     epoch: u64,
@@ -155,20 +155,20 @@ impl FlowCounter {
     }
 
     /// Records the hops of flows in an interval. The most recently seen flows are kept.
-    pub fn note(&self, ways: BTreeMap<FlowId, Vec<String>>) {
+    pub fn note(&self, paths: BTreeMap<FlowId, Vec<String>>) {
         let mut known = self.flows.known();
         known.now += 1;
         let now = known.now;
-        known.ways.extend(ways.into_iter().map(|(flow, hops)| (flow, (now, hops))));
+        known.paths.extend(paths.into_iter().map(|(flow, hops)| (flow, (now, hops))));
         // There is still room for the paths of all flows.
-        let Some(beyond) = known.ways.len().checked_sub(MOST_WAYS).filter(|n| *n > 0) else {
+        let Some(beyond) = known.paths.len().checked_sub(MOST_PATHS).filter(|n| *n > 0) else {
             return;
         };
         let mut by_age: Vec<(u64, FlowId)> =
-            known.ways.iter().map(|(flow, (seen, _))| (*seen, flow.clone())).collect();
+            known.paths.iter().map(|(flow, (seen, _))| (*seen, flow.clone())).collect();
         by_age.sort_unstable();
         for (_, flow) in by_age.into_iter().take(beyond) {
-            known.ways.remove(&flow);
+            known.paths.remove(&flow);
         }
     }
 
@@ -258,7 +258,7 @@ impl Flows {
     pub fn hops(&self, flow: &FlowId) -> Vec<String> {
         // Paths are stored by the inner flow.
         let plain = FlowId { encapsulation: None, vni: None, ..flow.clone() };
-        self.known().ways.get(&plain).map(|(_, hops)| hops.clone()).unwrap_or_default()
+        self.known().paths.get(&plain).map(|(_, hops)| hops.clone()).unwrap_or_default()
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct FragmentKey {
 
 /// Fragment state of a packet, for its own header and for the outer one of its tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub(crate) struct Pieces {
+pub(crate) struct Fragments {
     outer: Option<FragmentKey>,
     inner: Option<FragmentKey>,
 }
@@ -38,9 +38,9 @@ impl FragmentKey {
     }
 }
 
-impl Pieces {
-    pub fn of(event: &Event) -> Pieces {
-        Pieces {
+impl Fragments {
+    pub fn of(event: &Event) -> Fragments {
+        Fragments {
             outer: event.tunnel.as_ref().and_then(|tunnel| FragmentKey::of(&tunnel.outer)),
             inner: event.flow.as_ref().and_then(FragmentKey::of),
         }
@@ -58,14 +58,14 @@ impl Pieces {
 
     /// Returns whether it is a fragment of `datagram`.
     pub fn is_of(self, datagram: &Datagram) -> bool {
-        self.iter().any(|piece| piece.of == *datagram)
+        self.iter().any(|fragment| fragment.of == *datagram)
     }
 
     /// Returns the fragment state of the packet that the outermost fragment was made from.
-    pub fn of_whole(self) -> Pieces {
+    pub fn of_whole(self) -> Fragments {
         match self.outer {
-            Some(_) => Pieces { outer: None, ..self },
-            None => Pieces::default(),
+            Some(_) => Fragments { outer: None, ..self },
+            None => Fragments::default(),
         }
     }
 }
@@ -90,7 +90,7 @@ fn of_level(earlier: Option<FragmentKey>, later: Option<FragmentKey>) -> Change 
     match (earlier, later) {
         (Some(one), Some(other)) if one == other => Change::None,
         (None, None) => Change::None,
-        (Some(piece), None) => Change::Reassembled(Some(piece.of), None),
+        (Some(fragment), None) => Change::Reassembled(Some(fragment.of), None),
         (None, Some(FragmentKey { offset: 0, .. })) => Change::Fragmented,
         // IPv6 uses a new identification. Addresses may have been translated in between.
         (Some(one), Some(FragmentKey { of, offset: 0 }))
@@ -105,7 +105,7 @@ fn of_level(earlier: Option<FragmentKey>, later: Option<FragmentKey>) -> Change 
 /// Returns what happened to a packet at one address. Only the address shows that it is the same
 /// packet.
 pub(crate) fn change(earlier: &Event, later: &Event) -> Change {
-    let (earlier, later) = (Pieces::of(earlier), Pieces::of(later));
+    let (earlier, later) = (Fragments::of(earlier), Fragments::of(later));
     let outer = of_level(earlier.outer, later.outer);
     match (outer, of_level(earlier.inner, later.inner)) {
         (Change::None, change) | (change, Change::None) => change,

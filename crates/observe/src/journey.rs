@@ -1,7 +1,7 @@
 //! A packet's journey: all its events, in order of time.
 
 use crate::event::{Event, Flow, Kind};
-use crate::fragments::{Datagram, Pieces};
+use crate::fragments::{Datagram, Fragments};
 
 /// A packet at one place on its journey.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,7 +104,7 @@ impl Journey {
             }
             // Further fragments of the same packet may follow.
             Some(Ending::Fragmented | Ending::Reassembled) => true,
-            Some(_) => self.pieces(at).outermost().is_none(),
+            Some(_) => self.fragments(at).outermost().is_none(),
         };
         self.legs.iter().enumerate().all(is_over)
     }
@@ -114,14 +114,15 @@ impl Journey {
         of_it.map(|step| &step.event).find(|event| event.kind != Kind::Consumed)
     }
 
-    pub(crate) fn pieces(&self, leg: usize) -> Pieces {
-        self.last_place(leg).map(Pieces::of).unwrap_or_default()
+    pub(crate) fn fragments(&self, leg: usize) -> Fragments {
+        self.last_place(leg).map(Fragments::of).unwrap_or_default()
     }
 
     pub(crate) fn is_fragmented(&self, leg: usize) -> bool {
         let mut parts = self.legs.iter().enumerate();
         parts.any(|(at, part)| {
-            part.origin == Origin::FragmentOf(leg) && self.pieces(at).of_whole() == self.pieces(leg)
+            part.origin == Origin::FragmentOf(leg)
+                && self.fragments(at).of_whole() == self.fragments(leg)
         })
     }
 
@@ -140,7 +141,7 @@ impl Journey {
             self.last_place(*at).is_some_and(|last| {
                 // Only received fragments wait for reassembly.
                 let is_received = matches!(last.kind, Kind::Backlog | Kind::Gro | Kind::Received);
-                is_received && last.netns == netns && Pieces::of(last).is_of(of)
+                is_received && last.netns == netns && Fragments::of(last).is_of(of)
             })
         };
         (0..self.legs.len()).filter(|at| *at == leg || is_waiting(at)).collect()
@@ -149,7 +150,7 @@ impl Journey {
     /// Returns the first fragment among these legs, or else the first leg.
     pub(crate) fn first_of(&self, legs: &[usize], of: &Datagram) -> Option<usize> {
         let is_first = |leg: &&usize| {
-            self.pieces(**leg).iter().any(|piece| piece.of == *of && piece.offset == 0)
+            self.fragments(**leg).iter().any(|fragment| fragment.of == *of && fragment.offset == 0)
         };
         legs.iter().find(is_first).or(legs.first()).copied()
     }

@@ -15,7 +15,7 @@ impl Packet {
         let mut text = String::new();
         let flow = self.flow.as_ref().map_or("not an IP packet".to_owned(), ToString::to_string);
         // Writing to a String cannot fail.
-        for drops in &self.not_told {
+        for drops in &self.suppressed {
             let _ = writeln!(text, "not reported: {drops}");
         }
         let tcp = self.tcp.as_ref().map_or(String::new(), |tcp| format!(", {tcp}"));

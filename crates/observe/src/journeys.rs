@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use crate::event::{Event, Flow, Kind};
-use crate::fragments::{Change, Datagram, Pieces, change};
+use crate::fragments::{Change, Datagram, Fragments, change};
 use crate::journey::{Ending, Journey, Leg, Origin, Step};
 
 /// How long to wait for the reader after a socket received a packet.
@@ -34,11 +34,11 @@ struct Under {
 
 /// Headers that identify a packet at any address: protocol, sequence number, identification,
 /// length, and which fragment it is.
-type Identity = (u8, u32, u32, u16, Pieces);
+type Identity = (u8, u32, u32, u16, Fragments);
 
 fn identity(event: &Event) -> Option<Identity> {
     let flow = event.flow.as_ref()?;
-    Some((flow.protocol, flow.sequence, flow.id, flow.length, Pieces::of(event)))
+    Some((flow.protocol, flow.sequence, flow.id, flow.length, Fragments::of(event)))
 }
 
 /// Returns whether two events with the same packet address may show the same packet.
@@ -143,7 +143,7 @@ impl Journeys {
             let last = journey.last(under.leg);
             let is_received = last.is_some_and(|e| e.kind == Kind::Socket);
             let is_waiting = last.is_some_and(|event| {
-                event.kind == Kind::Received && Pieces::of(event).outermost().is_some()
+                event.kind == Kind::Received && Fragments::of(event).outermost().is_some()
             });
             let limit = match (is_received, is_waiting) {
                 (true, _) => READER,
@@ -350,27 +350,27 @@ impl Journeys {
 
     /// Records that a packet became its own first fragment.
     fn fragmented(&mut self, under: Under, event: &Event) -> Option<Under> {
-        let piece = Pieces::of(event).outermost()?;
+        let fragment = Fragments::of(event).outermost()?;
         let journey = self.open.get_mut(&under.journey)?;
         journey.legs[under.leg].ending = Some(Ending::Fragmented);
         journey.legs.push(Leg { origin: Origin::FragmentOf(under.leg), ending: None });
         let first = Under { leg: journey.legs.len() - 1, ..under };
         self.under_way.insert(event.skb, first);
-        self.by_datagram.insert(piece.of, under);
+        self.by_datagram.insert(fragment.of, under);
         Some(first)
     }
 
     /// Finds the leg that this packet is a fragment of.
     fn fragment_of(&self, event: &Event) -> Option<(usize, u64)> {
         // If only its end was seen, the event says nothing about the packet.
-        let pieces = Pieces::of(event);
-        let piece = pieces.outermost().filter(|_| event.kind != Kind::Consumed)?;
-        if let Some(under) = self.by_datagram.get(&piece.of) {
+        let fragments = Fragments::of(event);
+        let fragment = fragments.outermost().filter(|_| event.kind != Kind::Consumed)?;
+        if let Some(under) = self.by_datagram.get(&fragment.of) {
             // The same fragment at the same place again: the identification was reused for a new
             // packet.
             let was_there = |step: &Step| {
                 is_same_place(&step.event, event)
-                    && Pieces::of(&step.event).outermost() == Some(piece)
+                    && Fragments::of(&step.event).outermost() == Some(fragment)
             };
             let journey = self.open.get(&under.journey)?;
             let is_another = journey.steps.iter().any(was_there);
@@ -378,37 +378,38 @@ impl Journeys {
         }
         let known = || {
             // The tunnel's payload is itself a fragment, of a packet that was seen.
-            let under = self.by_datagram.get(&pieces.of_whole().outermost()?.of)?;
+            let under = self.by_datagram.get(&fragments.of_whole().outermost()?.of)?;
             Some((under.leg, under.journey))
         };
-        self.cut_on_cpu(event, pieces).or_else(known)
+        self.cut_on_cpu(event, fragments).or_else(known)
     }
 
     /// Returns the leg that this CPU processed last, if the packet is its first fragment: the
     /// kernel sends the fragments of a packet before it frees the packet.
-    fn cut_on_cpu(&self, event: &Event, pieces: Pieces) -> Option<(usize, u64)> {
+    fn cut_on_cpu(&self, event: &Event, fragments: Fragments) -> Option<(usize, u64)> {
         // Later fragments are found by their identification.
-        let is_first = pieces.outermost()?.offset == 0;
+        let is_first = fragments.outermost()?.offset == 0;
         let under = *self.newest.get(&event.cpu).filter(|_| is_first)?;
         let whole = self.open.get(&under.journey)?.last(under.leg)?;
         let (of, flow) = (whole.flow.as_ref()?, event.flow.as_ref()?);
-        let is_of =
-            is_same_flow(of, flow) && is_same(of, flow) && Pieces::of(whole) == pieces.of_whole();
+        let is_of = is_same_flow(of, flow)
+            && is_same(of, flow)
+            && Fragments::of(whole) == fragments.of_whole();
         is_of.then_some((under.leg, under.journey))
     }
 
     /// Returns whether the event frees a fragment together with its reassembled packet: the kernel
     /// reports each of them.
     fn is_freed_with_whole(&self, event: &Event) -> bool {
-        let Some(piece) = Pieces::of(event).outermost() else { return false };
+        let Some(fragment) = Fragments::of(event).outermost() else { return false };
         let is_whole = |under: &Under| {
             let journey = self.open.get(&under.journey);
             let leg = journey.and_then(|journey| journey.legs.get(under.leg));
             leg.is_some_and(|leg| matches!(leg.origin, Origin::ReassembledFrom(_)))
         };
         matches!(event.kind, Kind::Dropped | Kind::Consumed)
-            && (self.put_together.contains_key(&piece.of)
-                || self.by_datagram.get(&piece.of).is_some_and(is_whole))
+            && (self.put_together.contains_key(&fragment.of)
+                || self.by_datagram.get(&fragment.of).is_some_and(is_whole))
     }
 
     /// Creates a leg for a packet with a new address.
@@ -427,10 +428,10 @@ impl Journeys {
             Some((origin, number)) => {
                 let journey = self.open.get_mut(&number)?;
                 journey.legs.push(Leg { origin, ending: None });
-                if let (Origin::FragmentOf(leg), Some(piece)) =
-                    (origin, Pieces::of(event).outermost())
+                if let (Origin::FragmentOf(leg), Some(fragment)) =
+                    (origin, Fragments::of(event).outermost())
                 {
-                    self.by_datagram.insert(piece.of, Under { journey: number, leg });
+                    self.by_datagram.insert(fragment.of, Under { journey: number, leg });
                 }
                 Under { journey: number, leg: journey.legs.len() - 1 }
             }
@@ -448,7 +449,7 @@ impl Journeys {
                 let journey = Journey { number: self.count, legs: vec![first], steps: Vec::new() };
                 self.open.insert(self.count, journey);
                 let under = Under { journey: self.count, leg: 0 };
-                let of = Pieces::of(event).iter().map(|piece| (piece.of, under));
+                let of = Fragments::of(event).iter().map(|fragment| (fragment.of, under));
                 self.by_datagram.extend(of);
                 under
             }
@@ -568,16 +569,16 @@ impl Journeys {
             if let Some(identity) = identity(event) {
                 self.by_identity.remove(&identity);
             }
-            for piece in Pieces::of(event).iter() {
-                let Some(under) = self.by_datagram.get(&piece.of) else { continue };
+            for fragment in Fragments::of(event).iter() {
+                let Some(under) = self.by_datagram.get(&fragment.of) else { continue };
                 if under.journey != number {
                     continue;
                 }
                 // Keep the datagram for a while, because its fragments are freed later.
                 if matches!(journey.legs[under.leg].origin, Origin::ReassembledFrom(_)) {
-                    self.put_together.insert(piece.of, ended);
+                    self.put_together.insert(fragment.of, ended);
                 }
-                self.by_datagram.remove(&piece.of);
+                self.by_datagram.remove(&fragment.of);
             }
         }
         Some(journey)

@@ -69,7 +69,7 @@ pub use sample_rate::{SampleRate, SampleRateChange};
 pub use snapshot::{CpuSeen, DropSeen, FORMAT, HopSeen, Latency, PathSeen, Rates, Side, Snapshot};
 pub use snapshot_text::share;
 pub use suppressed::Suppressed;
-pub use totals::{MOST_DEVICES, MOST_DROPS, MOST_HOPS, MOST_REASONS, MOST_WAYS, Totals};
+pub use totals::{MOST_DEVICES, MOST_DROPS, MOST_HOPS, MOST_PATHS, MOST_REASONS, Totals};
 pub use trace_session::{Finished, TraceOptions, TraceSession};
 pub use tracer::{MOST_AT_ONCE, TraceError, Tracer};
 pub use watch::{Budget, Watch, WatchError};

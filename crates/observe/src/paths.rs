@@ -22,7 +22,7 @@ pub(crate) struct Place {
 
 /// Statistics of the followed packets at a place.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct PlaceTotals {
     pub packets: u64,
     pub bytes: u64,
     /// Packets that they stand for (GSO).
@@ -42,7 +42,7 @@ struct PathState {
     packets: u64,
     example: Option<Addresses>,
     endings: HashMap<String, u64>,
-    seen: Vec<Seen>,
+    seen: Vec<PlaceTotals>,
     took: Vec<u64>,
 }
 
@@ -50,7 +50,7 @@ struct PathState {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OneWay<'a> {
     places: &'a [Place],
-    seen: &'a [Seen],
+    seen: &'a [PlaceTotals],
     /// Packets that took this path.
     pub packets: u64,
     /// Times from the first place to the last, ns.
@@ -58,7 +58,7 @@ pub(crate) struct OneWay<'a> {
 }
 
 impl<'a> OneWay<'a> {
-    pub fn hops(&self) -> impl Iterator<Item = (&'a Place, &'a Seen)> {
+    pub fn hops(&self) -> impl Iterator<Item = (&'a Place, &'a PlaceTotals)> {
         self.places.iter().zip(self.seen)
     }
 }
@@ -66,7 +66,7 @@ impl<'a> OneWay<'a> {
 /// Paths of one interval.
 #[derive(Debug, Default)]
 pub(crate) struct Paths {
-    ways: HashMap<Vec<Place>, PathState>,
+    paths: HashMap<Vec<Place>, PathState>,
     /// Packets of paths for which there was no room.
     pub others: u64,
     /// Number of packets over all paths.
@@ -159,21 +159,21 @@ impl Paths {
         self.followed += 1;
         let key: Vec<Place> = stays.iter().map(|stay| stay.place.clone()).collect();
         // The number of paths is limited; packets of further paths are only counted.
-        if !self.ways.contains_key(&key) && self.ways.len() >= MOST {
+        if !self.paths.contains_key(&key) && self.paths.len() >= MOST {
             self.others += 1;
             return;
         }
-        let way = self.ways.entry(key).or_default();
-        way.packets += 1;
+        let path = self.paths.entry(key).or_default();
+        path.packets += 1;
         // One flow is enough to recognise the path.
-        if way.example.is_none() {
-            way.example = journey.flow().as_ref().map(Addresses::from);
+        if path.example.is_none() {
+            path.example = journey.flow().as_ref().map(Addresses::from);
         }
-        *way.endings.entry(words(ending, names)).or_default() += 1;
-        way.took.push(journey.took());
-        way.seen.resize_with(stays.len(), Seen::default);
+        *path.endings.entry(words(ending, names)).or_default() += 1;
+        path.took.push(journey.took());
+        path.seen.resize_with(stays.len(), PlaceTotals::default);
         let mut before: Option<&Event> = None;
-        for (seen, stay) in way.seen.iter_mut().zip(&stays) {
+        for (seen, stay) in path.seen.iter_mut().zip(&stays) {
             seen.add(stay, before);
             before = stay.events.last().copied();
         }
@@ -181,11 +181,11 @@ impl Paths {
 
     /// Iterates over the paths, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = OneWay<'_>> {
-        self.ways.iter().map(|(places, way)| OneWay {
+        self.paths.iter().map(|(places, path)| OneWay {
             places,
-            seen: &way.seen,
-            packets: way.packets,
-            took: &way.took,
+            seen: &path.seen,
+            packets: path.packets,
+            took: &path.took,
         })
     }
 
@@ -196,29 +196,29 @@ impl Paths {
         names: &dyn Names,
         counted: &dyn Fn(u32, u32, Side) -> (Option<Rates>, Option<u32>),
     ) -> Vec<PathSeen> {
-        let mut ways: Vec<(Vec<Place>, PathState)> = self.ways.into_iter().collect();
+        let mut paths: Vec<(Vec<Place>, PathState)> = self.paths.into_iter().collect();
         // Ties are ordered by place, so that the order does not change between intervals.
-        ways.sort_by_cached_key(|(places, way)| (u64::MAX - way.packets, format!("{places:?}")));
-        let shown = ways.into_iter().map(|(places, way)| {
-            let hops = places.iter().zip(way.seen).map(|(place, seen)| {
+        paths.sort_by_cached_key(|(places, path)| (u64::MAX - path.packets, format!("{places:?}")));
+        let shown = paths.into_iter().map(|(places, path)| {
+            let hops = places.iter().zip(path.seen).map(|(place, seen)| {
                 let device = place.netns.zip(place.device.as_ref());
                 let known = device.map(|(netns, device)| counted(netns, device.0, place.side));
                 seen.hop(place, names.namespace(place.netns), known.unwrap_or_default())
             });
-            let ending = way.endings.into_iter().max_by_key(|(name, n)| (*n, name.clone()));
+            let ending = path.endings.into_iter().max_by_key(|(name, n)| (*n, name.clone()));
             PathSeen {
-                packets: way.packets,
-                example: way.example,
+                packets: path.packets,
+                example: path.example,
                 ending: ending.map(|(name, _)| name).unwrap_or_default(),
                 hops: hops.collect(),
-                took: Latency::of(way.took),
+                took: Latency::of(path.took),
             }
         });
         shown.collect()
     }
 }
 
-impl Seen {
+impl PlaceTotals {
     fn add(&mut self, stay: &Stay<'_>, before: Option<&Event>) {
         let [first, .., last] = stay.events[..] else {
             // One event is both the first and the last of its stay.

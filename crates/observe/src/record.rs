@@ -42,8 +42,8 @@ pub struct Packet {
     pub steps: Vec<PacketStep>,
     /// With `--drops-only`: drops since the last record that were counted but not reported, because
     /// the rate limit was reached. Left out if there are none.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub not_told: Vec<Suppressed>,
+    #[serde(default, rename = "not_told", skip_serializing_if = "Vec::is_empty")]
+    pub suppressed: Vec<Suppressed>,
 }
 
 /// Fields of a TCP header (RFC 9293).
@@ -302,13 +302,13 @@ impl Packet {
     /// Describes a journey, with names for the kernel's numbers.
     pub fn of(journey: &Journey, names: &dyn Names) -> Packet {
         let begun_ns = journey.steps.first().map_or(0, |step| step.event.time);
-        let steps = journey.steps.iter().map(|step| told(step, begun_ns, names)).collect();
+        let steps = journey.steps.iter().map(|step| step_record(step, begun_ns, names)).collect();
         let legs = journey.legs.iter().enumerate().map(|(at, leg)| {
             // The trace may end before the leg does.
             let ending = leg.ending.as_ref().unwrap_or(&Ending::Unseen);
             let bytes = journey.last(at).map_or(0, |event| event.bytes);
             let ending = ending_of(ending, bytes, names);
-            let mut told = PacketLeg {
+            let mut leg_record = PacketLeg {
                 segment_of: None,
                 copy_of: None,
                 fragment_of: None,
@@ -317,12 +317,12 @@ impl Packet {
             };
             match leg.origin {
                 Origin::First => {}
-                Origin::SegmentOf(leg) => told.segment_of = Some(leg),
-                Origin::CopyOf(leg) => told.copy_of = Some(leg),
-                Origin::FragmentOf(leg) => told.fragment_of = Some(leg),
-                Origin::ReassembledFrom(leg) => told.reassembled_from = Some(leg),
+                Origin::SegmentOf(leg) => leg_record.segment_of = Some(leg),
+                Origin::CopyOf(leg) => leg_record.copy_of = Some(leg),
+                Origin::FragmentOf(leg) => leg_record.fragment_of = Some(leg),
+                Origin::ReassembledFrom(leg) => leg_record.reassembled_from = Some(leg),
             }
-            told
+            leg_record
         });
         Packet {
             number: journey.number,
@@ -333,7 +333,7 @@ impl Packet {
             tcp: journey.flow().as_ref().and_then(TcpHeader::of),
             legs: legs.collect(),
             steps,
-            not_told: Vec::new(),
+            suppressed: Vec::new(),
         }
     }
 
@@ -373,7 +373,7 @@ fn ending_of(ending: &Ending, bytes: u32, names: &dyn Names) -> PacketEnding {
     }
 }
 
-fn told(step: &Step, begun_ns: u64, names: &dyn Names) -> PacketStep {
+fn step_record(step: &Step, begun_ns: u64, names: &dyn Names) -> PacketStep {
     let event: &Event = &step.event;
     PacketStep {
         leg: step.leg,

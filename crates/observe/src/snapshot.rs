@@ -39,9 +39,11 @@ pub struct Snapshot {
     /// Limit for `own_cpu`. Above it, fewer packets are followed, for less of the time.
     pub budget: f64,
     /// Paths of followed packets, the one with most packets first.
-    pub ways: Vec<PathSeen>,
+    #[serde(rename = "ways")]
+    pub paths: Vec<PathSeen>,
     /// Followed packets of further paths, for which there was no room.
-    pub other_ways: u64,
+    #[serde(rename = "other_ways")]
+    pub other_paths: u64,
     /// All packets that the kernel dropped, by place and reason.
     pub drops: Vec<DropSeen>,
     /// The dropped packets among them that the filter of `watch` matches; absent without a filter of

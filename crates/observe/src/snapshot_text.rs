@@ -14,16 +14,16 @@ impl Snapshot {
     /// Renders the interval as text.
     pub fn text(&self) -> String {
         let mut text = self.head();
-        for way in &self.ways {
+        for path in &self.paths {
             text.push('\n');
-            text.push_str(&way.text());
+            text.push_str(&path.text());
         }
-        if self.ways.is_empty() {
+        if self.paths.is_empty() {
             text.push_str("no followed packet ended in this interval\n");
         }
-        if self.other_ways > 0 {
+        if self.other_paths > 0 {
             // Writing to a String cannot fail.
-            let _ = writeln!(text, "\n{} packets took paths that are not shown", self.other_ways);
+            let _ = writeln!(text, "\n{} packets took paths that are not shown", self.other_paths);
         }
         if let Some(drops) = &self.flow_drops {
             text.push_str("\ndropped, of the filter's packets\n");

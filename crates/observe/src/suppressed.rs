@@ -82,7 +82,7 @@ pub(crate) type Key = (u64, u32);
 #[derive(Debug)]
 pub(crate) struct Allowance {
     allowed: MapHandle,
-    not_told: MapHandle,
+    suppressed: MapHandle,
     /// Drops that may be reported, counted since the start.
     most: Cell<u64>,
     since: Cell<Instant>,
@@ -90,9 +90,9 @@ pub(crate) struct Allowance {
 
 impl Allowance {
     /// Starts with an allowance for the first drops.
-    pub(crate) fn new(allowed: MapHandle, not_told: MapHandle) -> libbpf_rs::Result<Allowance> {
+    pub(crate) fn new(allowed: MapHandle, suppressed: MapHandle) -> libbpf_rs::Result<Allowance> {
         let (most, since) = (Cell::new(AT_ONCE), Cell::new(Instant::now()));
-        let allowance = Allowance { allowed, not_told, most, since };
+        let allowance = Allowance { allowed, suppressed, most, since };
         allowance.write(AT_ONCE)?;
         Ok(allowance)
     }
@@ -118,8 +118,8 @@ impl Allowance {
     pub(crate) fn suppressed(&self) -> libbpf_rs::Result<BTreeMap<Key, u64>> {
         let mut counts = BTreeMap::new();
         // Entries are never removed, so iterating over the map ends.
-        for bytes in self.not_told.keys() {
-            let values = self.not_told.lookup_percpu(&bytes, MapFlags::ANY)?;
+        for bytes in self.suppressed.keys() {
+            let values = self.suppressed.lookup_percpu(&bytes, MapFlags::ANY)?;
             let count = |value: Vec<u8>| value.try_into().map_or(0, u64::from_ne_bytes);
             let packets = values.unwrap_or_default().into_iter().map(count).sum();
             counts.extend(parse(&bytes).map(|key| (key, packets)));
@@ -149,8 +149,8 @@ mod tests {
     #[test]
     fn places_of_a_function_are_summed_and_told_once() {
         let before = summed([("A", "one", 3), ("A", "one", 4), ("B", "one", 5)]);
-        let told: Vec<String> = before.iter().map(ToString::to_string).collect();
-        assert_eq!(told, ["7 dropped: A by one", "5 dropped: B by one"]);
+        let texts: Vec<String> = before.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, ["7 dropped: A by one", "5 dropped: B by one"]);
         let after = summed([("A", "one", 3), ("A", "one", 6), ("B", "one", 5)]);
         let new = Suppressed::since(&before, &after);
         assert_eq!(

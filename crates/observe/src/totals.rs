@@ -20,7 +20,7 @@ pub const MOST_DEVICES: usize = 256;
 /// Maximum number of hops with their own series.
 pub const MOST_HOPS: usize = 128;
 /// Maximum number of paths with their own series.
-pub const MOST_WAYS: usize = 32;
+pub const MOST_PATHS: usize = 32;
 /// Maximum number of drop reasons with their own series.
 pub const MOST_REASONS: usize = 128;
 /// Maximum number of pairs of device and drop reason with their own series.
@@ -64,7 +64,7 @@ pub struct Totals {
     squeezed: u64,
     devices: Bounded<DeviceLabels, Device>,
     hops: Bounded<HopLabels, Hop>,
-    ways: Bounded<String, PathTotals>,
+    paths: Bounded<String, PathTotals>,
     reasons: Bounded<String, u64>,
     drops: Bounded<HopLabels, u64>,
 }
@@ -123,7 +123,7 @@ impl Default for Totals {
             squeezed: 0,
             devices: Bounded::shared(MOST_DEVICES, |labels| &labels[0]),
             hops: Bounded::shared(MOST_HOPS, |labels| &labels[0]),
-            ways: Bounded::new(MOST_WAYS),
+            paths: Bounded::new(MOST_PATHS),
             reasons: Bounded::new(MOST_REASONS),
             drops: Bounded::shared(MOST_DROPS, |labels| &labels[0]),
         }
@@ -146,10 +146,10 @@ impl Totals {
     }
 
     /// Adds the paths of followed packets.
-    pub(crate) fn add_ways(&mut self, ways: &Paths, names: &dyn Names) {
-        for way in ways.iter() {
+    pub(crate) fn add_paths(&mut self, paths: &Paths, names: &dyn Names) {
+        for path in paths.iter() {
             let mut stations = Vec::new();
-            for (place, seen) in way.hops() {
+            for (place, seen) in path.hops() {
                 let namespace = cut_off(&names.namespace(place.netns));
                 let device = place.device.as_ref().map(|(_, name)| cut_off(name));
                 // A socket is at no device.
@@ -169,9 +169,9 @@ impl Totals {
             }
             // Label values are limited in length.
             let name: String = stations.join(" > ").chars().take(WAY).collect();
-            let totals = self.ways.of(name, self.seen);
-            totals.packets += way.packets;
-            way.took.iter().for_each(|ns| totals.took.add_ns(*ns));
+            let totals = self.paths.of(name, self.seen);
+            totals.packets += path.packets;
+            path.took.iter().for_each(|ns| totals.took.add_ns(*ns));
         }
     }
 
@@ -218,7 +218,7 @@ impl Totals {
         self.cost(&mut page);
         self.device_metrics(&mut page);
         self.hop_metrics(&mut page);
-        self.way_metrics(&mut page);
+        self.path_metrics(&mut page);
         self.drop_metrics(&mut page);
         page.text()
     }
@@ -385,11 +385,11 @@ impl Totals {
         }
     }
 
-    fn way_metrics(&self, page: &mut Page) {
+    fn path_metrics(&self, page: &mut Page) {
         let other = OTHER.to_owned();
-        let packets = self.ways.iter(&other).map(|(name, way)| {
+        let packets = self.paths.iter(&other).map(|(name, path)| {
             let labels = [name.clone()];
-            (labels, way.packets as f64)
+            (labels, path.packets as f64)
         });
         page.counters(
             "way_followed_packets_total",
@@ -397,7 +397,7 @@ impl Totals {
             ["way"],
             packets,
         );
-        let took = self.ways.iter(&other).map(|(name, way)| ([name.clone()], way.took));
+        let took = self.paths.iter(&other).map(|(name, path)| ([name.clone()], path.took));
         page.histograms(
             "way_latency_seconds",
             "Time of followed packets from the first hop to the last.",

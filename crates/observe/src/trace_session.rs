@@ -168,7 +168,7 @@ impl TraceSession {
         // Attach the counts to the first packet only, so that none is counted twice.
         if let Some(first) = packets.first_mut().filter(|_| self.drops_only) {
             let all = self.tracer.suppressed()?;
-            first.packet.not_told = Suppressed::since(&self.counted, &all);
+            first.packet.suppressed = Suppressed::since(&self.counted, &all);
             self.counted = all;
         }
         Ok(packets)

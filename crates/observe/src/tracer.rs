@@ -226,8 +226,9 @@ impl Tracer {
         let events = map("events", 0, 0)?;
         let allowance = match filter.drops_only {
             true => {
-                let (allowed, not_told) = (map("allowed", 4, 8)?, map("not_told", KEY_BYTES, 8)?);
-                let allowance = Allowance::new(allowed, not_told);
+                let (allowed, suppressed) =
+                    (map("allowed", 4, 8)?, map("suppressed", KEY_BYTES, 8)?);
+                let allowance = Allowance::new(allowed, suppressed);
                 Some(allowance.map_err(failed("writing the limit of reported drops"))?)
             }
             false => None,

@@ -341,8 +341,8 @@ impl Watch {
             own_cpu: own,
             kernel_cpu: kernel,
             budget: self.budget.cpu,
-            ways: Vec::new(),
-            other_ways: 0,
+            paths: Vec::new(),
+            other_paths: 0,
             drops: Vec::new(),
             flow_drops: None,
             not_seen: self.not_seen.clone(),
@@ -350,8 +350,8 @@ impl Watch {
             peer: None,
         };
         let names = Called { places: &self.places, hosts, tracer: &self.tracer };
-        let mut ways = Paths::default();
-        ended.iter().for_each(|journey| ways.add(journey, &names));
+        let mut paths = Paths::default();
+        ended.iter().for_each(|journey| paths.add(journey, &names));
         // Publish the flows' hops only when the interval is complete.
         if let Some(flows) = &self.flows {
             flows.note(hops(&ended, &names));
@@ -359,11 +359,11 @@ impl Watch {
         let totals = self.totals.as_ref();
         let mut totals = totals.map(|totals| totals.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(totals) = &mut totals {
-            totals.add_ways(&ways, &names);
+            totals.add_paths(&paths, &names);
         }
-        (snapshot.followed, snapshot.other_ways) = (ways.followed, ways.others);
+        (snapshot.followed, snapshot.other_paths) = (paths.followed, paths.others);
         let queues = Queues { spaces: &self.spaces, known: RefCell::default() };
-        snapshot.ways = ways.into_seen(&names, &|netns, index, side| {
+        snapshot.paths = paths.into_seen(&names, &|netns, index, side| {
             (counted(netns, index, side), queues.queued(netns, index, side))
         });
         snapshot.drops = dropped.iter().map(|dropped| drop_seen(dropped, &names)).collect();

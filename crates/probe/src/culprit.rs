@@ -249,8 +249,8 @@ impl Switch for Journaled<'_> {
     }
 }
 
-/// Searches the setting that causes damage among the candidates of this machine's device. `is_bad` runs a step
-/// and returns whether packets are still bad.
+/// Searches the setting that causes damage among the candidates of this machine's device. `is_bad`
+/// runs a step and returns whether packets are still bad.
 ///
 /// # Errors
 /// If a setting cannot be changed or restored, or a step fails.

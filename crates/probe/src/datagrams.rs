@@ -20,7 +20,7 @@ use sys::datagram::{ReceiveSlots, ReceiverOptions, receiver};
 use crate::class::{Checksum, Class, Extra, Family, Port, Transport};
 use crate::content::{Location, Session};
 use crate::message::{Batch, Collected, EndFacts, IcmpError, IcmpKind, Open, SendOutcome, Sent};
-use crate::pace::Pace;
+use crate::rate_limit::RateLimit;
 use crate::seen::{Fault, Piece};
 use crate::tally::{Counting, Tally};
 use crate::wire::LocalPath;
@@ -65,7 +65,7 @@ struct Waiting {
 /// An end with UDP sockets.
 #[derive(Debug)]
 pub(crate) struct Datagrams<'a> {
-    pace: &'a Pace,
+    rate_limit: &'a RateLimit,
     place: LocalPath,
     open: Open,
     listening: Option<Batch>,
@@ -84,7 +84,7 @@ impl<'a> Datagrams<'a> {
     /// # Errors
     /// If no thread can be started, as text.
     pub(crate) fn open(
-        pace: &'a Pace,
+        rate_limit: &'a RateLimit,
         place: LocalPath,
         open: Open,
     ) -> Result<Datagrams<'a>, String> {
@@ -108,7 +108,7 @@ impl<'a> Datagrams<'a> {
             .spawn(move || read(&sockets, &shared, &stops))
             .map_err(|error| format!("start a thread: {error}"))?;
         Ok(Datagrams {
-            pace,
+            rate_limit,
             place,
             open,
             listening: None,
@@ -171,7 +171,7 @@ impl<'a> Datagrams<'a> {
                 Session(self.open.session).payload(number, repetition, class.payload as usize);
             let once = class.wire_bytes();
             *bytes += once;
-            self.pace.wait(once, batch.rate);
+            self.rate_limit.wait(once, batch.rate);
             if let Err(error) = send_to(&socket, &payload, to) {
                 outcome = match error {
                     Errno::ENOBUFS | Errno::EAGAIN => {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::datagrams::Datagrams;
 use crate::message::{Batch, Collected, EndFacts, IcmpError, Open, Sent};
-use crate::pace::Pace;
+use crate::rate_limit::RateLimit;
 use crate::wire::{LocalPath, Sockets, Wire};
 
 /// Sockets that a process may use.
@@ -12,7 +12,7 @@ use crate::wire::{LocalPath, Sockets, Wire};
 pub struct Access {
     packets: Result<Sockets, String>,
     /// Limit on the bytes that are sent.
-    pace: Pace,
+    rate_limit: RateLimit,
 }
 
 impl Access {
@@ -20,12 +20,12 @@ impl Access {
     /// fewer classes are tested.
     pub fn open() -> Access {
         let packets = Sockets::open().map_err(|error| error.to_string());
-        Access { packets, pace: Pace::default() }
+        Access { packets, rate_limit: RateLimit::default() }
     }
 
     /// As an ordinary user has it: UDP sockets only, for this reason.
     pub fn datagrams(reason: &str) -> Access {
-        Access { packets: Err(reason.to_owned()), pace: Pace::default() }
+        Access { packets: Err(reason.to_owned()), rate_limit: RateLimit::default() }
     }
 }
 
@@ -54,11 +54,11 @@ impl<'a> End<'a> {
         match End::limits(access, &place) {
             None => {
                 let sockets = access.packets.as_ref().map_err(Clone::clone)?;
-                let pace = &access.pace;
-                Wire::open(sockets, pace, place, open, peers_other, may_make_tunnels)
+                let rate_limit = &access.rate_limit;
+                Wire::open(sockets, rate_limit, place, open, peers_other, may_make_tunnels)
                     .map(End::Packets)
             }
-            Some(_) => Datagrams::open(&access.pace, place, open).map(End::Datagrams),
+            Some(_) => Datagrams::open(&access.rate_limit, place, open).map(End::Datagrams),
         }
     }
 

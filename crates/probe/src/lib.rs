@@ -6,7 +6,7 @@
 //!
 //! - [`class`] and [`catalogue`]: the classes of a run.
 //! - `content`, `frame`, `tunnel`: their bytes, vnet headers, and temporary tunnel devices.
-//! - [`wire`]: sending at a limited rate (`pace`), and receiving.
+//! - [`wire`]: sending at a limited rate (`rate_limit`), and receiving.
 //! - [`end`]: either `wire` or, without the right to use packet sockets, `datagrams`.
 //! - [`seen`] and [`tally`]: what arrived, and what is wrong with it.
 //! - [`mod@judge`] gives verdicts.
@@ -36,8 +36,8 @@ pub mod frame;
 pub mod judge;
 pub mod local;
 pub mod message;
-mod pace;
 pub mod path_mtu;
+mod rate_limit;
 pub mod report;
 pub mod run;
 pub mod seen;

@@ -41,7 +41,7 @@ impl Between<'_> {
         stop: &AtomicBool,
     ) -> Result<Report, Trouble> {
         let (asks, asked) = channel();
-        let (tell, told) = channel();
+        let (sender, answers) = channel();
         let [client, server] = self.namespaces;
         let [of_client, of_server] = self.access;
         let (addresses, rate) = (self.server, self.rate);
@@ -49,9 +49,9 @@ impl Between<'_> {
             let answering = threads.spawn(move || {
                 let entered = server.enter_for_good();
                 let answerer = Answerer::with(of_server()).limited_to(rate);
-                answer(entered.map_err(|e| e.to_string()), &answerer, &asked, &tell, addresses);
+                answer(entered.map_err(|e| e.to_string()), &answerer, &asked, &sender, addresses);
             });
-            let mut peer = Local { asks, told };
+            let mut peer = Local { asks, answers };
             let report = client.run(|| {
                 let switch = switch.map(|switch| switch as &mut dyn Switch);
                 run_with(&of_client(), &mut peer, self.client, options, switch, stop, &|_| {})
@@ -67,14 +67,14 @@ impl Between<'_> {
 /// A peer on another thread.
 struct Local {
     asks: Sender<Ask>,
-    told: Receiver<Result<Answer, String>>,
+    answers: Receiver<Result<Answer, String>>,
 }
 
 impl Peer for Local {
     fn ask(&mut self, ask: &Ask) -> Result<Answer, String> {
         let gone = || "its thread has ended".to_owned();
         self.asks.send(ask.clone()).map_err(|_| gone())?;
-        self.told.recv().map_err(|_| gone())?
+        self.answers.recv().map_err(|_| gone())?
     }
 }
 
@@ -82,13 +82,13 @@ fn answer(
     entered: Result<(), String>,
     answerer: &Answerer,
     asked: &Receiver<Ask>,
-    tell: &Sender<Result<Answer, String>>,
+    sender: &Sender<Result<Answer, String>>,
     (server, client): (IpAddr, IpAddr),
 ) {
     let mut answering = Answering::new(answerer, client, server);
     while let Ok(ask) = asked.recv() {
         let answer = entered.clone().and_then(|()| answering.answer(ask));
-        if tell.send(answer).is_err() {
+        if sender.send(answer).is_err() {
             return;
         }
     }

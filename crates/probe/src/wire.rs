@@ -20,7 +20,7 @@ use crate::class::{Class, Family, Port};
 use crate::content::Session;
 use crate::frame::{Ends, Flow, Frame, build};
 use crate::message::{Batch, Collected, EndFacts, IcmpError, IcmpKind, Open, SendOutcome, Sent};
-use crate::pace::Pace;
+use crate::rate_limit::RateLimit;
 use crate::seen::{Expected, Meta, vni_of};
 use crate::tally::Counting;
 use crate::tunnel::{TunnelDevice, Underlay};
@@ -177,7 +177,7 @@ impl Sockets {
 #[derive(Debug)]
 pub struct Wire<'a> {
     sockets: &'a Sockets,
-    pace: &'a Pace,
+    rate_limit: &'a RateLimit,
     place: LocalPath,
     next_hop: MacAddr,
     open: Open,
@@ -205,7 +205,7 @@ impl<'a> Wire<'a> {
     /// If the socket cannot be bound to the device, as text.
     pub fn open(
         sockets: &'a Sockets,
-        pace: &'a Pace,
+        rate_limit: &'a RateLimit,
         place: LocalPath,
         open: Open,
         peers_other: Option<IpAddr>,
@@ -219,7 +219,7 @@ impl<'a> Wire<'a> {
         let buffer = vec![0; LONGEST];
         Ok(Wire {
             sockets,
-            pace,
+            rate_limit,
             place,
             next_hop,
             open,
@@ -264,7 +264,7 @@ impl<'a> Wire<'a> {
     pub fn send(&mut self, batch: &Batch) -> Result<Sent, String> {
         self.discard()?;
         let mut sent = Sent::default();
-        let pace = self.pace;
+        let rate_limit = self.rate_limit;
         let mut tunnel: Option<((Class, u16), Result<TunnelDevice, String>)> = None;
         for (index, class) in batch.classes.iter().enumerate() {
             let number = batch.first + index as u16;
@@ -331,7 +331,7 @@ impl<'a> Wire<'a> {
                 device,
                 |bytes| {
                     sent.bytes += bytes;
-                    pace.wait(bytes, batch.rate);
+                    rate_limit.wait(bytes, batch.rate);
                 },
             )?);
         }
@@ -364,7 +364,7 @@ impl<'a> Wire<'a> {
         ends: &Ends,
         port: u16,
         device: Option<&TunnelDevice>,
-        mut pace: impl FnMut(u64),
+        mut rate_limit: impl FnMut(u64),
     ) -> Result<SendOutcome, String> {
         for repetition in 0..batch.repetitions {
             let payload =
@@ -377,7 +377,7 @@ impl<'a> Wire<'a> {
                 vni: vni_of(self.open.vni, class),
             };
             for frame in build(class, ends, &flow, &payload, device.is_some())? {
-                pace(frame.bytes.len() as u64);
+                rate_limit(frame.bytes.len() as u64);
                 let put = || match device {
                     Some(device) => device.send(&frame),
                     None => self.put(&frame),

@@ -39,9 +39,9 @@ pub(crate) fn quotient(
     let goal = &plan.confidence;
     // A run that could stop early spent its error over its interim analyses.
     let sequential = goal
-        .looks
+        .interim_analyses
         .first()
-        .zip(goal.looks.last())
+        .zip(goal.interim_analyses.last())
         .and_then(|(first, last)| sequential_plan(goal.level, *first, *last));
     match sequential {
         // The interval must account for earlier interim analyses.

@@ -2,7 +2,7 @@
 //!
 //! A recording may span weeks and come from an untrusted party, so memory is bounded. The time line
 //! has at most [`MOMENTS`] moments, each covering more intervals the longer the recording is. There
-//! are at most [`MOST_WAYS`] paths and [`MOST_DROPS`] places of drops. The rest is only counted.
+//! are at most [`MOST_PATHS`] paths and [`MOST_DROPS`] places of drops. The rest is only counted.
 //!
 //! Percentiles over several intervals cannot be computed from those of each interval. For the
 //! median, the mean over packets is reported; for other percentiles, the largest value.
@@ -20,7 +20,7 @@ use crate::style::{named, plain};
 /// Most moments of the time line.
 pub(crate) const MOMENTS: usize = 256;
 /// Most paths. A path with more packets replaces one with fewer.
-const MOST_WAYS: usize = 32;
+const MOST_PATHS: usize = 32;
 const MOST_HOPS: usize = 48;
 /// Most places and reasons of drops.
 const MOST_DROPS: usize = 128;
@@ -287,9 +287,9 @@ pub struct Recording {
     /// Beginning of the first interval, seconds since 1970.
     pub(crate) begin_s: f64,
     pub(crate) moments: Series<Moment>,
-    ways: BTreeMap<Vec<HopKey>, RecordedPath>,
+    paths: BTreeMap<Vec<HopKey>, RecordedPath>,
     /// Followed packets of paths that are not kept.
-    pub(crate) other_ways: u64,
+    pub(crate) other_paths: u64,
     /// By namespace, device, reason and function.
     drops: BTreeMap<[String; 4], DropSeen>,
     /// Drops at places that are not kept.
@@ -334,8 +334,8 @@ impl Recording {
         };
         add(&mut self.moments, at, moment);
         (self.most_cpu, self.budget) = (self.most_cpu.max(cpu), at_least_zero(snapshot.budget));
-        self.other_ways = self.other_ways.saturating_add(snapshot.other_ways);
-        snapshot.ways.iter().for_each(|way| self.add_way(way, at, seconds));
+        self.other_paths = self.other_paths.saturating_add(snapshot.other_paths);
+        snapshot.paths.iter().for_each(|path| self.add_path(path, at, seconds));
         snapshot.drops.iter().for_each(|drop| self.add_drop(drop, at));
         self.cpus.add(&snapshot.cpus, seconds);
         if let Some(peer) = &snapshot.peer {
@@ -353,34 +353,34 @@ impl Recording {
     fn halve(&mut self) {
         self.stride *= 2;
         halve(&mut self.moments);
-        self.ways
+        self.paths
             .values_mut()
-            .flat_map(|way| &mut way.hops)
+            .flat_map(|path| &mut path.hops)
             .for_each(|hop| halve(&mut hop.figures));
         self.reasons.values_mut().for_each(halve);
     }
 
-    fn add_way(&mut self, way: &PathSeen, at: usize, seconds: f64) {
-        let hops = || way.hops.iter().take(MOST_HOPS);
+    fn add_path(&mut self, path: &PathSeen, at: usize, seconds: f64) {
+        let hops = || path.hops.iter().take(MOST_HOPS);
         let place =
             |hop: &HopSeen| (named(&hop.namespace), hop.device.as_deref().map(named), hop.side);
         let places: Vec<HopKey> = hops().map(place).collect();
-        if !self.ways.contains_key(&places) && self.ways.len() >= MOST_WAYS {
+        if !self.paths.contains_key(&places) && self.paths.len() >= MOST_PATHS {
             // Replace the path with the fewest packets, unless the new one has no more.
-            let fewest = self.ways.iter().min_by_key(|(_, way)| way.packets);
+            let fewest = self.paths.iter().min_by_key(|(_, path)| path.packets);
             let fewest = fewest.map(|(places, fewest)| (places.clone(), fewest.packets));
             let Some((fewest, packets)) = fewest else { return };
             // The new path has no more packets than any kept one, so only count it.
-            if packets >= way.packets {
-                self.other_ways = self.other_ways.saturating_add(way.packets);
+            if packets >= path.packets {
+                self.other_paths = self.other_paths.saturating_add(path.packets);
                 return;
             }
-            self.other_ways = self.other_ways.saturating_add(packets);
-            self.ways.remove(&fewest);
+            self.other_paths = self.other_paths.saturating_add(packets);
+            self.paths.remove(&fewest);
         }
         let fresh = || RecordedPath {
             packets: 0,
-            example: way.example.as_ref().map(|example| observe::Addresses {
+            example: path.example.as_ref().map(|example| observe::Addresses {
                 source: named(&example.source),
                 destination: named(&example.destination),
                 protocol: named(&example.protocol),
@@ -397,19 +397,19 @@ impl Recording {
                 })
                 .collect(),
         };
-        let total = self.ways.entry(places.clone()).or_insert_with(fresh);
-        total.packets = total.packets.saturating_add(way.packets);
-        total.took.merge(&Times::of(&way.took));
-        let ending = named(&way.ending);
+        let total = self.paths.entry(places.clone()).or_insert_with(fresh);
+        total.packets = total.packets.saturating_add(path.packets);
+        total.took.merge(&Times::of(&path.took));
+        let ending = named(&path.ending);
         if total.endings.len() < MOST_ENDINGS || total.endings.contains_key(&ending) {
-            total.endings.entry(ending).or_default().merge(&way.packets);
+            total.endings.entry(ending).or_default().merge(&path.packets);
         }
         for (own, hop) in total.hops.iter_mut().zip(hops()) {
             // Keep the tunnel once it is known.
             if hop.encapsulation.is_some() {
                 own.within = (hop.encapsulation, hop.vni);
             }
-            add(&mut own.figures, at, Figures::of(hop, way.packets, seconds));
+            add(&mut own.figures, at, Figures::of(hop, path.packets, seconds));
         }
     }
 
@@ -449,10 +449,10 @@ impl Recording {
     }
 
     /// Returns the paths, most packets first.
-    pub(crate) fn ways(&self) -> Vec<&RecordedPath> {
-        let mut ways: Vec<&RecordedPath> = self.ways.values().collect();
-        ways.sort_by_key(|way| std::cmp::Reverse(way.packets));
-        ways
+    pub(crate) fn paths(&self) -> Vec<&RecordedPath> {
+        let mut paths: Vec<&RecordedPath> = self.paths.values().collect();
+        paths.sort_by_key(|path| std::cmp::Reverse(path.packets));
+        paths
     }
 
     /// Returns the drops, most packets first.
@@ -476,9 +476,9 @@ mod tests {
         Latency { count: 2, p50_ns: ns, p99_ns: 2 * ns, p999_ns: 3 * ns }
     }
 
-    fn snapshot(number: u64, way: &str) -> Snapshot {
+    fn snapshot(number: u64, path: &str) -> Snapshot {
         let hop = HopSeen {
-            namespace: way.to_owned(),
+            namespace: path.to_owned(),
             device: Some("eth0".to_owned()),
             side: Side::Tx,
             bytes: 100.0,
@@ -493,7 +493,7 @@ mod tests {
             queued: Some(number as u32),
             counted: Some(Rates { packets_per_s: 10.0, bytes_per_s: 1.0, dropped_per_s: 0.0 }),
         };
-        let way = PathSeen {
+        let path = PathSeen {
             packets: 2,
             example: None,
             ending: "received".to_owned(),
@@ -501,7 +501,7 @@ mod tests {
             took: latency(5000),
         };
         let drop = DropSeen {
-            namespace: way.hops[0].namespace.clone(),
+            namespace: path.hops[0].namespace.clone(),
             device: None,
             reason: "REASON".to_owned(),
             function: None,
@@ -521,8 +521,8 @@ mod tests {
             own_cpu: 1.0,
             kernel_cpu: 0.5,
             budget: 2.0,
-            ways: vec![way],
-            other_ways: 0,
+            paths: vec![path],
+            other_paths: 0,
             drops: vec![drop],
             flow_drops: None,
             not_seen: Vec::new(),
@@ -542,9 +542,9 @@ mod tests {
         assert_eq!((recording.begin_s, whole.end_s), (999.0, 999.0 + intervals as f64));
         assert!((whole.looked() - 0.5).abs() < 1e-3, "{}", whole.looked());
         assert!((whole.cpu() - 1.0).abs() < 1e-9 && whole.seconds == intervals as f64);
-        let [way] = recording.ways()[..] else { panic!("one way") };
-        assert_eq!(way.hops[0].figures.len(), recording.moments.len());
-        let seen = way.seen();
+        let [path] = recording.paths()[..] else { panic!("one path") };
+        assert_eq!(path.hops[0].figures.len(), recording.moments.len());
+        let seen = path.seen();
         assert_eq!((seen.packets, seen.hops[0].cut, seen.took.p50_ns), (2 * intervals, 0.5, 5000));
         assert_eq!(seen.hops[0].since_before.p99_ns, 2 * (1000 + intervals - 1));
         assert_eq!(seen.hops[0].queued.map(u64::from), Some(intervals - 1), "the most");
@@ -565,15 +565,15 @@ mod tests {
         }
         // An equal number of packets does not replace a path; this larger one would.
         let mut late = snapshot(501, "late");
-        late.ways[0].packets = 1000;
+        late.paths[0].packets = 1000;
         recording.add(&late);
-        let ways = recording.ways();
-        assert_eq!((ways.len(), ways[0].hops[0].name()), (MOST_WAYS, "late eth0 tx".to_owned()));
-        let kept: u64 = ways.iter().map(|way| way.packets).sum();
-        assert_eq!(kept + recording.other_ways, 500 * 2 + 250 * 2 + 1000);
+        let paths = recording.paths();
+        assert_eq!((paths.len(), paths[0].hops[0].name()), (MOST_PATHS, "late eth0 tx".to_owned()));
+        let kept: u64 = paths.iter().map(|path| path.packets).sum();
+        assert_eq!(kept + recording.other_paths, 500 * 2 + 250 * 2 + 1000);
         assert!(recording.drops().len() <= MOST_DROPS);
         let drops: u64 = recording.drops().iter().map(|drop| drop.packets).sum();
         assert_eq!(drops + recording.other_drops, 3 * 751);
-        assert!(ways.iter().all(|way| way.hops[0].name().len() < 200));
+        assert!(paths.iter().all(|path| path.hops[0].name().len() < 200));
     }
 }

@@ -18,8 +18,8 @@ const WORTH_TELLING: f64 = 0.01;
 
 /// Renders a recording as one page, which loads and runs nothing.
 pub fn recording_html(recording: &Recording) -> String {
-    let ways = recording.ways();
-    let seen: Vec<PathSeen> = ways.iter().map(|way| way.seen()).collect();
+    let paths = recording.paths();
+    let seen: Vec<PathSeen> = paths.iter().map(|path| path.seen()).collect();
     let (drops, seconds) = (recording.drops(), recording.whole().seconds);
     let dropped =
         drops.iter().fold(recording.other_drops, |sum, drop| sum.saturating_add(drop.packets));
@@ -27,7 +27,7 @@ pub fn recording_html(recording: &Recording) -> String {
         section {
             h2 { "In short" }
             @for line in head(recording) { p { (line) } }
-            p { (count(ways.len(), "packet path")) ", " (dropped) " packets dropped." }
+            p { (count(paths.len(), "packet path")) ", " (dropped) " packets dropped." }
             (list("Not seen", recording.not_seen.iter().cloned().collect()))
         }
         @for section in &chart::over_time(recording)[..] { (charts(section)) }
@@ -38,12 +38,12 @@ pub fn recording_html(recording: &Recording) -> String {
                  packets only. A median is the mean of the intervals' medians; other percentiles \
                  are the largest of any interval."
             }
-            @if ways.is_empty() { p { "No followed packet reached its end." } }
-            @for (number, (way, seen)) in ways.iter().zip(&seen).enumerate() {
-                (one_way(recording, number, way, seen))
+            @if paths.is_empty() { p { "No followed packet reached its end." } }
+            @for (number, (path, seen)) in paths.iter().zip(&seen).enumerate() {
+                (one_way(recording, number, path, seen))
             }
-            @if recording.other_ways > 0 {
-                p { (recording.other_ways) " followed packets took other paths." }
+            @if recording.other_paths > 0 {
+                p { (recording.other_paths) " followed packets took other paths." }
             }
         }
         @if let Some(peer) = &recording.peer { (recording_peer::section(peer)) }
@@ -57,7 +57,7 @@ pub fn recording_html(recording: &Recording) -> String {
     page(&title, "Packet paths and drops", &line, &body)
 }
 
-fn one_way(recording: &Recording, number: usize, way: &RecordedPath, seen: &PathSeen) -> Markup {
+fn one_way(recording: &Recording, number: usize, path: &RecordedPath, seen: &PathSeen) -> Markup {
     let example = seen.example.as_ref().map_or("no IP".to_owned(), ToString::to_string);
     html! {
         h3 { (example) ": " (seen.ending) }
@@ -73,7 +73,7 @@ fn one_way(recording: &Recording, number: usize, way: &RecordedPath, seen: &Path
             } }
             tbody { @for hop in &seen.hops { (hop_row(hop)) } }
         } }
-        @if number < CHARTED { (cards(&chart::of_way(recording, way))) }
+        @if number < CHARTED { (cards(&chart::of_way(recording, path))) }
     }
 }
 
@@ -99,10 +99,10 @@ fn hop_row(hop: &HopSeen) -> Markup {
 }
 
 /// Renders the hops that cut, merged or checksummed packets.
-fn cut(ways: &[PathSeen]) -> Markup {
-    let hops: Vec<(&PathSeen, &HopSeen)> = ways
+fn cut(paths: &[PathSeen]) -> Markup {
+    let hops: Vec<(&PathSeen, &HopSeen)> = paths
         .iter()
-        .flat_map(|way| way.hops.iter().map(move |hop| (way, hop)))
+        .flat_map(|path| path.hops.iter().map(move |hop| (path, hop)))
         .filter(|(_, hop)| {
             [hop.cut, hop.merged, hop.checksummed].iter().any(|s| *s >= WORTH_TELLING)
         })
@@ -116,14 +116,14 @@ fn cut(ways: &[PathSeen]) -> Markup {
                     th { "namespace" } th { "device" } th { "side" } th.n { "cut by the CPU" }
                     th.n { "merged" } th.n { "checksummed by the CPU" } th { "packets such as" }
                 } }
-                tbody { @for (way, hop) in &hops { tr {
+                tbody { @for (path, hop) in &hops { tr {
                     td { (hop.namespace) }
                     td { (hop.device.as_deref().unwrap_or("-")) }
                     td { (hop.side.name()) }
                     @for share in [hop.cut, hop.merged, hop.checksummed] {
                         td.n { @if share >= WORTH_TELLING { (percent(share)) } }
                     }
-                    td { (way.example.as_ref().map_or("no IP".to_owned(), ToString::to_string)) }
+                    td { (path.example.as_ref().map_or("no IP".to_owned(), ToString::to_string)) }
                 } } }
             } } }
         }
@@ -158,16 +158,16 @@ fn drop_table(drops: &[&DropSeen], others: u64, seconds: f64) -> Markup {
 }
 
 fn meanings(drops: &[&DropSeen]) -> Vec<String> {
-    let told = drops.iter().filter_map(|drop| {
+    let lines = drops.iter().filter_map(|drop| {
         let meaning = drop.meaning.as_ref()?;
         let function = drop.function.as_ref().map(|function| format!(" in {function}"));
         Some(format!("{}{}: {meaning}", drop.reason, function.unwrap_or_default()))
     });
     // Several places may share a reason.
-    let mut told: Vec<String> = told.collect();
-    told.sort();
-    told.dedup();
-    told
+    let mut lines: Vec<String> = lines.collect();
+    lines.sort();
+    lines.dedup();
+    lines
 }
 
 fn us(ns: u64) -> String {

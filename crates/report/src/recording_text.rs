@@ -7,7 +7,7 @@ use crate::recording::{Moment, Recording};
 use crate::unit::count;
 
 /// Paths shown. The page has all that are kept.
-const WAYS: usize = 8;
+const PATHS: usize = 8;
 /// CPUs shown, busiest first.
 const CPUS: usize = 4;
 const DROPS: usize = 16;
@@ -20,19 +20,19 @@ pub fn recording_text(recording: &Recording) -> String {
         text.push_str(line);
         text.push('\n');
     }
-    let ways = recording.ways();
+    let paths = recording.paths();
     // The explanation is needed only with paths below it.
-    if !ways.is_empty() {
+    if !paths.is_empty() {
         text.push_str("times: p50 is the mean of all intervals, p99 and p99.9 the largest\n");
     }
-    for way in ways.iter().take(WAYS) {
+    for path in paths.iter().take(PATHS) {
         text.push('\n');
-        text.push_str(&way.seen().text());
+        text.push_str(&path.seen().text());
     }
-    let more = ways
+    let more = paths
         .iter()
-        .skip(WAYS)
-        .fold(recording.other_ways, |sum, way| sum.saturating_add(way.packets));
+        .skip(PATHS)
+        .fold(recording.other_paths, |sum, path| sum.saturating_add(path.packets));
     // Writing to a String cannot fail.
     if more > 0 {
         let _ = writeln!(text, "\n{more} packets took paths that are not shown");

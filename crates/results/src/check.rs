@@ -131,8 +131,8 @@ fn plan(plan: &Plan) -> Checked {
         return wrong("/plan/max_blocks", format!("at most {MOST_BLOCKS}"), plan.max_blocks);
     }
     // The cost of planning interim analyses is quadratic in their blocks.
-    let mut looks = plan.confidence.looks.iter().enumerate();
-    if let Some((i, look)) = looks.find(|(_, look)| **look > MOST_BLOCKS) {
+    let mut analyses = plan.confidence.interim_analyses.iter().enumerate();
+    if let Some((i, look)) = analyses.find(|(_, blocks)| **blocks > MOST_BLOCKS) {
         return wrong(
             format!("/plan/confidence/looks/{i}"),
             format!("at most {MOST_BLOCKS}"),

@@ -101,7 +101,8 @@ pub struct ConfidenceGoal {
     /// Block counts of the interim analyses of the goal. The error probability is spent over them,
     /// so that stopping early keeps the coverage.
     #[cfg_attr(feature = "schema", schemars(inner(range(max = MOST_BLOCKS))))]
-    pub looks: Vec<u32>,
+    #[serde(rename = "looks")]
+    pub interim_analyses: Vec<u32>,
 }
 
 /// CPUs of the load engine's threads.

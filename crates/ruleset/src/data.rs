@@ -5,10 +5,10 @@ use crate::wire::{Fields, UnsupportedContent};
 
 /// Parses `NFTA_DATA_*`: a value or a verdict. `chain` resolves names of chains.
 pub(crate) fn data(
-    told: &[u8],
+    bytes: &[u8],
     chain: impl Fn(&str) -> Option<usize>,
 ) -> Result<Value, UnsupportedContent> {
-    let fields = Fields::new(told, &[1, 2])?;
+    let fields = Fields::new(bytes, &[1, 2])?;
     match (fields.get(1), fields.get(2)) {
         (Some(value), None) => Ok(Value::Data(value.to_vec())),
         (None, Some(verdict)) => Ok(Value::Verdict(action(verdict, chain)?)),
@@ -18,10 +18,10 @@ pub(crate) fn data(
 }
 
 fn action(
-    told: &[u8],
+    bytes: &[u8],
     chain: impl Fn(&str) -> Option<usize>,
 ) -> Result<Action, UnsupportedContent> {
-    let fields = Fields::new(told, &[1, 2, 3])?;
+    let fields = Fields::new(bytes, &[1, 2, 3])?;
     let code = fields.need_number(1)?.cast_signed();
     let to = || {
         let name = fields.text(2);

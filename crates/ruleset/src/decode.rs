@@ -69,11 +69,11 @@ impl Ruleset {
         let parts = |message: &'_ Message| -> Option<(u8, Vec<u8>)> {
             Some((*message.payload.first()?, message.payload.get(4..)?.to_vec()))
         };
-        let mut odd = Vec::new();
+        let mut unsupported = Vec::new();
         for (family, payload) in of(NEWTABLE).filter_map(parts) {
             match table(&payload) {
                 Ok((name, dormant)) => drop(tables.insert((family, name), dormant)),
-                Err(why) => odd.push(format!("table: {why}")),
+                Err(why) => unsupported.push(format!("table: {why}")),
             }
         }
         for (family, payload) in of(NEWCHAIN).filter_map(parts) {
@@ -82,13 +82,13 @@ impl Ruleset {
                     let table = (family, chain.table.clone());
                     match tables.get(&table) {
                         Some(dormant) => chain.is_dormant = *dormant,
-                        None => chain.odd = Some("unlisted table".to_owned()),
+                        None => chain.unsupported = Some("unlisted table".to_owned()),
                     }
                     let name = (family, chain.table.clone(), chain.name.clone());
                     names.chains.insert(name, chains.len());
                     chains.push(chain);
                 }
-                Err(why) => odd.push(format!("chain: {why}")),
+                Err(why) => unsupported.push(format!("chain: {why}")),
             }
         }
         for (family, payload) in of(NEWSET).filter_map(parts) {
@@ -98,21 +98,21 @@ impl Ruleset {
                     names.sets.insert(name, sets.len());
                     sets.push(set);
                 }
-                Err(why) => odd.push(format!("set: {why}")),
+                Err(why) => unsupported.push(format!("set: {why}")),
             }
         }
         for (family, payload) in of(NEWSETELEM).filter_map(parts) {
             let added = set_of(&names, family, &payload)
                 .and_then(|at| elements(&mut sets[at], &names, &payload));
             if let Err(why) = added {
-                odd.push(format!("elements: {why}"));
+                unsupported.push(format!("elements: {why}"));
             }
         }
         sets.iter_mut().for_each(Set::order);
         for (family, payload) in of(NEWRULE).filter_map(parts) {
             match rule(&names, family, &payload) {
                 Ok((at, rule)) => chains[at].rules.push(rule),
-                Err(why) => odd.push(format!("rule: {why}")),
+                Err(why) => unsupported.push(format!("rule: {why}")),
             }
         }
         for set in chains.iter().flat_map(|chain| &chain.rules).flat_map(changed_by) {
@@ -120,7 +120,7 @@ impl Ruleset {
         }
         let chains = chains.into_iter().map(Arc::new).collect();
         let sets = sets.into_iter().map(Arc::new).collect();
-        let mut rules = Ruleset { chains, sets, odd, ..Ruleset::default() };
+        let mut rules = Ruleset { chains, sets, unsupported, ..Ruleset::default() };
         rules.order();
         rules
     }
@@ -170,12 +170,12 @@ pub(crate) fn chain(family: u8, payload: &[u8]) -> Result<Chain, UnsupportedCont
         base: None,
         is_dormant: false,
         is_legacy: false,
-        odd: None,
+        unsupported: None,
         rules: Vec::new(),
     };
     // Unknown flags and hardware offload are not evaluated.
     if flags & !CHAIN_KNOWN != 0 {
-        chain.odd = Some(format!("flags {flags:#x}"));
+        chain.unsupported = Some(format!("flags {flags:#x}"));
     }
     if let Some(hook) = fields.get(4) {
         let hook = Fields::new(hook, &[1, 2, 3, 4])?;
@@ -218,7 +218,7 @@ pub(crate) fn set(family: u8, payload: &[u8]) -> Result<Set, UnsupportedContent>
         },
         fields: Vec::new(),
         doubt: None,
-        odd: (flags & !SET_KNOWN != 0).then(|| format!("flags {flags:#x}")),
+        unsupported: (flags & !SET_KNOWN != 0).then(|| format!("flags {flags:#x}")),
         elements: Elements::default(),
     };
     if let Some(description) = fields.get(9) {
@@ -240,12 +240,12 @@ pub(crate) fn set(family: u8, payload: &[u8]) -> Result<Set, UnsupportedContent>
     }
     // A map needs a data type or objects.
     if flags & SET_MAP != 0 && fields.get(6).is_none() && flags & SET_OBJECT == 0 {
-        set.odd = Some("map without a data type".to_owned());
+        set.unsupported = Some("map without a data type".to_owned());
     }
     // Each field is padded to whole registers.
     let bytes: usize = set.fields.iter().map(|field| field.next_multiple_of(4)).sum();
     if set.shape == Shape::Boxes && bytes != set.key_length {
-        set.odd = Some(format!("fields of {bytes} bytes, expected {}", set.key_length));
+        set.unsupported = Some(format!("fields of {bytes} bytes, expected {}", set.key_length));
     }
     Ok(set)
 }
@@ -283,16 +283,16 @@ pub(crate) fn elements(
     payload: &[u8],
 ) -> Result<(), UnsupportedContent> {
     let fields = Fields::new(payload, &[1, 2, 3, 4])?;
-    for (_, told) in each(fields.get(3).unwrap_or_default())? {
-        if let Err(why) = element(set, names, told) {
-            set.odd = Some(format!("element: {why}"));
+    for (_, bytes) in each(fields.get(3).unwrap_or_default())? {
+        if let Err(why) = element(set, names, bytes) {
+            set.unsupported = Some(format!("element: {why}"));
         }
     }
     Ok(())
 }
 
-fn element(set: &mut Set, names: &Names, told: &[u8]) -> Result<(), UnsupportedContent> {
-    let fields = Fields::new(told, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11])?;
+fn element(set: &mut Set, names: &Names, bytes: &[u8]) -> Result<(), UnsupportedContent> {
+    let fields = Fields::new(bytes, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11])?;
     let flags = fields.number(3)?.unwrap_or(0);
     // An unknown flag may change the meaning of the element.
     if flags & !(ELEMENT_END | ELEMENT_OTHERWISE) != 0 {
@@ -307,14 +307,14 @@ fn element(set: &mut Set, names: &Names, told: &[u8]) -> Result<(), UnsupportedC
     }
     let value = match fields.get(2) {
         None => Value::Member,
-        Some(told) => data(told, |name| names.chain(set.family, &set.table, name))?,
+        Some(bytes) => data(bytes, |name| names.chain(set.family, &set.table, name))?,
     };
     // The catch-all element has no key.
     if flags & ELEMENT_OTHERWISE != 0 {
         set.elements.otherwise = Some(value);
         return Ok(());
     }
-    let key = |told| match data(told, |_| None)? {
+    let key = |bytes| match data(bytes, |_| None)? {
         Value::Data(bytes) if bytes.len() == set.key_length => Ok(bytes),
         Value::Data(bytes) => {
             Err(format!("key of {} bytes, expected {}", bytes.len(), set.key_length))
@@ -357,9 +357,9 @@ pub(crate) fn rule(
     let known: Vec<u16> = (1..=12).collect();
     let mut expressions = Vec::new();
     match Fields::new(payload, &known).and_then(|_| each(find(4).unwrap_or_default())) {
-        Ok(told) => {
-            for (_, told) in told {
-                expressions.push(expression::decode(names, family, &table, told));
+        Ok(bytes) => {
+            for (_, bytes) in bytes {
+                expressions.push(expression::decode(names, family, &table, bytes));
             }
         }
         // Keep the rule, so that flows that reach it get no verdict.

@@ -94,7 +94,7 @@ impl Ruleset {
             generation: 0,
             chains: reached.iter().filter_map(|at| self.chains.get(*at)).cloned().collect(),
             sets: sets.iter().filter_map(|at| self.sets.get(*at)).cloned().collect(),
-            odd: self.odd.clone(),
+            unsupported: self.unsupported.clone(),
             bases: Vec::new(),
         };
         part.chains.iter_mut().for_each(|chain| kept.chain(Arc::make_mut(chain)));

@@ -24,7 +24,7 @@ const IPV6: u8 = 10;
 const INET_INGRESS: u32 = 5;
 
 /// Result of a rule.
-enum End {
+enum RuleResult {
     /// Continue with the next rule.
     Next,
     Act(Action),
@@ -78,8 +78,8 @@ impl Ruleset {
         let mut mark = flow.mark;
         let mut marks = Vec::with_capacity(path.len());
         // Unsupported content may affect any flow.
-        if let Some(odd) = self.odd.first() {
-            let verdict = Verdict::NotUnderstood { at: None, what: odd.clone() };
+        if let Some(unsupported) = self.unsupported.first() {
+            let verdict = Verdict::NotUnderstood { at: None, what: unsupported.clone() };
             return Answer { verdict, mark, marks };
         }
         for step in path {
@@ -130,9 +130,9 @@ impl Ruleset {
                 let what = "missing chain".to_owned();
                 return Verdict::NotUnderstood { at: None, what };
             };
-            if let Some(odd) = &here.odd {
+            if let Some(unsupported) = &here.unsupported {
                 let at = Some(Place::of(here, None));
-                return Verdict::NotUnderstood { at, what: odd.clone() };
+                return Verdict::NotUnderstood { at, what: unsupported.clone() };
             }
             let Some(rule) = here.rules.get(next) else {
                 match stack.pop() {
@@ -146,21 +146,21 @@ impl Ruleset {
                 *compared.entry(chain).or_default() += 1;
             }
             match self.rule(here, rule, packets, budget) {
-                End::Next | End::Act(Action::Continue | Action::Break) => {}
-                End::Stop(verdict) => return verdict,
-                End::Act(Action::Accept) => return Verdict::Accept,
-                End::Act(Action::Drop) => {
+                RuleResult::Next | RuleResult::Act(Action::Continue | Action::Break) => {}
+                RuleResult::Stop(verdict) => return verdict,
+                RuleResult::Act(Action::Accept) => return Verdict::Accept,
+                RuleResult::Act(Action::Drop) => {
                     return Verdict::Drop { at: Place::of(here, Some(rule)) };
                 }
-                End::Act(Action::Queue) => {
+                RuleResult::Act(Action::Queue) => {
                     return depends(here, rule, Doubt::new(Cause::Effect, "queue"));
                 }
-                End::Act(Action::Return) => match stack.pop() {
+                RuleResult::Act(Action::Return) => match stack.pop() {
                     Some(back) => (chain, next) = back,
                     None => return self.policy(base),
                 },
-                End::Act(Action::Goto(to)) => (chain, next) = (to, 0),
-                End::Act(Action::Jump(to)) => {
+                RuleResult::Act(Action::Goto(to)) => (chain, next) = (to, 0),
+                RuleResult::Act(Action::Jump(to)) => {
                     if stack.len() >= DEPTH {
                         return not_understood(here, rule, "more jumps than the kernel allows");
                     }
@@ -185,22 +185,24 @@ impl Ruleset {
         rule: &Rule,
         packets: &mut Packets<'_>,
         budget: &mut Budget,
-    ) -> End {
+    ) -> RuleResult {
         // The kernel rejects rules that read an unset register.
         let unset = Byte::unknown(Doubt::new(Cause::Unknown, "unset register"));
         let mut registers = [unset; REGISTERS];
         // Reason why it is uncertain whether the rule matches so far.
         let mut maybe: Option<Doubt> = None;
-        let stop = |doubt| End::Stop(depends(chain, rule, doubt));
+        let stop = |doubt| RuleResult::Stop(depends(chain, rule, doubt));
         for expression in &rule.expressions {
             match budget.0.checked_sub(1) {
                 Some(rest) => budget.0 = rest,
-                None => return End::Stop(not_understood(chain, rule, "too many expressions")),
+                None => {
+                    return RuleResult::Stop(not_understood(chain, rule, "too many expressions"));
+                }
             }
             let holds = match expression {
                 Expression::Nothing => Holds::Yes,
                 Expression::UnsupportedContent(why) => {
-                    return End::Stop(not_understood(chain, rule, why));
+                    return RuleResult::Stop(not_understood(chain, rule, why));
                 }
                 Expression::Meta { key, to } => {
                     store(&mut registers, *to, &packets.meta(*key));
@@ -251,12 +253,12 @@ impl Ruleset {
                 }
                 Expression::Lookup { set, from, to, inverted } => {
                     let set = &self.sets[*set];
-                    if let Some(odd) = &set.odd {
-                        let why = format!("set {}: {odd}", set.name);
-                        return End::Stop(not_understood(chain, rule, &why));
+                    if let Some(unsupported) = &set.unsupported {
+                        let why = format!("set {}: {unsupported}", set.name);
+                        return RuleResult::Stop(not_understood(chain, rule, &why));
                     }
                     let Some(key) = registers.get(*from..*from + set.key_length) else {
-                        return End::Stop(not_understood(chain, rule, "key too long"));
+                        return RuleResult::Stop(not_understood(chain, rule, "key too long"));
                     };
                     match (set.find(key), to) {
                         // Stateful elements need every packet, matching or not.
@@ -276,7 +278,11 @@ impl Ruleset {
                             Holds::Yes
                         }
                         (Found::Yes(_), Some(_)) => {
-                            return End::Stop(not_understood(chain, rule, "map without values"));
+                            return RuleResult::Stop(not_understood(
+                                chain,
+                                rule,
+                                "map without values",
+                            ));
                         }
                         (Found::No, Some(_)) => Holds::No,
                         (Found::Yes(_), None) => Holds::of(!inverted),
@@ -285,20 +291,26 @@ impl Ruleset {
                 }
                 Expression::VerdictMap { set, from } => {
                     let set = &self.sets[*set];
-                    if let Some(odd) = &set.odd {
-                        let why = format!("map {}: {odd}", set.name);
-                        return End::Stop(not_understood(chain, rule, &why));
+                    if let Some(unsupported) = &set.unsupported {
+                        let why = format!("map {}: {unsupported}", set.name);
+                        return RuleResult::Stop(not_understood(chain, rule, &why));
                     }
                     let Some(key) = registers.get(*from..*from + set.key_length) else {
-                        return End::Stop(not_understood(chain, rule, "key too long"));
+                        return RuleResult::Stop(not_understood(chain, rule, "key too long"));
                     };
                     match (set.find(key), maybe) {
                         (Found::No, _) => Holds::No,
                         (_, Some(doubt)) | (Found::Maybe(doubt), None) => return stop(doubt),
                         (Found::Yes(Value::Verdict(Action::Continue)), None) => Holds::Yes,
-                        (Found::Yes(Value::Verdict(action)), None) => return End::Act(*action),
+                        (Found::Yes(Value::Verdict(action)), None) => {
+                            return RuleResult::Act(*action);
+                        }
                         (Found::Yes(_), None) => {
-                            return End::Stop(not_understood(chain, rule, "map without verdicts"));
+                            return RuleResult::Stop(not_understood(
+                                chain,
+                                rule,
+                                "map without verdicts",
+                            ));
                         }
                     }
                 }
@@ -312,11 +324,11 @@ impl Ruleset {
                     Holds::Maybe(*doubt)
                 }
                 // The expressions below have side effects: an uncertain match is a result.
-                _ if maybe.is_some() => return maybe.map_or(End::Next, stop),
+                _ if maybe.is_some() => return maybe.map_or(RuleResult::Next, stop),
                 Expression::Verdict(Action::Continue) => Holds::Yes,
-                Expression::Verdict(action) => return End::Act(*action),
+                Expression::Verdict(action) => return RuleResult::Act(*action),
                 Expression::Reject | Expression::Target(Target::Reject) => {
-                    return End::Act(Action::Drop);
+                    return RuleResult::Act(Action::Drop);
                 }
                 Expression::Target(Target::Slow(doubt)) => return stop(*doubt),
                 Expression::Target(Target::Mark { mark, mask }) => {
@@ -366,7 +378,7 @@ impl Ruleset {
                 }
             };
             match holds {
-                Holds::No => return End::Next,
+                Holds::No => return RuleResult::Next,
                 Holds::Yes => {}
                 // An uncertain read may still turn out to be irrelevant. An expression with state
                 // or a side effect has already acted on packets that came this far.
@@ -377,7 +389,7 @@ impl Ruleset {
                 },
             }
         }
-        End::Next
+        RuleResult::Next
     }
 }
 

@@ -36,9 +36,9 @@ pub const SLOW: [(&str, Cause); 21] = [
 ];
 
 /// Decodes an expression (`NFTA_EXPR_*`) of a rule in a table.
-pub(crate) fn decode(names: &Names, family: u8, table: &str, told: &[u8]) -> Expression {
+pub(crate) fn decode(names: &Names, family: u8, table: &str, bytes: &[u8]) -> Expression {
     let inner = || -> Result<Expression, UnsupportedContent> {
-        let fields = Fields::new(told, &[1, 2])?;
+        let fields = Fields::new(bytes, &[1, 2])?;
         let name = fields.text(1);
         let data = fields.get(2).unwrap_or_default();
         named(names, family, table, &name, data).map_err(|why| format!("{name}: {why}"))
@@ -51,12 +51,12 @@ fn named(
     family: u8,
     table: &str,
     name: &str,
-    told: &[u8],
+    bytes: &[u8],
 ) -> Result<Expression, UnsupportedContent> {
     if let Some((name, cause)) = SLOW.iter().find(|(slow, _)| *slow == name) {
         return Ok(Expression::Slow(Doubt::new(*cause, name)));
     }
-    let fields = |known: &[u16]| Fields::new(told, known);
+    let fields = |known: &[u16]| Fields::new(bytes, known);
     let find =
         |set: String| names.set(family, table, &set).ok_or_else(|| format!("unlisted set {set}"));
     Ok(match name {
@@ -231,8 +231,8 @@ fn span(number: u32, length: usize) -> Result<Register, UnsupportedContent> {
     Ok(at)
 }
 
-fn value(told: &[u8]) -> Result<Vec<u8>, UnsupportedContent> {
-    match data(told, |_| None)? {
+fn value(bytes: &[u8]) -> Result<Vec<u8>, UnsupportedContent> {
+    match data(bytes, |_| None)? {
         Value::Data(value) => Ok(value),
         _ => Err("verdict in place of a value".to_owned()),
     }

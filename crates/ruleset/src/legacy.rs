@@ -142,8 +142,8 @@ impl Ruleset {
                 }
                 here = None;
             } else {
-                let expressions = entry.rule(&jumps).unwrap_or_else(|odd| {
-                    vec![Expression::UnsupportedContent(format!("iptables-legacy: {odd}"))]
+                let expressions = entry.rule(&jumps).unwrap_or_else(|unsupported| {
+                    vec![Expression::UnsupportedContent(format!("iptables-legacy: {unsupported}"))]
                 });
                 let handle = chain.rules.len() as u64 + 1;
                 chain.rules.push(Rule { handle, expressions });
@@ -162,7 +162,7 @@ fn chain(ipv6: bool, table: &str, name: String) -> Chain {
         base: None,
         is_dormant: false,
         is_legacy: true,
-        odd: None,
+        unsupported: None,
         rules: Vec::new(),
     }
 }
@@ -176,7 +176,7 @@ fn base_chains(ipv6: bool, name: &str, table: &Table) -> Vec<(usize, usize, Chai
         let mut chain = chain(ipv6, name, CHAINS[hook].to_owned());
         // The order of an unknown table's chains is unknown.
         if known.is_none() {
-            chain.odd = Some(format!("table {name} of iptables-legacy"));
+            chain.unsupported = Some(format!("table {name} of iptables-legacy"));
         }
         let (is_nat, mut priority) = (name == "nat", known.map_or(0, |(_, is)| *is));
         if is_nat && SOURCE_NAT.0.contains(&hook) {

@@ -24,7 +24,7 @@ pub struct Ruleset {
     pub sets: Vec<Arc<Set>>,
     /// Unsupported content that belongs to no particular chain. If there is any, no flow gets a
     /// verdict.
-    pub odd: Vec<String>,
+    pub unsupported: Vec<String>,
     /// Indices of base chains, in ascending order of priority.
     pub(crate) bases: Vec<usize>,
 }
@@ -44,7 +44,7 @@ pub struct Chain {
     /// Whether it is a chain of iptables-legacy or ip6tables-legacy, which number their rules.
     pub is_legacy: bool,
     /// Unsupported content of the chain.
-    pub odd: Option<String>,
+    pub unsupported: Option<String>,
     /// Rules in order.
     pub rules: Vec<Rule>,
 }
@@ -212,7 +212,7 @@ pub struct Set {
     /// Why results of a lookup cannot be cached.
     pub doubt: Option<Doubt>,
     /// Unsupported content of the set.
-    pub odd: Option<String>,
+    pub unsupported: Option<String>,
     pub(crate) elements: Elements,
 }
 
@@ -257,7 +257,7 @@ impl Chain {
             base: None,
             is_dormant: false,
             is_legacy: false,
-            odd: None,
+            unsupported: None,
             rules: Vec::new(),
         }
     }
@@ -283,7 +283,7 @@ impl Set {
             shape: Shape::Keys,
             fields: Vec::new(),
             doubt: None,
-            odd: None,
+            unsupported: None,
             elements: Elements::default(),
         }
     }
@@ -335,7 +335,7 @@ impl Ruleset {
     pub fn concerns_forwarded(&self, ipv6: bool) -> bool {
         /// `NF_INET_PRE_ROUTING`, `NF_INET_FORWARD`, `NF_INET_POST_ROUTING`.
         const FORWARDED: [u32; 3] = [0, 2, 4];
-        !self.odd.is_empty()
+        !self.unsupported.is_empty()
             || self.base_chains().any(|chain| {
                 chain.is_of_ip()
                     && chain.family != if ipv6 { IPV4 } else { IPV6 }

@@ -40,7 +40,7 @@ pub fn renew(
     if nftables.generation()? != touched.generation {
         return Ok(Renewed::Behind);
     }
-    let mut told = Vec::new();
+    let mut messages = Vec::new();
     for (names, ask, object) in [
         (&touched.rules, GETRULE, "nftables rules"),
         (&touched.elements, GETSETELEM, "nftables elements"),
@@ -51,7 +51,7 @@ pub fn renew(
         };
         for name in names.iter().filter(|name| !is_gone(name)) {
             let asked = nftables.objects(ask, name.0, &question(name), object, |kind, payload| {
-                told.push(Message { kind, payload: payload.to_vec() });
+                messages.push(Message { kind, payload: payload.to_vec() });
             });
             match asked {
                 Ok(()) => {}
@@ -67,7 +67,7 @@ pub fn renew(
     if nftables.generation()? != touched.generation {
         return Ok(Renewed::Behind);
     }
-    Ok(known.renewed(touched, &told).map_or(Renewed::Beyond, Renewed::Rules))
+    Ok(known.renewed(touched, &messages).map_or(Renewed::Beyond, Renewed::Rules))
 }
 
 /// Returns the attributes of a request for the rules of a chain or the elements of a set: table and
@@ -86,11 +86,11 @@ fn question((_, table, name): &Name) -> Vec<u8> {
 }
 
 impl Ruleset {
-    /// Merges an update into these rules. `told` must have all rules and elements of the touched
-    /// objects. `None`: the update does not fit, or is unsupported.
-    pub fn renewed(&self, touched: &Touched, told: &[Message]) -> Option<Ruleset> {
+    /// Merges an update into these rules. `messages` must have all rules and elements of the
+    /// touched objects. `None`: the update does not fit, or is unsupported.
+    pub fn renewed(&self, touched: &Touched, messages: &[Message]) -> Option<Ruleset> {
         // The update might resolve unsupported content, which only a full read shows.
-        if !self.odd.is_empty() {
+        if !self.unsupported.is_empty() {
             return None;
         }
         let mut rules = self.clone();
@@ -107,7 +107,7 @@ impl Ruleset {
             if let Some(at) = names.sets.get(name) {
                 let set = Arc::make_mut(&mut rules.sets[*at]);
                 // An element may have caused this, and may still be there.
-                if set.odd.is_some() || set.doubt.is_some() {
+                if set.unsupported.is_some() || set.doubt.is_some() {
                     return None;
                 }
                 set.elements = Elements::default();
@@ -123,7 +123,7 @@ impl Ruleset {
                 chain.rules.clear();
             }
         }
-        for Message { kind, payload } in told {
+        for Message { kind, payload } in messages {
             let (family, payload) = (*payload.first()?, payload.get(4..)?);
             match *kind {
                 decode::NEWSETELEM => {
@@ -172,7 +172,7 @@ impl Ruleset {
                 let at = known.unwrap_or(self.chains.len());
                 if known.is_none() {
                     self.chains.push(Arc::new(Chain { is_dormant, ..chain }));
-                } else if self.chains[at].odd != chain.odd {
+                } else if self.chains[at].unsupported != chain.unsupported {
                     return None;
                 }
                 names.chains.insert(name.clone(), at);

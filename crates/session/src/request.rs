@@ -218,7 +218,7 @@ pub fn record(asked: &Asked, run_options: &RunOptions, outcome: &Outcome) -> Pla
         confidence: ConfidenceGoal {
             level: run_options.stopping.level,
             half_width: run_options.stopping.half_width,
-            looks: outcome.looks.clone(),
+            interim_analyses: outcome.interim_analyses.clone(),
         },
     }
 }

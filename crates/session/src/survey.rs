@@ -68,8 +68,8 @@ pub fn look_and_place(
     let mut said = lines(&survey, run_options);
     said.extend(crowded.map(|cpus| {
         format!(
-            "placement: other programs use CPU {cpus}, so threads are not pinned (--placement split \
-             pins them)"
+            "placement: other programs use CPU {cpus}, so threads are not pinned (--placement \
+             split pins them)"
         )
     }));
     said.extend(of_server);

@@ -35,9 +35,7 @@ pub enum Error {
         reason: String,
     },
     /// A command failed, or could not be run.
-    #[error("{command}: \
-        {status}{}", .said.as_ref().map(|said| format!(": \
-        {said}")).unwrap_or_default())]
+    #[error("{command}: {status}{}", .said.as_ref().map(|said| format!(": {said}")).unwrap_or_default())]
     Command {
         /// Command as passed to the shell.
         command: String,

@@ -100,14 +100,14 @@ mod tests {
     #[test]
     fn another_thread_is_pinned_while_it_runs() {
         let cpu = *of_this_thread().unwrap().last().unwrap();
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let (go_on, may_go_on) = std::sync::mpsc::channel();
         let other = std::thread::spawn(move || {
-            tell.send(Thread::current()).unwrap();
+            sender.send(Thread::current()).unwrap();
             may_go_on.recv().unwrap();
             of_this_thread().unwrap()
         });
-        let thread = told.recv().unwrap();
+        let thread = receiver.recv().unwrap();
         thread.pin_to(&[cpu]).unwrap();
         go_on.send(()).unwrap();
         assert_eq!(other.join().unwrap(), [cpu]);

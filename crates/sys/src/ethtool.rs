@@ -348,10 +348,10 @@ impl Ethtool {
 
 /// Returns the names in a `struct ethtool_gstrings` that should hold `count` names.
 fn names(device: &str, count: usize, strings: &[u32]) -> Result<Vec<String>> {
-    let told = strings[2] as usize;
-    if told != count {
+    let got = strings[2] as usize;
+    if got != count {
         // The number of features has changed, so the names would belong to other features.
-        let object = format!("{device}: {told} strings, expected {count}");
+        let object = format!("{device}: {got} strings, expected {count}");
         return Err(Error::new("ETHTOOL_GSTRINGS", object, Errno::EOVERFLOW));
     }
     let bytes: Vec<u8> = strings[3..].iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -384,11 +384,11 @@ mod tests {
         }
         strings[2] = 2;
         assert_eq!(names("nic0", 2, &strings).unwrap(), ["a", "b"]);
-        for told in [1, 3] {
-            strings[2] = told;
+        for got in [1, 3] {
+            strings[2] = got;
             let error = names("nic0", 2, &strings).unwrap_err();
             assert_eq!(error.errno, Errno::EOVERFLOW);
-            assert!(error.to_string().contains(&format!("{told} strings, expected 2")), "{error}");
+            assert!(error.to_string().contains(&format!("{got} strings, expected 2")), "{error}");
         }
     }
 

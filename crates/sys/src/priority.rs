@@ -214,13 +214,14 @@ mod tests {
         /// Nanoseconds; 0 on a kernel without a slice per thread (before Linux 6.12).
         fn slice() -> u64 {
             // SAFETY: all zero bits are valid for each of its members.
-            let mut told: libc::sched_attr = unsafe { std::mem::zeroed() };
-            let (size, no_flags) = (std::mem::size_of_val(&told), 0);
+            let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
+            let (size, no_flags) = (std::mem::size_of_val(&attributes), 0);
             // SAFETY: the kernel writes at most `size` bytes to memory that outlives the call.
-            let got =
-                unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut told, size, no_flags) };
+            let got = unsafe {
+                libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, no_flags)
+            };
             assert_eq!(got, 0);
-            told.sched_runtime
+            attributes.sched_runtime
         }
         let before = (nice(), policy());
         let own = std::thread::spawn(move || give_way().map(|()| (nice(), policy())));

@@ -28,12 +28,12 @@ pub struct Program {
 struct Log {
     file: File,
     /// Number of bytes at the start that are no longer needed.
-    told: u64,
+    reported: u64,
 }
 
 impl Log {
     fn new(name: &str) -> Result<Log> {
-        Ok(Log { file: memfd::create(name)?.into(), told: 0 })
+        Ok(Log { file: memfd::create(name)?.into(), reported: 0 })
     }
 
     fn copy(&self) -> Result<File> {
@@ -45,9 +45,9 @@ impl Log {
     }
 
     fn text(&self) -> String {
-        let mut bytes = vec![0; self.length().saturating_sub(self.told) as usize];
+        let mut bytes = vec![0; self.length().saturating_sub(self.reported) as usize];
         // read_at, because the file position is shared with the writing program.
-        let length = self.file.read_at(&mut bytes, self.told).unwrap_or(0);
+        let length = self.file.read_at(&mut bytes, self.reported).unwrap_or(0);
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     }
 }
@@ -73,7 +73,7 @@ impl Program {
         command.env("LC_ALL", "C");
         // The private /tmp hides the caller's directory, and iperf3 fails without one.
         command.env("TMPDIR", "/tmp");
-        heed_interrupts(command);
+        end_on_interrupt(command);
         let child = tree.run_inside(net, || {
             // The affinity is inherited by exec, so taskset is not needed.
             if !cpus.is_empty() {
@@ -132,7 +132,7 @@ impl Program {
     /// Excludes everything written so far from the output returned later.
     pub fn forget_output(&mut self) {
         for log in [&mut self.stdout, &mut self.stderr] {
-            log.told = log.length();
+            log.reported = log.length();
         }
     }
 
@@ -151,7 +151,7 @@ impl Drop for Program {
 
 /// Makes a program end on SIGINT. After `&` a shell runs this process with the signal ignored,
 /// which the program would inherit.
-fn heed_interrupts(command: &mut Command) {
+fn end_on_interrupt(command: &mut Command) {
     // SAFETY: between fork and exec the closure makes one system call on integers, which is
     // async-signal-safe; it allocates nothing and takes no lock.
     unsafe {

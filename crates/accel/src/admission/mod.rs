@@ -90,15 +90,15 @@ pub(crate) fn run(
                         maps.ask_soon(&key);
                     }
                 },
-                Err(held) => {
+                Err(denied) => {
                     // The flow passes no tunnel, the connection is not established yet, or by
                     // chance no packet was recorded at one of the places.
-                    if held.is_by_rules() {
+                    if denied.is_by_rules() {
                         maps.ask_later(&key, LATER);
                     } else {
                         maps.ask_soon(&key);
                     }
-                    note(&mut lock(&verdicts.status), &held);
+                    note(&mut lock(&verdicts.status), &denied);
                 }
             }
             let spent = u64::try_from(asked_at.elapsed().as_micros()).unwrap_or(0);
@@ -134,12 +134,12 @@ fn clean(maps: &mut FlowMaps, connections: &Connections) -> Result<()> {
 }
 
 /// Counts a denial. Distinct reasons are limited; further ones are counted as `others`.
-fn note(status: &mut FlowsStatus, held: &Denied) {
-    if !held.is_by_rules() {
+fn note(status: &mut FlowsStatus, denied: &Denied) {
+    if !denied.is_by_rules() {
         return;
     }
-    status.held += 1;
-    let (reason, reasons) = (held.to_string(), &mut status.reasons);
+    status.denied += 1;
+    let (reason, reasons) = (denied.to_string(), &mut status.reasons);
     let is_room = reasons.len() < REASONS || reasons.contains_key(&reason);
     *reasons.entry(if is_room { reason } else { "others".to_owned() }).or_default() += 1;
 }

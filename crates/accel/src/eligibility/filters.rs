@@ -43,7 +43,7 @@ pub(super) fn no_connections(case: &VxlanCase<'_>) -> Verdict {
 
 pub(super) fn rules_not_understood(case: &VxlanCase<'_>) -> Verdict {
     for snapshot in [case.view.snapshot, case.view.underlay] {
-        if let Some(what) = snapshot.ruleset.odd.first() {
+        if let Some(what) = snapshot.ruleset.unsupported.first() {
             return Err(Refusal::RulesNotUnderstood { what: what.clone() });
         }
     }

@@ -97,7 +97,7 @@ pub(crate) const BRIDGED_DEVICE: &VxlanRules = &[
 
 /// Rules for a VXLAN device that is not a bridge port.
 pub(crate) const ROUTED_DEVICE: &VxlanRules =
-    &[routed::in_sandbox, routed::odd_route, |case| first(ROUTING_LINK, &case.link())];
+    &[routed::in_sandbox, routed::unsupported_route, |case| first(ROUTING_LINK, &case.link())];
 
 /// Rules for a VXLAN device in relation to other devices and all its remote VTEPs.
 pub(crate) const TUNNEL: &TunnelRules = &[tunnel::vni_taken, tunnel::several_underlays];
@@ -107,7 +107,7 @@ pub(crate) const UNDERLAY_ROUTE: &UnderlayRules = &[
     underlay::other_family,
     underlay::remote_address,
     underlay::no_route,
-    underlay::odd_route,
+    underlay::unsupported_route,
     underlay::vrf,
     underlay::leads_into_tunnel,
     underlay::nic_without_ethernet,
@@ -115,7 +115,7 @@ pub(crate) const UNDERLAY_ROUTE: &UnderlayRules = &[
     underlay::nic_enslaved,
     underlay::nic_programs,
     underlay::no_source,
-    underlay::odd_route_of_source,
+    underlay::unsupported_route_of_source,
     underlay::not_taken,
     underlay::rules,
     underlay::no_neighbour,
@@ -168,7 +168,7 @@ pub(crate) const IPV6_ROUTING: &LinkRules = &[
     routed::ipv6_forwarding_off,
     routed::neighbour_proxy,
     routed::policy_routing_ipv6,
-    routed::odd_ipv6_route,
+    routed::unsupported_ipv6_route,
     routed::device_forwards_no_ipv6,
 ];
 

@@ -10,10 +10,10 @@ pub(super) fn in_sandbox(case: &VxlanCase<'_>) -> Verdict {
 }
 
 /// With several next hops, the kernel selects one by a hash that BPF programs cannot see.
-pub(super) fn odd_route(case: &VxlanCase<'_>) -> Verdict {
+pub(super) fn unsupported_route(case: &VxlanCase<'_>) -> Verdict {
     let overlay: &Overlay = &case.view.snapshot.overlay;
-    // IPv6 routes affect IPv6 packets only, see `odd_ipv6_route`.
-    match overlay.odd_routes.iter().find(|(to, ..)| to.is_ipv4()) {
+    // IPv6 routes affect IPv6 packets only, see `unsupported_ipv6_route`.
+    match overlay.unsupported_routes.iter().find(|(to, ..)| to.is_ipv4()) {
         Some((network, length, what)) => {
             Err(Refusal::OddTenantRoute { network: *network, length: *length, what })
         }
@@ -61,8 +61,8 @@ pub(super) fn policy_routing_ipv6(case: &LinkCase<'_>) -> Verdict {
     }
 }
 
-pub(super) fn odd_ipv6_route(case: &LinkCase<'_>) -> Verdict {
-    match case.snapshot.overlay.odd_routes.iter().find(|(to, ..)| to.is_ipv6()) {
+pub(super) fn unsupported_ipv6_route(case: &LinkCase<'_>) -> Verdict {
+    match case.snapshot.overlay.unsupported_routes.iter().find(|(to, ..)| to.is_ipv6()) {
         Some((_, _, what)) => Err(Refusal::OddIpv6Route { what }),
         None => Ok(()),
     }

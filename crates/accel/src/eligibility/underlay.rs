@@ -158,11 +158,11 @@ pub(super) fn no_route(case: &UnderlayCase<'_>) -> Verdict {
     case.route().map(drop)
 }
 
-pub(super) fn odd_route(case: &UnderlayCase<'_>) -> Verdict {
-    if let Some(what) = case.view.underlay.overlay.odd_route(case.to) {
+pub(super) fn unsupported_route(case: &UnderlayCase<'_>) -> Verdict {
+    if let Some(what) = case.view.underlay.overlay.unsupported_route(case.to) {
         return Err(Refusal::OddRoute { what: what.to_owned() });
     }
-    match &case.route()?.odd {
+    match &case.route()?.unsupported {
         Some(what) => Err(Refusal::OddRoute { what: what.clone() }),
         None => Ok(()),
     }
@@ -218,8 +218,8 @@ pub(super) fn no_source(case: &UnderlayCase<'_>) -> Verdict {
     case.source().map(drop)
 }
 
-pub(super) fn odd_route_of_source(case: &UnderlayCase<'_>) -> Verdict {
-    match case.view.underlay.overlay.odd_route(case.source()?) {
+pub(super) fn unsupported_route_of_source(case: &UnderlayCase<'_>) -> Verdict {
+    match case.view.underlay.overlay.unsupported_route(case.source()?) {
         Some(what) => Err(Refusal::OddRoute { what: what.to_owned() }),
         None => Ok(()),
     }
@@ -243,8 +243,8 @@ pub(super) fn rules(case: &UnderlayCase<'_>) -> Verdict {
     let underlay = case.view.underlay;
     let ruleset = &underlay.ruleset;
     // Device hooks are not evaluated. Outer packets do not pass the hooks of bridges.
-    let odd = |chain: &&Chain| !chain.is_of_ip() && chain.family != BRIDGE;
-    if let Some(chain) = ruleset.base_chains().find(odd) {
+    let unsupported = |chain: &&Chain| !chain.is_of_ip() && chain.family != BRIDGE;
+    if let Some(chain) = ruleset.base_chains().find(unsupported) {
         return Err(Refusal::BaseChain { chain: chain.to_string() });
     }
     // There may be many remote VTEPs and many rules. Most rules do not concern the VTEPs'

@@ -200,18 +200,18 @@ impl Reconciler {
 
     fn step(&mut self) -> Result<()> {
         let wanted = lock(&self.shared.wanted).clone();
-        let (mut told, others) = (self.told().0, self.adopt()?);
+        let (mut news, others) = (self.notified_changes().0, self.adopt()?);
         // The change may be a new sandbox.
-        if told.is_err()
+        if news.is_err()
             && let Some(search) = &self.search
         {
             search.wake();
         }
         let asked = others || wanted != self.wanted;
         if asked {
-            told = Err(Beyond);
+            news = Err(Beyond);
         }
-        match told {
+        match news {
             Ok(news) if news.is_empty() => {}
             Ok(news) if news.rules.is_some() => {
                 // Without a plan in force, the snapshot may be outdated.
@@ -296,7 +296,7 @@ impl Reconciler {
     /// Takes the notified changes of all namespaces, if they are only single entries and rules of
     /// the NICs' namespace. Beyond a port's budget, a change of a known address is reported as its
     /// end. Other changes beyond it are not among them; the second value has them all.
-    fn told(&mut self) -> (std::result::Result<News, Beyond>, Vec<(u16, EntryChange)>) {
+    fn notified_changes(&mut self) -> (std::result::Result<News, Beyond>, Vec<(u16, EntryChange)>) {
         let mut all = Ok(News::default());
         let mut beyond = Vec::new();
         let Reconciler { home, sandboxes, budgets, machine, .. } = self;
@@ -316,7 +316,7 @@ impl Reconciler {
                 }
                 _ => true,
             };
-            match (state.watch.told(MOST, takes), &mut all) {
+            match (state.watch.notified(MOST, takes), &mut all) {
                 (Notified::These { entries, rules }, Ok(news)) => {
                     if news.add(state.number, entries, &rules).is_err() {
                         all = Err(Beyond);
@@ -493,8 +493,8 @@ impl Reconciler {
             let joined = self.join(&plan)?;
             // If something changed during the read, parts of it are from different moments and must
             // not be published.
-            let (told, beyond) = self.told();
-            if let Ok(News { entries, rules: None }) = told
+            let (news, beyond) = self.notified_changes();
+            if let Ok(News { entries, rules: None }) = news
                 && !joined
                 && self.can_forget(&mut machine, &mut plan, (&entries, &beyond))
             {

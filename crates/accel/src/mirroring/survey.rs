@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use super::reconciler::Reconciler;
 use crate::Result;
 use crate::model::{DeviceId, MachineSnapshot, Plan};
-use crate::programs::{Look, Looked};
+use crate::programs::{TrafficCounter, TrafficCounts};
 
 /// Interval between checks of `goes_on`.
 const TICK: Duration = Duration::from_millis(50);
@@ -18,7 +18,7 @@ pub(crate) struct Surveyed {
     pub(crate) machine: MachineSnapshot,
     pub(crate) plan: Plan,
     /// Packets at each VXLAN device.
-    pub(crate) looked: Vec<(DeviceId, Looked)>,
+    pub(crate) looked: Vec<(DeviceId, TrafficCounts)>,
     /// Duration of the count.
     pub(crate) time: Duration,
 }
@@ -33,12 +33,12 @@ impl Reconciler {
         let (mut looked, mut took) = (Vec::new(), Duration::ZERO);
         if !time.is_zero() {
             let (_, plan) = self.plan_anew()?;
-            let mut looks = Vec::new();
+            let mut counters = Vec::new();
             for device in &plan.devices {
                 let id = DeviceId { netns: device.sandbox.unwrap_or(0), index: device.index };
                 let _inside = self.netns(id.netns).enter()?;
-                match Look::attach(device.index, &device.name) {
-                    Ok(look) => looks.push((id, look)),
+                match TrafficCounter::attach(device.index, &device.name) {
+                    Ok(counter) => counters.push((id, counter)),
                     // The device was removed meanwhile.
                     Err(error)
                         if sys::tcx::count(device.index, sys::tcx::Hook::Ingress)
@@ -54,11 +54,11 @@ impl Reconciler {
                 std::thread::sleep(TICK.min(time.saturating_sub(start.elapsed())));
             }
             took = start.elapsed();
-            for (id, look) in &looks {
-                looked.push((*id, look.read()?));
+            for (id, counter) in &counters {
+                looked.push((*id, counter.read()?));
             }
         }
-        // Plan after detaching: attached counters would look like foreign programs. The plan
+        // Plan after detaching: attached counters would counter like foreign programs. The plan
         // includes addresses learned during the count.
         let (machine, plan) = self.plan_anew()?;
         Ok(Surveyed { machine, plan, looked, time: took })

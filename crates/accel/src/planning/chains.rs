@@ -58,8 +58,8 @@ fn chain(snapshot: &mut NetnsSnapshot, family: u8, hook: u32, drops: bool) {
     let (table, kind) = ("t".to_owned(), "filter".to_owned());
     let base = Some(Base { hook, priority: 0, devices: Vec::new(), kind, drops });
     let (name, rules) = ("c".to_owned(), Vec::new());
-    let (is_dormant, is_legacy, odd) = (false, false, None);
-    let chain = Chain { family, table, name, base, is_dormant, is_legacy, odd, rules };
+    let (is_dormant, is_legacy, unsupported) = (false, false, None);
+    let chain = Chain { family, table, name, base, is_dormant, is_legacy, unsupported, rules };
     snapshot.ruleset = Ruleset::of_chains(vec![chain]).into();
 }
 

@@ -87,7 +87,7 @@ pub(crate) fn snapshot() -> NetnsSnapshot {
                 source: Some(LOCAL.into()),
                 mtu: None,
                 ttl: None,
-                odd: None,
+                unsupported: None,
                 comes_back: true,
             };
             let way = (number != 5).then_some(way);

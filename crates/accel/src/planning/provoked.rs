@@ -87,7 +87,7 @@ fn chain(machine: &mut MachineSnapshot, hook: u32, drops: bool) {
         base: Some(Base { hook, priority: 0, devices: Vec::new(), kind, drops }),
         is_dormant: false,
         is_legacy: false,
-        odd: None,
+        unsupported: None,
         rules: Vec::new(),
     };
     machine.home.ruleset = Ruleset::of_chains(vec![chain]).into();
@@ -161,9 +161,9 @@ const PROVOKED: &[(&str, Change)] = &[
         m.home.connections = false;
     }),
     ("AX218", |m| {
-        let odd = vec!["message 99".to_owned()];
+        let unsupported = vec!["message 99".to_owned()];
         let mut rules = Ruleset::default();
-        rules.odd = odd;
+        rules.unsupported = unsupported;
         m.home.ruleset = rules.into();
     }),
     ("AX219", |m| m.home.selinux = Some(SelinuxReason::Netlabel(1))),
@@ -179,7 +179,7 @@ const PROVOKED: &[(&str, Change)] = &[
         drop(m.home.overlay.vxlan_fdb.insert((BRIDGED, mac(3)), vec![entry(to)]));
     }),
     ("AX305", |m| m.home.routes.clear()),
-    ("AX306", |m| route(m).odd = Some("encap".into())),
+    ("AX306", |m| route(m).unsupported = Some("encap".into())),
     ("AX307", |m| {
         vrf(m);
         link(m, NICS[1]).master = Some(50);
@@ -195,7 +195,9 @@ const PROVOKED: &[(&str, Change)] = &[
     ("AX315", |m| route(m).comes_back = false),
     ("AX316", |m| m.home.overlay.neighbours.retain(|(link, _), _| *link != NICS[0])),
     ("AX317", |m| over_ipv6(m, &["fd00::1"])),
-    ("AX401", |m| m.home.overlay.odd_routes.push(([10, 9, 0, 0].into(), 16, "several next hops"))),
+    ("AX401", |m| {
+        m.home.overlay.unsupported_routes.push(([10, 9, 0, 0].into(), 16, "several next hops"))
+    }),
     ("AX402", |m| {
         m.home.overlay.route_mtus.insert(LONE);
     }),
@@ -206,7 +208,7 @@ const PROVOKED: &[(&str, Change)] = &[
     ("AX405", |m| m.home.neighbour_proxy = true),
     ("AX406", |m| {
         let network = "fd00:9::".parse().unwrap();
-        m.home.overlay.odd_routes.push((network, 64, "several next hops"));
+        m.home.overlay.unsupported_routes.push((network, 64, "several next hops"));
     }),
     ("AX407", |m| drop(m.home.peers.remove(&LONE))),
 ];
@@ -274,8 +276,8 @@ fn codes_are_unique_sorted_and_not_used_again() {
     for code in given.keys() {
         assert!(codes.contains(code) || RETIRED.contains(code), "{code}: move it to RETIRED");
     }
-    let told: BTreeMap<&str, &str> = EXPLANATIONS.iter().map(|e| (e.title, e.code)).collect();
-    assert_eq!(told.len(), codes.len(), "two refusals share a title");
+    let titles: BTreeMap<&str, &str> = EXPLANATIONS.iter().map(|e| (e.title, e.code)).collect();
+    assert_eq!(titles.len(), codes.len(), "two refusals share a title");
     for Explanation { code, explanation, remedy, .. } in EXPLANATIONS {
         assert!(explanation.len() > 20 && remedy.ends_with('.'), "{code}");
     }

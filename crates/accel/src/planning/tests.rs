@@ -192,8 +192,11 @@ fn selinux_is_refused_while_it_decides_on_packets() {
 
 #[test]
 fn ways_that_are_not_followed_are_refused() {
-    for odd in ["lock", "encap", "realm", "features"] {
-        refused(|f| found(f).odd = Some(odd.into()), &format!("a route has {odd}"));
+    for unsupported in ["lock", "encap", "realm", "features"] {
+        refused(
+            |f| found(f).unsupported = Some(unsupported.into()),
+            &format!("a route has {unsupported}"),
+        );
     }
     refused(
         |f| found(f).comes_back = false,
@@ -203,7 +206,7 @@ fn ways_that_are_not_followed_are_refused() {
     refused(|f| found(f).link = VXLANS[0], "its route leads into vx");
     let everywhere = [10, 0, 0, 0].into();
     refused(
-        |f| f.overlay.odd_routes.push((everywhere, 8, "an encapsulation")),
+        |f| f.overlay.unsupported_routes.push((everywhere, 8, "an encapsulation")),
         "a route has an encapsulation",
     );
 }

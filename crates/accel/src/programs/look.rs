@@ -34,7 +34,7 @@ pub(crate) enum Class {
 
 /// Key of a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Seen {
+pub(crate) struct CountKey {
     /// Input device of packets to the wire. 0: sent by the host itself, or from the wire.
     pub(crate) from: u32,
     /// To the wire rather than from it.
@@ -48,22 +48,22 @@ pub(crate) struct Seen {
 
 /// Counts at a device.
 #[derive(Debug, Default)]
-pub(crate) struct Looked {
-    pub(crate) seen: BTreeMap<Seen, Counted>,
+pub(crate) struct TrafficCounts {
+    pub(crate) seen: BTreeMap<CountKey, Counted>,
     /// Packets that found no free entry in `seen`, by direction and class.
     pub(crate) rest: BTreeMap<(bool, Class), Counted>,
 }
 
 /// Counting programs at one device. Dropping the value detaches them.
-pub(crate) struct Look {
+pub(crate) struct TrafficCounter {
     // Before `object`: fields are dropped in order, and links must be detached first.
     _links: [tcx::Link; 2],
     object: Object,
 }
 
-impl Look {
+impl TrafficCounter {
     /// Attaches the programs to a device of the calling thread's namespace.
-    pub(crate) fn attach(ifindex: u32, name: &str) -> Result<Look> {
+    pub(crate) fn attach(ifindex: u32, name: &str) -> Result<TrafficCounter> {
         let object = ObjectBuilder::default()
             .open_memory(OBJECT)
             .and_then(libbpf_rs::OpenObject::load)
@@ -77,12 +77,12 @@ impl Look {
         };
         let links =
             [attach("look_from_wire", Hook::Ingress)?, attach("look_to_wire", Hook::Egress)?];
-        Ok(Look { _links: links, object })
+        Ok(TrafficCounter { _links: links, object })
     }
 
     /// Reads the counts.
-    pub(crate) fn read(&self) -> Result<Looked> {
-        let mut looked = Looked::default();
+    pub(crate) fn read(&self) -> Result<TrafficCounts> {
+        let mut counts = TrafficCounts::default();
         let map = |name: &str| {
             let found = self.object.maps().find(|map| map.name() == OsStr::new(name));
             found.ok_or_else(|| failed("find", format!("map {name}"), "none".into()))
@@ -92,7 +92,7 @@ impl Look {
             let value = seen.lookup(&key, MapFlags::ANY);
             let value = value.map_err(|e| failed("read", "map seen", e.to_string()))?;
             if let (Some(key), Some(counted)) = (parse(&key), value.as_deref().and_then(counted)) {
-                looked.seen.insert(key, counted);
+                counts.seen.insert(key, counted);
             }
         }
         let rest = map("rest")?;
@@ -102,10 +102,10 @@ impl Look {
             let Some(counted) = value.as_deref().and_then(counted) else { continue };
             if counted.packets > 0 {
                 let (to_wire, class) = (at / CLASSES == 1, class((at % CLASSES) as u8));
-                looked.rest.insert((to_wire, class), counted);
+                counts.rest.insert((to_wire, class), counted);
             }
         }
-        Ok(looked)
+        Ok(counts)
     }
 }
 
@@ -118,7 +118,7 @@ fn class(number: u8) -> Class {
     }
 }
 
-fn parse(key: &[u8]) -> Option<Seen> {
+fn parse(key: &[u8]) -> Option<CountKey> {
     let key: &[u8; KEY] = key.try_into().ok()?;
     let mac = |at: usize| Some(MacAddr(key[at..at + 6].try_into().ok()?));
     let to_wire = key[4] == 1;
@@ -126,7 +126,7 @@ fn parse(key: &[u8]) -> Option<Seen> {
     // Order the addresses by side rather than by direction.
     let (local, remote) = if to_wire { (source, destination) } else { (destination, source) };
     let from = u32::from_ne_bytes(key[..4].try_into().ok()?);
-    Some(Seen { from, to_wire, class: class(key[5]), local, remote })
+    Some(CountKey { from, to_wire, class: class(key[5]), local, remote })
 }
 
 fn counted(value: &[u8]) -> Option<Counted> {

@@ -17,7 +17,7 @@ pub(crate) use counters::Counters;
 pub(crate) use flows::{Admitted, FlowKey, FlowMaps, FlowStore};
 pub(crate) use labelling::{LabellingReader, Symbols};
 pub(crate) use links::Listing;
-pub(crate) use look::{Class, Look, Looked, Seen};
+pub(crate) use look::{Class, CountKey, TrafficCounter, TrafficCounts};
 pub(crate) use maps::Maps;
 pub use object::DecapGso;
 pub(crate) use object::{Programs, Role};

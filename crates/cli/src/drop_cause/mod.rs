@@ -87,8 +87,8 @@ impl Object {
 impl DropCauses {
     /// Adds the cause to each drop of a packet for which one is found.
     pub fn name(&mut self, journey: &Journey, packet: &mut Packet) {
-        for (leg, told) in packet.legs.iter_mut().enumerate() {
-            if let PacketEnding::Dropped { reason, function, cause, .. } = &mut told.ending {
+        for (leg, record) in packet.legs.iter_mut().enumerate() {
+            if let PacketEnding::Dropped { reason, function, cause, .. } = &mut record.ending {
                 let object = Object::of(reason, function.as_deref());
                 let seen = Seen::of(journey, leg);
                 *cause = object.zip(seen).and_then(|(object, seen)| self.find(object, &seen));

@@ -21,8 +21,8 @@ pub fn lines(state: &State, chosen: &Chosen, columns: usize, look: Look) -> Vec<
     let mut page = Page { state, columns, look, lines: Vec::new() };
     let shown = state.shown.as_ref();
     match shown.and_then(|snapshot| Some((snapshot, chosen.find(snapshot)?))) {
-        Some((snapshot, Row::Path(way))) => page.way(snapshot, &snapshot.ways[way]),
-        Some((snapshot, Row::Hop(way, hop))) => page.hop(snapshot, &snapshot.ways[way], hop),
+        Some((snapshot, Row::Path(path))) => page.path(snapshot, &snapshot.paths[path]),
+        Some((snapshot, Row::Hop(path, hop))) => page.hop(snapshot, &snapshot.paths[path], hop),
         Some((snapshot, Row::Drop(drop))) => page.drops(snapshot, &snapshot.drops[drop]),
         // The selected route may be missing in a later interval; keep the page open.
         None => page.text("not seen in this interval"),
@@ -59,33 +59,33 @@ impl Page<'_> {
         }
     }
 
-    fn way(&mut self, snapshot: &Snapshot, way: &PathSeen) {
-        self.title(&flow(way));
-        self.text(&format!("one of {} sampled packets on this route", way.packets));
+    fn path(&mut self, snapshot: &Snapshot, path: &PathSeen) {
+        self.title(&flow(path));
+        self.text(&format!("one of {} sampled packets on this route", path.packets));
         self.head("Sampled packets");
-        let rate = way.packets as f64 / snapshot.seconds.max(f64::MIN_POSITIVE);
+        let rate = path.packets as f64 / snapshot.seconds.max(f64::MIN_POSITIVE);
         self.value("sampled per second", &short(rate));
-        self.value("most frequent end", &way.ending);
-        self.value("hops", &way.hops.len().to_string());
-        self.times("Times, µs", &[("first to last hop", &way.took)]);
-        self.history(&Subject::way(way), "sampled/s");
-        let times: Vec<_> = way.hops.iter().map(|hop| (name(hop), &hop.since_before)).collect();
+        self.value("most frequent end", &path.ending);
+        self.value("hops", &path.hops.len().to_string());
+        self.times("Times, µs", &[("first to last hop", &path.took)]);
+        self.history(&Subject::path(path), "sampled/s");
+        let times: Vec<_> = path.hops.iter().map(|hop| (name(hop), &hop.since_before)).collect();
         let times: Vec<_> = times.iter().map(|(name, times)| (name.as_str(), *times)).collect();
         self.times("Hops, µs", &times);
     }
 
-    fn hop(&mut self, snapshot: &Snapshot, way: &PathSeen, number: usize) {
+    fn hop(&mut self, snapshot: &Snapshot, path: &PathSeen, number: usize) {
         // The route may have fewer hops in this interval.
-        let Some(hop) = way.hops.get(number) else { return };
+        let Some(hop) = path.hops.get(number) else { return };
         self.title(&name(hop));
-        let of = way.hops.len();
-        self.text(&format!("hop {} of {of} on the route of {}", number + 1, flow(way)));
+        let of = path.hops.len();
+        self.text(&format!("hop {} of {of} on the route of {}", number + 1, flow(path)));
         self.head("All packets, counted by the device");
         self.text(&hop.counted.as_ref().map_or("this hop has no counters".to_owned(), counted));
         if let Some(queued) = hop.queued {
             self.value("packets in the queue", &queued.to_string());
         }
-        let rate = way.packets as f64 / snapshot.seconds.max(f64::MIN_POSITIVE);
+        let rate = path.packets as f64 / snapshot.seconds.max(f64::MIN_POSITIVE);
         self.head("Sampled packets on this route");
         self.value("sampled per second", &short(rate));
         self.value("mean bytes", &short(hop.bytes.round()));

@@ -96,7 +96,7 @@ fn bottom(area: &mut Rect, lines: u16) -> Rect {
 struct Parts {
     head: Rect,
     names: Rect,
-    ways: Rect,
+    paths: Rect,
     drops: Rect,
     peer: Rect,
     about: Rect,
@@ -124,7 +124,7 @@ impl Parts {
             (some, height) => 1 + some.min((height / 4).max(1)),
         };
         let drops = bottom(&mut area, lines);
-        Parts { head, names, ways: area, drops, peer, about, keys }
+        Parts { head, names, paths: area, drops, peer, about, keys }
     }
 }
 
@@ -132,26 +132,26 @@ fn draw_list(frame: &mut Frame<'_>, state: &mut State, look: Look) {
     let columns = Columns::of(frame.area().width.into());
     let is_drop = |row: &Row| matches!(row, Row::Drop(_));
     let all = state.rows.len();
-    let ways = state.rows.iter().position(is_drop).unwrap_or(all);
+    let paths = state.rows.iter().position(is_drop).unwrap_or(all);
     let other = state.shown.as_ref().and_then(|snapshot| snapshot.peer.as_ref());
     let softirqs = state.shown.as_ref().and_then(Snapshot::softirqs);
-    let parts = Parts::of(frame.area(), all - ways, other.is_some(), softirqs.is_some());
-    state.fits = parts.ways.height.into();
+    let parts = Parts::of(frame.area(), all - paths, other.is_some(), softirqs.is_some());
+    state.fits = parts.paths.height.into();
     render(frame, parts.head, head_lines(state, parts.head, look));
     render(frame, parts.names, vec![Line::styled(column_names(&columns), faint())]);
     // Before the first interval there is nothing to list.
     let Some(snapshot) = &state.shown else {
-        render(frame, parts.ways, vec![Line::raw(nothing_yet(state))]);
+        render(frame, parts.paths, vec![Line::raw(nothing_yet(state))]);
         return render(frame, parts.keys, vec![key_line(state, "? help  q quit", look)]);
     };
     let row = |index: usize| list_row(state, snapshot, index, &columns, look);
-    let shown = part(0..ways, state.selected, parts.ways.height);
-    match ways {
-        0 => render(frame, parts.ways, vec![Line::raw(no_ways(state, snapshot))]),
-        _ => render(frame, parts.ways, shown.map(row).collect()),
+    let shown = part(0..paths, state.selected, parts.paths.height);
+    match paths {
+        0 => render(frame, parts.paths, vec![Line::raw(no_paths(state, snapshot))]),
+        _ => render(frame, parts.paths, shown.map(row).collect()),
     }
     let mut lines = vec![drops_title(state, snapshot, look)];
-    let shown = part(ways..all, state.selected, parts.drops.height.saturating_sub(1));
+    let shown = part(paths..all, state.selected, parts.drops.height.saturating_sub(1));
     lines.extend(shown.map(row));
     render(frame, parts.drops, lines);
     let title = other.map(|other| peer::title(other, parts.peer.width.into(), look));
@@ -180,8 +180,8 @@ fn nothing_yet(state: &State) -> &'static str {
     }
 }
 
-fn no_ways(state: &State, snapshot: &Snapshot) -> &'static str {
-    match snapshot.ways.is_empty() {
+fn no_paths(state: &State, snapshot: &Snapshot) -> &'static str {
+    match snapshot.paths.is_empty() {
         true => "no sampled packet ended in this interval",
         false if state.filter.is_empty() => "",
         false => "no route matches the filter",
@@ -203,8 +203,8 @@ fn head_lines(state: &State, area: Rect, look: Look) -> Vec<Line<'static>> {
     }
     let mut first = format!("  {time} UTC  {:.1} s  sorted by {}", seen.seconds, state.sort.name());
     // The snapshot has a limited number of routes; report the remaining packets.
-    if seen.other_ways > 0 {
-        first += &format!("  {} packets on hidden routes", seen.other_ways);
+    if seen.other_paths > 0 {
+        first += &format!("  {} packets on hidden routes", seen.other_paths);
     }
     if !seen.not_seen.is_empty() {
         first += "  incomplete, see ?";
@@ -250,12 +250,12 @@ fn about_lines(
         return wrap(problem, columns).into_iter().map(|l| Line::styled(l, look.bad())).collect();
     }
     let text = match state.rows.get(state.selected) {
-        Some(Row::Path(way)) => {
-            let way = &snapshot.ways[*way];
-            format!("{}: {}", flow(way), way.ending)
+        Some(Row::Path(path)) => {
+            let path = &snapshot.paths[*path];
+            format!("{}: {}", flow(path), path.ending)
         }
-        Some(Row::Hop(way, hop)) => {
-            let hop = &snapshot.ways[*way].hops[*hop];
+        Some(Row::Hop(path, hop)) => {
+            let hop = &snapshot.paths[*path].hops[*hop];
             let notes = match hop.notes().join(", ") {
                 none if none.is_empty() => "no notes".to_owned(),
                 notes => notes,
@@ -293,7 +293,7 @@ fn key_line(state: &State, keys: &str, look: Look) -> Line<'static> {
             format!("filter: {}_  Enter applies it, Esc clears it", foreign::plain(&state.filter));
         return Line::raw(text);
     }
-    let told = match &state.position {
+    let text = match &state.position {
         None if state.frozen => "frozen".to_owned(),
         None => "live".to_owned(),
         Some(position) => {
@@ -305,5 +305,5 @@ fn key_line(state: &State, keys: &str, look: Look) -> Line<'static> {
             format!("{} of {} x{}{paused}", position.at, position.of, position.speed)
         }
     };
-    Line::from(vec![Span::styled(told, look.title()), Span::raw(format!("  {keys}"))])
+    Line::from(vec![Span::styled(text, look.title()), Span::raw(format!("  {keys}"))])
 }

@@ -32,8 +32,8 @@ pub enum Subject {
 }
 
 impl Subject {
-    pub fn way(way: &PathSeen) -> Subject {
-        Subject::Path(way.hops.iter().map(PlaceKey::of).collect())
+    pub fn path(path: &PathSeen) -> Subject {
+        Subject::Path(path.hops.iter().map(PlaceKey::of).collect())
     }
 
     pub fn drop(drop: &DropSeen) -> Subject {
@@ -82,11 +82,11 @@ impl History {
 fn points(snapshot: &Snapshot) -> BTreeMap<Subject, Point> {
     let mut points = BTreeMap::<Subject, Point>::new();
     let rate = |packets: u64| packets as f64 / snapshot.seconds.max(f64::MIN_POSITIVE);
-    for way in &snapshot.ways {
-        let followed = rate(way.packets);
-        let point = points.entry(Subject::way(way)).or_default();
-        (point.packets_per_s, point.p99_ns) = (followed, way.took.p99_ns);
-        for hop in &way.hops {
+    for path in &snapshot.paths {
+        let followed = rate(path.packets);
+        let point = points.entry(Subject::path(path)).or_default();
+        (point.packets_per_s, point.p99_ns) = (followed, path.took.p99_ns);
+        for hop in &path.hops {
             let point = points.entry(Subject::Place(PlaceKey::of(hop))).or_default();
             match &hop.counted {
                 // Assign instead of adding: every route through the device has the same counters.

@@ -43,12 +43,12 @@ pub fn list_row(
     let is_selected = index == state.selected;
     let cursor = if is_selected { ">" } else { " " };
     let (text, style) = match state.rows.get(index) {
-        Some(Row::Path(way)) => {
-            let way = &snapshot.ways[*way];
-            (way_row(state, snapshot, way, columns), look.title())
+        Some(Row::Path(path)) => {
+            let path = &snapshot.paths[*path];
+            (path_row(state, snapshot, path, columns), look.title())
         }
-        Some(Row::Hop(way, hop)) => {
-            (hop_row(state, &snapshot.ways[*way].hops[*hop], columns), Style::new())
+        Some(Row::Hop(path, hop)) => {
+            (hop_row(state, &snapshot.paths[*path].hops[*hop], columns), Style::new())
         }
         Some(Row::Drop(drop)) => (drop_row(snapshot, *drop, columns), Style::new()),
         None => (String::new(), Style::new()),
@@ -57,33 +57,33 @@ pub fn list_row(
     Line::styled(format!("{cursor}{text}"), style)
 }
 
-fn way_row(state: &State, snapshot: &Snapshot, way: &PathSeen, columns: &Columns) -> String {
-    let subject = Subject::way(way);
+fn path_row(state: &State, snapshot: &Snapshot, path: &PathSeen, columns: &Columns) -> String {
+    let subject = Subject::path(path);
     let mark = if state.is_open(&subject) { '-' } else { '+' };
-    let rate = way.packets as f64 / snapshot.seconds.max(f64::MIN_POSITIVE);
+    let rate = path.packets as f64 / snapshot.seconds.max(f64::MIN_POSITIVE);
     let before_times = [Column::Packets, Column::Megabits, Column::Bytes, Column::Gso];
     // The flow of a route spans the columns before the times, because those have no value for it.
     let room =
         columns.place + before_times.map(|column| columns.width(column)).iter().sum::<usize>();
     let rate = right(&format!("{}/s", short(rate)), 8.min(room));
-    let flow = format!("{mark} {}", flow(way));
+    let flow = format!("{mark} {}", flow(path));
     let mut row = fit(&flow, room.saturating_sub(rate.len() + 1)) + &rate;
-    row += &right(&micros(way.took.p50_ns), columns.width(Column::P50));
-    row += &right(&micros(way.took.p99_ns), columns.width(Column::P99));
+    row += &right(&micros(path.took.p50_ns), columns.width(Column::P50));
+    row += &right(&micros(path.took.p99_ns), columns.width(Column::P99));
     let (history, notes) = (columns.width(Column::History), columns.width(Column::Notes));
     if columns.has_words() {
         row += &drawn(state, &subject, history);
-        row += &fit(&format!(" {}", way.ending), notes);
+        row += &fit(&format!(" {}", path.ending), notes);
     } else {
         // In little space, the end of the packets is more useful than the history.
-        row += &fit(&format!(" {}", way.ending), history + notes);
+        row += &fit(&format!(" {}", path.ending), history + notes);
     }
     row
 }
 
 /// Returns the flow of one packet of the route.
-pub fn flow(way: &PathSeen) -> String {
-    way.example.as_ref().map_or("no IP".to_owned(), ToString::to_string)
+pub fn flow(path: &PathSeen) -> String {
+    path.example.as_ref().map_or("no IP".to_owned(), ToString::to_string)
 }
 
 fn drawn(state: &State, subject: &Subject, columns: usize) -> String {

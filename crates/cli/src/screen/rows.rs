@@ -58,18 +58,19 @@ impl Chosen {
     /// Returns the identity of a row, or `None` if the interval has no such row.
     pub fn of(snapshot: &Snapshot, row: Row) -> Option<Chosen> {
         Some(match row {
-            Row::Path(way) => Chosen::Path(Subject::way(snapshot.ways.get(way)?)),
-            Row::Hop(way, hop) => Chosen::Hop(Subject::way(snapshot.ways.get(way)?), hop),
+            Row::Path(path) => Chosen::Path(Subject::path(snapshot.paths.get(path)?)),
+            Row::Hop(path, hop) => Chosen::Hop(Subject::path(snapshot.paths.get(path)?), hop),
             Row::Drop(drop) => Chosen::Drop(Subject::drop(snapshot.drops.get(drop)?)),
         })
     }
 
     pub fn find(&self, snapshot: &Snapshot) -> Option<Row> {
-        let find =
-            |subject: &Subject| snapshot.ways.iter().position(|way| Subject::way(way) == *subject);
+        let find = |subject: &Subject| {
+            snapshot.paths.iter().position(|path| Subject::path(path) == *subject)
+        };
         match self {
-            Chosen::Path(way) => find(way).map(Row::Path),
-            Chosen::Hop(way, hop) => find(way).map(|way| Row::Hop(way, *hop)),
+            Chosen::Path(path) => find(path).map(Row::Path),
+            Chosen::Hop(path, hop) => find(path).map(|path| Row::Hop(path, *hop)),
             Chosen::Drop(drop) => {
                 let mut drops = snapshot.drops.iter();
                 drops.position(|seen| Subject::drop(seen) == *drop).map(Row::Drop)
@@ -83,15 +84,15 @@ pub fn rows(snapshot: &Snapshot, sort: Sort, filter: &str, open: &BTreeSet<Subje
     // The filter ignores case.
     let wanted = filter.to_lowercase();
     let has = |text: &str| text.to_lowercase().contains(&wanted);
-    let mut ways: Vec<usize> = (0..snapshot.ways.len()).collect();
-    ways.retain(|way| way_has(&snapshot.ways[*way], &has));
-    ways.sort_by_key(|way| Reverse(rank(&snapshot.ways[*way], snapshot.seconds, sort)));
+    let mut paths: Vec<usize> = (0..snapshot.paths.len()).collect();
+    paths.retain(|path| path_has(&snapshot.paths[*path], &has));
+    paths.sort_by_key(|path| Reverse(rank(&snapshot.paths[*path], snapshot.seconds, sort)));
     let mut rows = Vec::new();
-    for way in ways {
-        rows.push(Row::Path(way));
-        let seen = &snapshot.ways[way];
-        if open.contains(&Subject::way(seen)) {
-            rows.extend((0..seen.hops.len()).map(|hop| Row::Hop(way, hop)));
+    for path in paths {
+        rows.push(Row::Path(path));
+        let seen = &snapshot.paths[path];
+        if open.contains(&Subject::path(seen)) {
+            rows.extend((0..seen.hops.len()).map(|hop| Row::Hop(path, hop)));
         }
     }
     // Drops come last, so that the list can show them in a separate area.
@@ -100,10 +101,10 @@ pub fn rows(snapshot: &Snapshot, sort: Sort, filter: &str, open: &BTreeSet<Subje
     rows
 }
 
-fn way_has(way: &PathSeen, has: &impl Fn(&str) -> bool) -> bool {
+fn path_has(path: &PathSeen, has: &impl Fn(&str) -> bool) -> bool {
     let hop_has = |hop: &HopSeen| has(&hop.namespace) || hop.device.as_deref().is_some_and(has);
-    let flow = way.example.as_ref().map(ToString::to_string).unwrap_or_default();
-    has(&flow) || has(&way.ending) || way.hops.iter().any(hop_has)
+    let flow = path.example.as_ref().map(ToString::to_string).unwrap_or_default();
+    has(&flow) || has(&path.ending) || path.hops.iter().any(hop_has)
 }
 
 fn drop_has(drop: &DropSeen, has: &impl Fn(&str) -> bool) -> bool {
@@ -111,16 +112,16 @@ fn drop_has(drop: &DropSeen, has: &impl Fn(&str) -> bool) -> bool {
 }
 
 /// Returns the sort key. Routes with equal keys stay in the order of packets.
-fn rank(way: &PathSeen, seconds: f64, sort: Sort) -> u64 {
+fn rank(path: &PathSeen, seconds: f64, sort: Sort) -> u64 {
     match sort {
-        Sort::Packets => way.packets,
-        Sort::P99 => way.took.p99_ns,
+        Sort::Packets => path.packets,
+        Sort::P99 => path.took.p99_ns,
         Sort::Drops => {
-            let counted = way.hops.iter().filter_map(|hop| hop.counted.as_ref());
+            let counted = path.hops.iter().filter_map(|hop| hop.counted.as_ref());
             let devices: f64 = counted.map(|rates| rates.dropped_per_s).sum();
             // Devices count only their own drops, so a route that ends in a drop counts as well.
-            let is_dropped = way.hops.iter().any(|hop| hop.side == Side::Drop);
-            let followed = if is_dropped { way.packets } else { 0 };
+            let is_dropped = path.hops.iter().any(|hop| hop.side == Side::Drop);
+            let followed = if is_dropped { path.packets } else { 0 };
             // Multiply first, so that less than one drop per second also counts.
             ((devices * seconds) as u64).saturating_add(followed)
         }

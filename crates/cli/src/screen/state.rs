@@ -118,7 +118,7 @@ impl State {
         self.history.add(&snapshot);
         // Open the first route at the start, as an example of its hops.
         if self.shown.is_none() {
-            self.open.extend(snapshot.ways.first().map(Subject::way));
+            self.open.extend(snapshot.paths.first().map(Subject::path));
         }
         self.shown = Some(snapshot);
         self.list();
@@ -131,8 +131,8 @@ impl State {
     }
 
     /// Returns whether the hops of a route are listed.
-    pub fn is_open(&self, way: &Subject) -> bool {
-        self.open.contains(way)
+    pub fn is_open(&self, path: &Subject) -> bool {
+        self.open.contains(path)
     }
 
     pub fn key(&mut self, key: KeyEvent) -> Asked {
@@ -210,8 +210,8 @@ impl State {
     fn look_into(&mut self) {
         let (Page::List, Some(chosen)) = (&self.page, self.chosen.clone()) else { return };
         match chosen {
-            Chosen::Path(way) if !self.open.contains(&way) => {
-                self.open.insert(way);
+            Chosen::Path(path) if !self.open.contains(&path) => {
+                self.open.insert(path);
                 self.list();
             }
             chosen => self.turn_to(Page::Detail(chosen)),
@@ -224,8 +224,8 @@ impl State {
             return self.turn_to(Page::List);
         }
         match self.chosen.clone() {
-            Some(Chosen::Hop(way, _)) => self.chosen = Some(Chosen::Path(way)),
-            Some(Chosen::Path(way)) => drop(self.open.remove(&way)),
+            Some(Chosen::Hop(path, _)) => self.chosen = Some(Chosen::Path(path)),
+            Some(Chosen::Path(path)) => drop(self.open.remove(&path)),
             _ => {}
         }
         self.list();

@@ -90,7 +90,7 @@ fn pages_look_as_on_record() {
             select(state, Row::Hop(0, 3));
             press(state, KeyCode::Enter);
         }),
-        ("way", |state| {
+        ("path", |state| {
             press(state, KeyCode::Enter);
         }),
         ("drops", |state| {
@@ -155,9 +155,9 @@ fn without_colour_and_without_unicode_nothing_of_either_is_drawn() {
 fn names_of_others_cannot_drive_the_terminal() {
     let mut snapshot = recorded().remove(0);
     let harm = "\x1b[2Jx\u{202e}\n";
-    let way = &mut snapshot.ways[0];
-    way.ending = format!("read by {harm}");
-    (way.hops[0].namespace, way.hops[0].device) = (harm.into(), Some(harm.into()));
+    let path = &mut snapshot.paths[0];
+    path.ending = format!("read by {harm}");
+    (path.hops[0].namespace, path.hops[0].device) = (harm.into(), Some(harm.into()));
     let dropped = &mut snapshot.drops[0];
     (dropped.namespace, dropped.reason) = (harm.into(), harm.into());
     dropped.meaning = Some(harm.into());
@@ -178,7 +178,7 @@ fn names_of_others_cannot_drive_the_terminal() {
 /// Returns an interval with a peer whose names contain control characters.
 fn with_peer() -> Snapshot {
     let mut snapshot = recorded().remove(0);
-    let example = snapshot.ways.iter().find_map(|way| way.example.clone()).unwrap();
+    let example = snapshot.paths.iter().find_map(|path| path.example.clone()).unwrap();
     let flow = observe::FlowSeen {
         flow: example,
         encapsulation: Some(observe::Encapsulation::Vxlan),
@@ -219,7 +219,7 @@ fn cpus_have_a_line_where_there_is_room_and_a_queue_its_note() {
         squeezed: 1,
     };
     snapshot.cpus = vec![cpu(3, 71.2, 900), cpu(0, 12.0, 0), cpu(1, 1.0, 0)];
-    snapshot.ways[0].hops[0].queued = Some(640);
+    snapshot.paths[0].hops[0].queued = Some(640);
     let mut state = State::new(None);
     state.take(snapshot);
     let line = "softirq CPU 3 71%, CPU 0 12%; backlog 900, 12 dropped there, 3 times squeezed";
@@ -301,13 +301,16 @@ fn ways_are_sorted_by_packets_by_p99_and_by_drops() {
     let mut first = |sort| {
         assert_eq!(state.sort, sort);
         let Some(Row::Path(first)) = state.rows.first().copied() else { panic!() };
-        let way = state.shown.as_ref().unwrap().ways[first].clone();
+        let path = state.shown.as_ref().unwrap().paths[first].clone();
         say(&mut state, "s");
-        way
+        path
     };
-    let ways = &recorded()[2].ways;
-    assert_eq!(first(Sort::Packets).packets, ways.iter().map(|way| way.packets).max().unwrap());
-    assert_eq!(first(Sort::P99).took.p99_ns, ways.iter().map(|way| way.took.p99_ns).max().unwrap());
+    let paths = &recorded()[2].paths;
+    assert_eq!(first(Sort::Packets).packets, paths.iter().map(|path| path.packets).max().unwrap());
+    assert_eq!(
+        first(Sort::P99).took.p99_ns,
+        paths.iter().map(|path| path.took.p99_ns).max().unwrap()
+    );
     assert!(first(Sort::Drops).ending.starts_with("dropped"));
     assert_eq!(state.sort, Sort::Packets);
 }
@@ -344,8 +347,8 @@ fn what_is_frozen_stays_and_catches_up() {
     assert_eq!(frozen.replace("frozen", "live"), before);
     say(&mut state, " ");
     assert_eq!(state.shown.as_ref(), rest.last());
-    let way = super::history::Subject::way(&rest[0].ways[0]);
-    assert_eq!(state.history.series(&way, |point| Some(point.packets_per_s)).len(), KEPT);
+    let path = super::history::Subject::path(&rest[0].paths[0]);
+    assert_eq!(state.history.series(&path, |point| Some(point.packets_per_s)).len(), KEPT);
 }
 
 #[test]
@@ -355,9 +358,9 @@ fn the_cursor_stays_with_its_way() {
     state.take(snapshots.next().unwrap());
     select(&mut state, Row::Path(1));
     let mut turned = snapshots.next().unwrap();
-    turned.ways.swap(0, 1);
-    let (first, second) = (turned.ways[0].packets, turned.ways[1].packets);
-    (turned.ways[0].packets, turned.ways[1].packets) = (first.max(second), first.min(second));
+    turned.paths.swap(0, 1);
+    let (first, second) = (turned.paths[0].packets, turned.paths[1].packets);
+    (turned.paths[0].packets, turned.paths[1].packets) = (first.max(second), first.min(second));
     state.take(turned);
     assert_eq!(state.rows[state.selected], Row::Path(0));
     // The row is gone: the cursor stays in place, and the page says so.
@@ -365,7 +368,7 @@ fn the_cursor_stays_with_its_way() {
     press(&mut state, KeyCode::Enter);
     assert!(matches!(state.page, Page::Detail(_)));
     let mut without = snapshots.next().unwrap();
-    without.ways.clear();
+    without.paths.clear();
     state.take(without);
     shows(&mut state, "not seen in this interval");
     press(&mut state, KeyCode::Esc);
@@ -375,8 +378,8 @@ fn the_cursor_stays_with_its_way() {
 #[test]
 fn the_cursor_stays_on_the_second_of_two_ways_of_the_same_names() {
     let mut snapshot = recorded().remove(0);
-    snapshot.ways.truncate(1);
-    snapshot.ways.push(snapshot.ways[0].clone());
+    snapshot.paths.truncate(1);
+    snapshot.paths.push(snapshot.paths[0].clone());
     let mut state = State::new(None);
     state.take(snapshot.clone());
     press(&mut state, KeyCode::Left);
@@ -393,7 +396,7 @@ fn numbers_beyond_all_measure_are_drawn() {
     (snapshot.events, snapshot.followed) = (u64::MAX, u64::MAX);
     snapshot.drops.push(snapshot.drops[0].clone());
     snapshot.drops.iter_mut().for_each(|drop| drop.packets = u64::MAX);
-    for hop in &mut snapshot.ways[0].hops {
+    for hop in &mut snapshot.paths[0].hops {
         (hop.bytes, hop.gso_packets, hop.cut) = (f64::MAX, f64::MAX, -f64::MAX);
         hop.since_before.p99_ns = u64::MAX;
         let counted = hop.counted.iter_mut();

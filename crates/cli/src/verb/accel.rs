@@ -266,7 +266,7 @@ fn describe(status: &Status) -> String {
         let _ = writeln!(
             text,
             "packet filters: {} connections admitted to the fast path, {} denied",
-            flows.admitted, flows.held
+            flows.admitted, flows.denied
         );
         for (reason, count) in &flows.reasons {
             let _ = writeln!(text, "  {count:>12} by {reason}");

@@ -37,11 +37,11 @@ pub fn run(serve: &AccelServe) -> anyhow::Result<Exit> {
     let arguments = &serve.run.devices;
     let netns = netns("--netns", arguments.netns.as_deref())?;
     check(arguments, &netns)?;
-    let (claim, mut succession) = match serve.takeover {
+    let (claim, mut takeover) = match serve.takeover {
         true => takeover::claim(&netns)?,
         false => (accelerator::claim(&netns)?, None),
     };
-    let (mut pages, also) = pages(serve, succession.is_some())?;
+    let (mut pages, also) = pages(serve, takeover.is_some())?;
     let sink = serve.events.as_deref().map(accel_events::open).transpose()?;
     let end = on_signals(&[SIGINT, SIGTERM])?;
     let wanted = match &arguments.device {
@@ -51,8 +51,8 @@ pub fn run(serve: &AccelServe) -> anyhow::Result<Exit> {
     let max_entries = serve.run.max_entries.unwrap_or(accel::DEFAULT_MAX_ENTRIES);
     confinement::prepare()?;
     // Needs access to other processes and to rename(2), which confinement takes away below.
-    if let Some(succession) = &mut succession {
-        succession.prepare(&claim, also)?;
+    if let Some(takeover) = &mut takeover {
+        takeover.prepare(&claim, also)?;
     }
     // The finder keeps rights that this process gives up below.
     let finder = Finder::start(&netns, confined::give_up_but_looking)?;
@@ -62,7 +62,7 @@ pub fn run(serve: &AccelServe) -> anyhow::Result<Exit> {
     let running = Arc::new(OnceLock::new());
     // Probes get an answer ("starting") before the fast path is attached.
     let mut probes = pages.listening()?.map(|listener| answer(listener, &running)).transpose()?;
-    let predecessor = succession.as_ref().map(|s| s.predecessor().programs.clone());
+    let predecessor = takeover.as_ref().map(|s| s.predecessor().programs.clone());
     let options = Options {
         max_entries,
         finder: Some(finder),
@@ -82,7 +82,7 @@ pub fn run(serve: &AccelServe) -> anyhow::Result<Exit> {
     if let Some(listener) = pages.beside()? {
         probes = Some(answer(listener, &running)?);
     }
-    let predecessor = succession.map(|succession| succession.take_over()).transpose()?;
+    let predecessor = takeover.map(|takeover| takeover.take_over()).transpose()?;
     confined::confine(&rights)?;
     let events = sink.map(|sink| begin_events(sink, &accel, &netns, predecessor)).transpose()?;
     if !serve.events.as_deref().is_some_and(accel_events::is_stdout) {
@@ -100,11 +100,11 @@ pub fn run(serve: &AccelServe) -> anyhow::Result<Exit> {
     }
     drop(probes);
     if let (Some(events), true) = (&events, handed_over) {
-        events.tell(What::HandedOver);
+        events.send(What::HandedOver);
     }
     detach(accel);
     if let Some(events) = events {
-        events.tell(What::Stopped);
+        events.send(What::Stopped);
         drop(events);
     }
     drop(claim);

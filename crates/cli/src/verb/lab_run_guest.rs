@@ -170,7 +170,7 @@ mod tests {
         ]);
         assert_eq!(options(all), given(&["--quick", "--sizes", "64", "--vary=ring=50"]));
         let modes = [&at_guest::all()[0], at_guest::find("vlan@guest").unwrap()];
-        let told = words(&given(&["--quick"]), &modes);
-        assert_eq!(told, given(&["--quick", "--modes=host,vlan", "--baseline=host"]));
+        let arguments = words(&given(&["--quick"]), &modes);
+        assert_eq!(arguments, given(&["--quick", "--modes=host,vlan", "--baseline=host"]));
     }
 }

@@ -131,10 +131,10 @@ fn serve(
     guests: &[GuestWatcher],
     [left, right]: [&str; 2],
 ) -> anyhow::Result<()> {
-    let told: Vec<_> = guests.iter().map(GuestWatcher::told).collect();
+    let events: Vec<_> = guests.iter().map(GuestWatcher::event).collect();
     loop {
         let (end, show) = (signals.end.as_fd(), signals.show.as_fd());
-        let [ended, end, show] = wait_beside([running.ended(), end, show], &told)?;
+        let [ended, end, show] = wait_beside([running.ended(), end, show], &events)?;
         for line in guests.iter().flat_map(GuestWatcher::news) {
             print(&line)?;
         }

@@ -92,8 +92,8 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
     output.hold(session.finish()?);
     output.show(|_, _| true)?;
     output.write(u64::MAX)?;
-    let (shown, lost, not_told) = (output.shown, session.lost()?, session.counted()?);
-    let counted: u64 = not_told.iter().map(|drops| drops.packets).sum();
+    let (shown, lost, suppressed) = (output.shown, session.lost()?, session.counted()?);
+    let counted: u64 = suppressed.iter().map(|drops| drops.packets).sum();
     complain(&match counted {
         // bench/peers parses both forms.
         0 => format!("{shown} packets reported, {lost} events lost"),
@@ -103,7 +103,7 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
         let left_out = output.left_out;
         complain(&format!("{left_out} harmless drops left out (--all-drops shows them)"));
     }
-    for drops in &not_told {
+    for drops in &suppressed {
         complain(&format!("only counted: {drops}"));
     }
     if arguments.explain {

@@ -51,10 +51,10 @@ pub fn run(arguments: &Undo) -> anyhow::Result<Exit> {
     if arguments.forget {
         return forget(&journal, arguments.id.unwrap_or_default());
     }
-    let mut told = UndoOutput::default();
-    told.repair(&journal)?;
+    let mut output = UndoOutput::default();
+    output.repair(&journal)?;
     if arguments.list {
-        return list(&journal, told);
+        return list(&journal, output);
     }
     let contents = journal.contents()?;
     let mut entries = contents.entries;
@@ -62,7 +62,7 @@ pub fn run(arguments: &Undo) -> anyhow::Result<Exit> {
         entries.retain(|entry| entry.id == id);
         // The repair above reported an entry that cannot be read.
         let unread = contents.left.iter().any(|left| left.id == Some(id));
-        if entries.is_empty() && !unread && !told.of.contains(&id) {
+        if entries.is_empty() && !unread && !output.of.contains(&id) {
             return Err(no_change(id));
         }
     }
@@ -70,35 +70,35 @@ pub fn run(arguments: &Undo) -> anyhow::Result<Exit> {
         entries.into_iter().partition(|entry| entry.trial);
     let running = journal.trial_runs()?;
     for entry in &tried {
-        told.whole = false;
+        output.whole = false;
         // Without a running trial, the repair above has undone or reported the entry.
         if running {
             let (id, object) = (entry.id, entry.change.object());
-            told.say(&format!("{id}: {object}: belongs to a running try"));
+            output.say(&format!("{id}: {object}: belongs to a running try"));
         }
     }
-    let again = told.of.clone();
+    let again = output.of.clone();
     for entry in entries.iter().rev().filter(|entry| !again.contains(&entry.id)) {
-        told.take_back(&journal, entry);
+        output.take_back(&journal, entry);
     }
-    told.end()
+    output.end()
 }
 
 fn no_change(id: u64) -> anyhow::Error {
     usage("ID", format!("no change {id} (overlane undo --list)"))
 }
 
-fn list(journal: &Journal, mut told: UndoOutput) -> anyhow::Result<Exit> {
+fn list(journal: &Journal, mut output: UndoOutput) -> anyhow::Result<Exit> {
     let contents = journal.contents()?;
     if contents.entries.is_empty() && contents.left.is_empty() {
-        told.say("nothing to undo");
+        output.say("nothing to undo");
     }
     for entry in &contents.entries {
-        told.say(&describe(entry));
+        output.say(&describe(entry));
     }
     // Changes that could not be undone are in the list, so only unreadable files are a failure.
-    told.whole = contents.left.is_empty();
-    told.end()
+    output.whole = contents.left.is_empty();
+    output.end()
 }
 
 fn forget(journal: &Journal, id: u64) -> anyhow::Result<Exit> {
@@ -118,9 +118,9 @@ fn unwatched(directory: &Path) -> anyhow::Result<Exit> {
     let mut attempt = 0;
     loop {
         attempt += 1;
-        let mut told = UndoOutput::default();
-        match Journal::open_patiently(directory).and_then(|journal| told.repair(&journal)) {
-            Ok(()) => return told.end(),
+        let mut output = UndoOutput::default();
+        match Journal::open_patiently(directory).and_then(|journal| output.repair(&journal)) {
+            Ok(()) => return output.end(),
             // Retrying cannot make the directory safe.
             Err(error @ JournalError::Untrusted { .. }) => return Err(error.into()),
             Err(error) if attempt == ATTEMPTS => return Err(error.into()),
@@ -166,9 +166,9 @@ fn is_due_after(directory: &Path, wait: Duration) -> anyhow::Result<bool> {
 /// # Errors
 /// A journal that cannot be listed; standard output.
 pub fn repair(journal: &Journal) -> anyhow::Result<bool> {
-    let mut told = UndoOutput::default();
-    told.repair(journal)?;
-    Ok(told.end()? == Exit::Done)
+    let mut output = UndoOutput::default();
+    output.repair(journal)?;
+    Ok(output.end()? == Exit::Done)
 }
 
 /// Progress of an undo, and its output.

@@ -171,10 +171,10 @@ fn serve(
     file: Option<(&Path, &Keeper)>,
 ) -> anyhow::Result<()> {
     let Asks { signals, reload, ended, guests } = asks;
-    let told: Vec<_> = guests.iter().map(GuestWatcher::told).collect();
+    let events: Vec<_> = guests.iter().map(GuestWatcher::event).collect();
     loop {
         let fds = [ended.as_fd(), signals.end.as_fd(), signals.show.as_fd(), reload.as_fd()];
-        let [ended, end, show, again] = wait_beside(fds, &told)?;
+        let [ended, end, show, again] = wait_beside(fds, &events)?;
         for line in guests.iter().flat_map(GuestWatcher::news) {
             print(&line)?;
         }

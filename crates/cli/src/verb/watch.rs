@@ -68,7 +68,7 @@ struct Measuring {
     watch: observe::Watch,
     interval: Duration,
     record: Option<Recorder>,
-    told: Option<WatchService>,
+    service: Option<WatchService>,
     serving: Option<Serving>,
     peer: Option<Peer>,
 }
@@ -106,16 +106,16 @@ impl Measuring {
             None => None,
         };
         // Fail on an occupied address before writing or attaching anything.
-        let told = arguments.metrics.as_ref().map(WatchService::at).transpose()?;
+        let service = arguments.metrics.as_ref().map(WatchService::at).transpose()?;
         let record = arguments.record.as_deref().map(Recorder::new).transpose()?;
         let mut watch = observe::Watch::start(filter, &namespaces, budget)?;
-        if let Some(told) = &told {
-            told.begin(&mut watch);
+        if let Some(service) = &service {
+            service.begin(&mut watch);
         }
         let serving = server.map(|server| watch_peer::begin(server, &mut watch)).transpose()?;
         let peer = wanted.map(|wanted| wanted.begin(&mut watch)).transpose()?;
         rights.as_ref().map(serving::confine).transpose()?;
-        Ok(Measuring { watch, interval, record, told, serving, peer })
+        Ok(Measuring { watch, interval, record, service, serving, peer })
     }
 
     /// Measures the next interval. It ends early if `goes_on` returns false.
@@ -124,10 +124,10 @@ impl Measuring {
             // Cannot fail: every kernel has this clock.
             clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
         };
-        let told = self.told.as_ref();
+        let service = self.service.as_ref();
         // Called throughout the interval, so it also sends the heartbeat.
         let goes_on = || {
-            told.iter().for_each(|told| told.beat());
+            service.iter().for_each(|service| service.beat());
             goes_on()
         };
         let mut snapshot = self.watch.interval(self.interval, &own_cpu, &hosts(), &goes_on)?;

@@ -286,9 +286,9 @@ fn a_guest_that_stands_still_is_said_and_the_run_begun_again_in_another() {
     let results = ended.json();
     assert_eq!((&results["complete"], &results["plan"]["blocks_done"]), (&true.into(), &8.into()));
     let warnings = results["warnings"].as_array().unwrap();
-    let told = |warning: &Value| warning.as_str().unwrap().ends_with(wanted);
+    let is_wanted = |warning: &Value| warning.as_str().unwrap().ends_with(wanted);
     // The next guest may stall by itself: each is reported once.
-    let count = warnings.iter().filter(|warning| told(warning)).count();
+    let count = warnings.iter().filter(|warning| is_wanted(warning)).count();
     assert_eq!(count, ended.stderr.matches(wanted).count(), "{warnings:#?}");
     nothing_left(&mark);
 }

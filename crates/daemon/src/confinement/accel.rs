@@ -185,7 +185,7 @@ pub fn confine(rights: &Rights) -> sys::Result<()> {
     filter.allow_if(libc::SYS_sched_getscheduler, &[Argument::is(0, 0)]);
     filter.allow_if(libc::SYS_sched_setscheduler, &[Argument::is(0, 0)]);
     filter.apply(Otherwise::Refuse)?;
-    rights.told("only system calls for the fast path");
+    rights.log("only system calls for the fast path");
     Ok(())
 }
 

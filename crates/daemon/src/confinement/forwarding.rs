@@ -111,7 +111,7 @@ const BPF_LINK_DETACH: i64 = 34;
 /// If the kernel refuses.
 pub fn confine(rights: &Rights, sockets: &Sockets) -> sys::Result<()> {
     filter(sockets).apply(Otherwise::Kill)?;
-    rights.told("only system calls for forwarding");
+    rights.log("only system calls for forwarding");
     Ok(())
 }
 

@@ -100,7 +100,7 @@ impl Rights {
     }
 
     /// Records the confinement in force, including the filter.
-    fn told(&self, filter: &str) {
+    fn log(&self, filter: &str) {
         let capabilities = match self.capabilities.as_slice() {
             [] => "no capabilities".to_owned(),
             some => some.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),

@@ -121,7 +121,7 @@ pub fn confine(rights: &Rights) -> sys::Result<()> {
         filter.refuse_if(libc::SYS_fcntl, &[Argument::is(1, command)]);
     }
     filter.apply(Otherwise::Allow)?;
-    rights.told("no system calls for processes, mounts and privileges");
+    rights.log("no system calls for processes, mounts and privileges");
     Ok(())
 }
 

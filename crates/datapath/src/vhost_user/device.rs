@@ -91,7 +91,7 @@ pub(super) struct Slot {
     enabled: bool,
     broken: Option<RingError>,
     /// Buffers were used since the guest was last notified.
-    pub(super) untold: bool,
+    pub(super) is_unnotified: bool,
 }
 
 /// Wakes the thread of a queue pair.
@@ -116,7 +116,7 @@ pub(super) struct Device {
     memory: Mutex<Option<Arc<Memory>>>,
     connected: std::sync::atomic::AtomicBool,
     news: Mutex<VecDeque<String>>,
-    told: EventFd,
+    event: EventFd,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -139,7 +139,7 @@ impl Device {
             memory: Mutex::default(),
             connected: false.into(),
             news: Mutex::default(),
-            told: event()?,
+            event: event()?,
         })
     }
 
@@ -197,17 +197,17 @@ impl Device {
         }
         news.push_back(format!("{}: {line}", self.name));
         // Writing can only fail after 2^64 - 1 writes.
-        let _ = self.told.write(1);
+        let _ = self.event.write(1);
     }
 
     /// Returns a descriptor that becomes readable when there are log lines.
-    pub(super) fn told(&self) -> BorrowedFd<'_> {
-        self.told.as_fd()
+    pub(super) fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
     }
 
     /// Takes the log lines.
     pub(super) fn news(&self) -> Vec<String> {
-        let _ = self.told.read();
+        let _ = self.event.read();
         lock(&self.news).drain(..).collect()
     }
 
@@ -267,8 +267,8 @@ impl Device {
         let ring = ring.and_then(|mut ring| {
             // A sending guest may have offered buffers before, so ask for notifications.
             match way(number) {
-                RingDirection::FromGuest => drop(ring.wants_to_be_told(map)?),
-                RingDirection::ToGuest => ring.need_not_be_told(map)?,
+                RingDirection::FromGuest => drop(ring.enable_notification(map)?),
+                RingDirection::ToGuest => ring.suppress_notification(map)?,
             }
             Ok(ring)
         });
@@ -294,7 +294,7 @@ impl Device {
         self.stop_kick(number);
         let mut slot = lock(&self.slots[number]);
         slot.call = None;
-        slot.untold = false;
+        slot.is_unnotified = false;
         slot.ring.take().map(|(ring, _)| ring.base())
     }
 
@@ -311,7 +311,7 @@ impl Device {
     pub(super) fn set_call(&self, number: usize, call: Option<PeerEvent>) {
         let mut slot = lock(&self.slots[number]);
         // Buffers used before may not have been announced.
-        slot.untold = true;
+        slot.is_unnotified = true;
         slot.call = call;
         drop(slot);
         self.changed(number);

@@ -92,9 +92,9 @@ fn use_ring(data: &[u8], memory: &GuestMemoryMmap, buffer: &mut [u8]) {
     }
     for step in 0..4 {
         let held = match step {
-            0 => ring.is_to_be_told(memory).map(drop),
-            1 => ring.wants_to_be_told(memory).map(drop),
-            2 => ring.need_not_be_told(memory),
+            0 => ring.needs_notification(memory).map(drop),
+            1 => ring.enable_notification(memory).map(drop),
+            2 => ring.suppress_notification(memory),
             _ => ring.replace(memory, place),
         };
         if held.is_err() {

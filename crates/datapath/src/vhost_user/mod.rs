@@ -143,8 +143,8 @@ impl GuestWatcher {
     }
 
     /// Returns a descriptor that becomes readable when there are log lines.
-    pub fn told(&self) -> BorrowedFd<'_> {
-        self.0.told()
+    pub fn event(&self) -> BorrowedFd<'_> {
+        self.0.event()
     }
 
     /// Returns the log lines since the last call: clients that connected, disconnected or were

@@ -74,7 +74,7 @@ impl GuestQueue {
         });
         match read {
             None | Some(Read::Nothing) => return Err(Errno::EAGAIN),
-            _ => lock(&self.device.slots[number]).untold = true,
+            _ => lock(&self.device.slots[number]).is_unnotified = true,
         }
         match read {
             Some(Read::Frame(length)) if length >= header => {
@@ -124,7 +124,7 @@ impl GuestQueue {
             });
             match written {
                 Some(Written::Done) => {
-                    lock(&self.device.slots[*number]).untold = true;
+                    lock(&self.device.slots[*number]).is_unnotified = true;
                     return Ok(());
                 }
                 Some(Written::NoRoom) => return Err(Errno::EAGAIN),
@@ -139,15 +139,16 @@ impl GuestQueue {
     pub(crate) fn flush(&self) {
         let first = [0, 1].into_iter().filter(|_| self.queue > 0);
         for number in first.chain([2 * self.queue, 2 * self.queue + 1]) {
-            let is_told = {
+            let is_notified = {
                 let mut slot = lock(&self.device.slots[number]);
-                !std::mem::take(&mut slot.untold)
+                !std::mem::take(&mut slot.is_unnotified)
             };
             // Nothing was used since the last notification.
-            if is_told {
+            if is_notified {
                 continue;
             }
-            let tell = self.with(number, |ring, memory, _| ring.is_to_be_told(memory.mapped()));
+            let tell =
+                self.with(number, |ring, memory, _| ring.needs_notification(memory.mapped()));
             if tell == Some(true)
                 && let Some(call) = &lock(&self.device.slots[number]).call
             {
@@ -159,10 +160,10 @@ impl GuestQueue {
     /// Asks the guest for notifications before the thread sleeps: of new frames, and of new buffers
     /// if `waits_for_room`. Returns whether any have arrived meanwhile.
     pub(crate) fn before_sleep(&self, waits_for_room: bool) -> bool {
-        let sends =
-            self.with(2 * self.queue + 1, |ring, memory, _| ring.wants_to_be_told(memory.mapped()));
+        let sends = self
+            .with(2 * self.queue + 1, |ring, memory, _| ring.enable_notification(memory.mapped()));
         let receives = waits_for_room.then(|| {
-            self.with(2 * self.queue, |ring, memory, _| ring.wants_to_be_told(memory.mapped()))
+            self.with(2 * self.queue, |ring, memory, _| ring.enable_notification(memory.mapped()))
         });
         sends == Some(true) || receives.flatten() == Some(true)
     }
@@ -170,7 +171,7 @@ impl GuestQueue {
     /// Turns the guest's notifications off while the thread is awake.
     pub(crate) fn after_sleep(&self) {
         for number in [2 * self.queue, 2 * self.queue + 1] {
-            self.with(number, |ring, memory, _| ring.need_not_be_told(memory.mapped()));
+            self.with(number, |ring, memory, _| ring.suppress_notification(memory.mapped()));
         }
     }
 }

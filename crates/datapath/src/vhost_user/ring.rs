@@ -83,7 +83,7 @@ pub struct Ring {
     /// The guest's available index at the last check.
     seen: u16,
     /// `next_used` at the last notification of the guest; `None`: there was none.
-    told: Option<u16>,
+    notified: Option<u16>,
     segments: Vec<Segment>,
     heads: Vec<(u16, u32)>,
 }
@@ -108,7 +108,7 @@ impl Ring {
             next_available: base,
             next_used: 0,
             seen: base,
-            told: None,
+            notified: None,
             segments: Vec::new(),
             heads: Vec::new(),
         };
@@ -232,26 +232,26 @@ impl Ring {
     ///
     /// # Errors
     /// [`RingError`].
-    pub fn is_to_be_told(&mut self, memory: &GuestMemoryMmap) -> Result<bool, RingError> {
-        let (told, now) = (self.told.replace(self.next_used), self.next_used);
+    pub fn needs_notification(&mut self, memory: &GuestMemoryMmap) -> Result<bool, RingError> {
+        let (notified, now) = (self.notified.replace(self.next_used), self.next_used);
         // The guest must see the used index before its suppression state is read here.
         fence(Ordering::SeqCst);
         if !self.event_index {
             let wish: u16 = self.load(memory, self.place.available)?;
-            return Ok(told != Some(now) && wish & SUPPRESSED == 0);
+            return Ok(notified != Some(now) && wish & SUPPRESSED == 0);
         }
         // The first notification after a start is always sent.
-        let Some(told) = told else { return Ok(true) };
+        let Some(notified) = notified else { return Ok(true) };
         let wish: u16 = self.load(memory, self.used_event())?;
         // vring_need_event of linux/virtio_ring.h.
-        Ok(now.wrapping_sub(wish).wrapping_sub(1) < now.wrapping_sub(told))
+        Ok(now.wrapping_sub(wish).wrapping_sub(1) < now.wrapping_sub(notified))
     }
 
     /// Asks the guest for notifications of new buffers; returns whether any were offered meanwhile.
     ///
     /// # Errors
     /// [`RingError`].
-    pub fn wants_to_be_told(&mut self, memory: &GuestMemoryMmap) -> Result<bool, RingError> {
+    pub fn enable_notification(&mut self, memory: &GuestMemoryMmap) -> Result<bool, RingError> {
         // All frames of a sending guest were read; a receiving guest had too few buffers.
         let seen = match self.way {
             RingDirection::FromGuest => self.next_available,
@@ -270,7 +270,7 @@ impl Ring {
     ///
     /// # Errors
     /// [`RingError`].
-    pub fn need_not_be_told(&self, memory: &GuestMemoryMmap) -> Result<(), RingError> {
+    pub fn suppress_notification(&self, memory: &GuestMemoryMmap) -> Result<(), RingError> {
         // With event indices, the guest notifies once when it passes the index that was asked for.
         if self.event_index { Ok(()) } else { self.store(memory, self.place.used, SUPPRESSED) }
     }

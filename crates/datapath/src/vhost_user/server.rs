@@ -68,7 +68,7 @@ struct Client {
 }
 
 /// Reason for the end of a connection.
-enum End {
+enum ConnectionEnd {
     Closed,
     /// The client is disconnected, with the reason.
     Dismissed(String),
@@ -90,7 +90,7 @@ impl Server {
             {
                 let silent =
                     format!("no data for {} s in the middle of a message", PATIENCE.as_secs());
-                self.dismiss(End::Dismissed(silent), now)?;
+                self.dismiss(ConnectionEnd::Dismissed(silent), now)?;
             }
             if self.closed.is_some_and(|until| now >= until) {
                 self.closed = None;
@@ -155,14 +155,14 @@ impl Server {
     }
 
     /// Ends the connection of the client.
-    fn dismiss(&mut self, end: End, now: Instant) -> Result<()> {
+    fn dismiss(&mut self, end: ConnectionEnd, now: Instant) -> Result<()> {
         // Dropping it ends its session, and discards everything that it set up.
         let Some(client) = self.client.take() else { return Ok(()) };
         let _ = self.sources.epoll().delete(&client.stream);
         drop(client);
         match end {
-            End::Closed => self.device.tell("the client has disconnected"),
-            End::Dismissed(why) => {
+            ConnectionEnd::Closed => self.device.tell("the client has disconnected"),
+            ConnectionEnd::Dismissed(why) => {
                 self.device.tell(&format!("the client was disconnected: {why}"));
                 self.close(now)?;
             }
@@ -192,7 +192,7 @@ impl Server {
 
 impl Client {
     /// Processes the received messages.
-    fn serve(&mut self, now: Instant) -> std::result::Result<(), End> {
+    fn serve(&mut self, now: Instant) -> std::result::Result<(), ConnectionEnd> {
         for _ in 0..BUDGET {
             // Read no further than this message, because descriptors belong to its bytes.
             let wanted = match self.header()? {
@@ -206,22 +206,22 @@ impl Client {
             let room = &mut self.bytes[self.filled..wanted];
             match receive(&self.stream, room, &mut self.descriptors) {
                 // The connection ended between two messages, as it should.
-                Ok(0) if self.filled == 0 => return Err(End::Closed),
+                Ok(0) if self.filled == 0 => return Err(ConnectionEnd::Closed),
                 Ok(0) => {
-                    return Err(End::Dismissed(
+                    return Err(ConnectionEnd::Dismissed(
                         "connection closed in the middle of a message".to_owned(),
                     ));
                 }
                 Ok(length) => self.filled += length,
                 Err(Errno::EAGAIN) => break,
                 Err(Errno::EINTR) => {}
-                Err(errno) => return Err(End::Dismissed(format!("recvmsg: {errno}"))),
+                Err(errno) => return Err(ConnectionEnd::Dismissed(format!("recvmsg: {errno}"))),
             }
             // A client must not make this process collect descriptors.
             if self.descriptors.len() > DESCRIPTORS_MAX {
                 let count = self.descriptors.len();
                 let why = format!("{count} descriptors in a message, expected {DESCRIPTORS_MAX}");
-                return Err(End::Dismissed(why));
+                return Err(ConnectionEnd::Dismissed(why));
             }
             // Single bytes do not extend the time limit of a message.
             self.since.get_or_insert(now);
@@ -229,28 +229,28 @@ impl Client {
         Ok(())
     }
 
-    fn header(&self) -> std::result::Result<Option<Header>, End> {
+    fn header(&self) -> std::result::Result<Option<Header>, ConnectionEnd> {
         let header = self.bytes.first_chunk().filter(|_| self.filled >= HEADER);
         let header = header.map(Header::parse).transpose();
-        header.map_err(|error| End::Dismissed(error.to_string()))
+        header.map_err(|error| ConnectionEnd::Dismissed(error.to_string()))
     }
 
-    fn message(&mut self, header: &Header) -> std::result::Result<(), End> {
+    fn message(&mut self, header: &Header) -> std::result::Result<(), ConnectionEnd> {
         let payload = &self.bytes[HEADER..HEADER + header.size];
         let descriptors = std::mem::take(&mut self.descriptors);
         let answer = self.session.message(header, payload, descriptors);
-        let answer = answer.map_err(|error| End::Dismissed(error.to_string()))?;
+        let answer = answer.map_err(|error| ConnectionEnd::Dismissed(error.to_string()))?;
         (self.filled, self.since) = (0, None);
         let Some(answer) = answer else { return Ok(()) };
         // It fits into the socket's buffer unless the client does not read its answers.
         match self.stream.write(&answer) {
             Ok(length) if length == answer.len() => Ok(()),
             // Part of the answer did not fit.
-            Ok(_) => Err(End::Dismissed("it does not read answers".to_owned())),
+            Ok(_) => Err(ConnectionEnd::Dismissed("it does not read answers".to_owned())),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                Err(End::Dismissed("it does not read answers".to_owned()))
+                Err(ConnectionEnd::Dismissed("it does not read answers".to_owned()))
             }
-            Err(error) => Err(End::Dismissed(format!("write: {error}"))),
+            Err(error) => Err(ConnectionEnd::Dismissed(format!("write: {error}"))),
         }
     }
 }

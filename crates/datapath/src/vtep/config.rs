@@ -519,8 +519,8 @@ impl NetworkConfig {
         // An endpoint that receives frames but whose answers would be dropped is a mistake.
         let known = |remote: &&IpAddr| self.any_remote || self.remotes.contains(remote);
         let others = replicate.chain(self.fdb.values());
-        if let Some(stranger) = others.into_iter().find(|remote| !known(remote)) {
-            let problem = format!("{stranger} is not in remotes");
+        if let Some(unknown) = others.into_iter().find(|remote| !known(remote)) {
+            let problem = format!("{unknown} is not in remotes");
             return Err(wrong(key("replicate and fdb"), problem));
         }
         if self.remotes.len() > REMOTES_MAX {

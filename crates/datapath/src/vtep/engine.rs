@@ -57,7 +57,7 @@ pub(super) struct Worker {
     pub(super) index: usize,
     pub(super) thread_networks: Vec<ThreadNetwork>,
     pub(super) underlay: Arc<Underlay>,
-    pub(super) strangers: Arc<Tally>,
+    pub(super) unassigned: Arc<Tally>,
     /// Time zero of the endpoint's clock, which counts seconds.
     pub(super) start: Instant,
     pub(super) merge: bool,
@@ -178,7 +178,7 @@ impl Worker {
                     Some(Event::Frame(_, bytes)) => {
                         intake.encapsulated(
                             &self.thread_networks,
-                            &self.strangers,
+                            &self.unassigned,
                             bytes,
                             port,
                             now,
@@ -311,7 +311,7 @@ impl Worker {
                     truncated: incoming.truncated,
                     bytes: incoming.bytes,
                 };
-                intake.message(&self.thread_networks, &self.strangers, message, now);
+                intake.message(&self.thread_networks, &self.unassigned, message, now);
             }
             self.written(intake)?;
             // The socket was emptied.
@@ -333,7 +333,7 @@ impl Worker {
             match read(tap, frame)? {
                 Read::Frame(length) => {
                     let bytes = &mut frame[..length];
-                    intake.encapsulated(&self.thread_networks, &self.strangers, bytes, port, now);
+                    intake.encapsulated(&self.thread_networks, &self.unassigned, bytes, port, now);
                 }
                 Read::Nothing => {
                     more = false;

@@ -81,7 +81,7 @@ pub fn receive(mut data: &[u8]) {
             let mut bytes = bytes.to_vec();
             let truncated = how & 8 != 0;
             let message = Message { from, tos, segment, truncated, bytes: &mut bytes };
-            bench.intake.message(&bench.thread_networks, &bench.strangers, message, how.into());
+            bench.intake.message(&bench.thread_networks, &bench.unassigned, message, how.into());
         } else {
             let mut bytes = bytes.to_vec();
             // Packets merged by the kernel are marked in the vnet header.
@@ -90,7 +90,7 @@ pub fn receive(mut data: &[u8]) {
             packets += if size > 0 { length.div_ceil(size) } else { 1 };
             bench.intake.encapsulated(
                 &bench.thread_networks,
-                &bench.strangers,
+                &bench.unassigned,
                 &mut bytes,
                 vxlan::PORT,
                 how.into(),
@@ -106,7 +106,7 @@ pub fn receive(mut data: &[u8]) {
         .thread_networks
         .iter()
         .map(|thread_network| &*thread_network.back)
-        .chain([&bench.strangers]);
+        .chain([&bench.unassigned]);
     let all = Counters::sum(tallies);
     assert!(all.received <= packets as u64, "{packets} came, {all:?}");
     assert!(all.forwarded <= all.received);
@@ -148,9 +148,9 @@ pub fn neighbours(mut data: &[u8]) {
         let mut answer = [0; neighbour::ANSWER_LEN];
         let length = who.answer(&owner, &mut answer);
         // A receiver of the answer learns exactly the owner.
-        let told = neighbour::examine(&answer[..length]).unwrap();
-        assert_eq!(told.claim, Some(Claim::Has(who.address(), owner)));
-        assert_eq!(told.question, None);
+        let examined = neighbour::examine(&answer[..length]).unwrap();
+        assert_eq!(examined.claim, Some(Claim::Has(who.address(), owner)));
+        assert_eq!(examined.question, None);
     }
 }
 
@@ -187,7 +187,7 @@ fn thread_networks() -> Vec<ThreadNetwork> {
 /// The receiving side without a kernel. It keeps the frames that it writes.
 pub(super) struct Bench {
     pub(super) thread_networks: Vec<ThreadNetwork>,
-    pub(super) strangers: Tally,
+    pub(super) unassigned: Tally,
     pub(super) intake: Intake,
 }
 
@@ -195,7 +195,7 @@ impl Bench {
     pub(super) fn new() -> Bench {
         Bench {
             thread_networks: thread_networks(),
-            strangers: Tally::default(),
+            unassigned: Tally::default(),
             intake: Intake::new(true, true),
         }
     }
@@ -204,7 +204,7 @@ impl Bench {
     pub(super) fn take(&mut self, from: IpAddr, tos: u8, segment: Option<u16>, bytes: &[u8]) {
         let mut bytes = bytes.to_vec();
         let message = Message { from, tos, segment, truncated: false, bytes: &mut bytes };
-        self.intake.message(&self.thread_networks, &self.strangers, message, 1);
+        self.intake.message(&self.thread_networks, &self.unassigned, message, 1);
         self.intake.flush(&self.thread_networks);
     }
 
@@ -215,7 +215,7 @@ impl Bench {
             .thread_networks
             .iter()
             .map(|thread_network| &*thread_network.back)
-            .chain([&self.strangers])
+            .chain([&self.unassigned])
         {
             let c = Counters::sum([tally].into_iter());
             assert_eq!(c.received, c.forwarded + c.answered + c.dropped(), "{c:?}");
@@ -236,7 +236,7 @@ impl Bench {
         let mut bytes = [&vnet.to_bytes()[..], frame].concat();
         self.intake.encapsulated(
             &self.thread_networks,
-            &self.strangers,
+            &self.unassigned,
             &mut bytes,
             vxlan::PORT,
             1,

@@ -230,7 +230,7 @@ impl Ready {
             networks,
             guests,
             tallies: Vec::new(),
-            strangers: Vec::new(),
+            unassigned: Vec::new(),
             threads,
         };
         for index in 0..running.config.queues {
@@ -254,14 +254,14 @@ impl Ready {
                     back,
                 });
             }
-            let strangers = Arc::new(Tally::default());
+            let unassigned = Arc::new(Tally::default());
             running.tallies.push(tallies);
-            running.strangers.push(strangers.clone());
+            running.unassigned.push(unassigned.clone());
             let worker = Worker {
                 index,
                 thread_networks,
                 underlay: running.underlay.clone(),
-                strangers,
+                unassigned,
                 start,
                 merge,
                 merge_udp,
@@ -287,7 +287,7 @@ pub struct Report {
     /// One report per network, in the order of the configuration.
     pub networks: Vec<NetworkReport>,
     /// Packets from the wire that belong to no network.
-    pub strangers: Counters,
+    pub unassigned: Counters,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -323,7 +323,7 @@ pub struct Running {
     /// Counters by thread and network: from the TAP, from the wire.
     tallies: Vec<Vec<[Arc<Tally>; 2]>>,
     /// Counters by thread, of packets for no network.
-    strangers: Vec<Arc<Tally>>,
+    unassigned: Vec<Arc<Tally>>,
     threads: Threads,
 }
 
@@ -362,8 +362,8 @@ impl Running {
                 guest: self.guests[index].as_ref().map(GuestWatcher::status),
             }
         });
-        let strangers = Counters::sum(self.strangers.iter().map(|thread| &**thread));
-        Report { networks: networks.collect(), strangers }
+        let unassigned = Counters::sum(self.unassigned.iter().map(|thread| &**thread));
+        Report { networks: networks.collect(), unassigned }
     }
 
     /// Applies the settings that can change: remote endpoints, replication, FDB entries,

@@ -66,20 +66,20 @@ impl Intake {
         self.gone
     }
 
-    /// Handles a message: a datagram, several merged ones, or a GSO packet. `strangers` counts
+    /// Handles a message: a datagram, several merged ones, or a GSO packet. `unassigned` counts
     /// packets that belong to no network.
     pub(super) fn message(
         &mut self,
         thread_networks: &[ThreadNetwork],
-        strangers: &Tally,
+        unassigned: &Tally,
         message: Message<'_>,
         now: u32,
     ) {
         let Message { from, tos, segment, truncated, bytes } = message;
         // The rest of the datagram is lost.
         if truncated {
-            strangers.receive(bytes.len());
-            return strangers.discard(DropReason::Truncated, 1);
+            unassigned.receive(bytes.len());
+            return unassigned.discard(DropReason::Truncated, 1);
         }
         // A segment size that is not below the payload means a single datagram.
         let segment = segment.map(usize::from).filter(|size| *size > 0 && *size < bytes.len());
@@ -87,31 +87,31 @@ impl Intake {
         match segment {
             Some(size) if !is_one_udp_packet(bytes, size) => {
                 for datagram in bytes.chunks_mut(size) {
-                    self.datagram(thread_networks, strangers, &sender, datagram, None, now);
+                    self.datagram(thread_networks, unassigned, &sender, datagram, None, now);
                 }
             }
             inner_size => {
-                self.datagram(thread_networks, strangers, &sender, bytes, inner_size, now)
+                self.datagram(thread_networks, unassigned, &sender, bytes, inner_size, now)
             }
         }
     }
 
     /// Handles a complete frame of the underlay with its vnet header, as the second TAP delivers
-    /// it. `strangers` counts packets that belong to no network.
+    /// it. `unassigned` counts packets that belong to no network.
     pub(super) fn encapsulated(
         &mut self,
         thread_networks: &[ThreadNetwork],
-        strangers: &Tally,
+        unassigned: &Tally,
         bytes: &mut [u8],
         port: u16,
         now: u32,
     ) {
-        let stranger = |length: usize, reason| {
-            strangers.receive(length);
-            strangers.discard(reason, 1);
+        let discard = |length: usize, reason| {
+            unassigned.receive(length);
+            unassigned.discard(reason, 1);
         };
         let Ok((vnet, _)) = vnet_hdr::split(bytes, LAYOUT) else {
-            return stranger(0, DropReason::Malformed);
+            return discard(0, DropReason::Malformed);
         };
         let bytes = &mut bytes[HEADER..];
         let refused = |error| match error {
@@ -122,7 +122,7 @@ impl Intake {
             Ok(Some(Merged { source, ecn, payload, size })) => {
                 let sender = Sender { from: source, ecn };
                 for datagram in bytes[payload].chunks_mut(size) {
-                    self.datagram(thread_networks, strangers, &sender, datagram, None, now);
+                    self.datagram(thread_networks, unassigned, &sender, datagram, None, now);
                 }
             }
             Ok(None) => match decap::frame(bytes, &vnet, port) {
@@ -132,11 +132,11 @@ impl Intake {
                     let (vnet, range) = (out.vnet, out.offset..out.offset + out.frame.len());
                     let known = Known::Header(vnet);
                     let frame = &mut bytes[range];
-                    self.frame(thread_networks, strangers, &sender, envelope, frame, known, now);
+                    self.frame(thread_networks, unassigned, &sender, envelope, frame, known, now);
                 }
-                Err(error) => stranger(bytes.len(), refused(error)),
+                Err(error) => discard(bytes.len(), refused(error)),
             },
-            Err(error) => stranger(bytes.len(), refused(error)),
+            Err(error) => discard(bytes.len(), refused(error)),
         }
     }
 
@@ -144,47 +144,47 @@ impl Intake {
     fn datagram(
         &mut self,
         thread_networks: &[ThreadNetwork],
-        strangers: &Tally,
+        unassigned: &Tally,
         sender: &Sender,
         bytes: &mut [u8],
         inner_size: Option<usize>,
         now: u32,
     ) {
         let Ok(view) = Vxlan::parse(bytes) else {
-            strangers.receive(bytes.len().saturating_sub(vxlan::HEADER_LEN));
-            return strangers.discard(DropReason::Malformed, 1);
+            unassigned.receive(bytes.len().saturating_sub(vxlan::HEADER_LEN));
+            return unassigned.discard(DropReason::Malformed, 1);
         };
         let envelope = Envelope { vni: view.vni(), plain: view.reserved_bits_are_zero() };
         let frame = &mut bytes[vxlan::HEADER_LEN..];
         let known = Known::SegmentSize(inner_size);
-        self.frame(thread_networks, strangers, sender, envelope, frame, known, now);
+        self.frame(thread_networks, unassigned, sender, envelope, frame, known, now);
     }
 
     #[expect(clippy::too_many_arguments, reason = "where from, what, and when")]
     fn frame(
         &mut self,
         thread_networks: &[ThreadNetwork],
-        strangers: &Tally,
+        unassigned: &Tally,
         sender: &Sender,
         envelope: Envelope,
         frame: &mut [u8],
         known: Known,
         now: u32,
     ) {
-        let stranger = |reason| {
-            strangers.receive(frame.len());
-            strangers.discard(reason, 1);
+        let discard = |reason| {
+            unassigned.receive(frame.len());
+            unassigned.discard(reason, 1);
         };
         // RFC 7348 says to ignore them. But protocols that use them (GPE, GBP) carry other payloads
         // than a plain frame. The kernel drops them, too.
         if !envelope.plain {
-            return stranger(DropReason::Reserved);
+            return discard(DropReason::Reserved);
         }
         let Some(index) = thread_networks
             .iter()
             .position(|thread_network| thread_network.network.vni == envelope.vni)
         else {
-            return stranger(DropReason::UnknownVni);
+            return discard(DropReason::UnknownVni);
         };
         let thread_network = &thread_networks[index];
         thread_network.back.receive(frame.len());
@@ -277,7 +277,7 @@ fn check(
     let (network, policy) = (&thread_network.network, &thread_network.policy);
     // Only configured endpoints may send, unless any-remote is set.
     if !policy.may_send(sender.from) {
-        return Err(DropReason::Stranger);
+        return Err(DropReason::UnknownRemote);
     }
     let link = Ethernet::parse(frame).map_err(|_| DropReason::Malformed)?;
     let source = link.source();

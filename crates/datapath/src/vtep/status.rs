@@ -185,7 +185,7 @@ impl Status {
             whole: matches!(way, HandOverMode::TunnelGso { .. }),
             confinement,
             networks: networks.collect(),
-            of_no_network: DirectionStatus::of(&report.strangers),
+            of_no_network: DirectionStatus::of(&report.unassigned),
         }
     }
 

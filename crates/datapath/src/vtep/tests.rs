@@ -72,7 +72,7 @@ fn each_lie_is_dropped_for_its_reason() {
     let good = packet(10, MacAddr([2, 0, 0, 0, 0, 7]), 0, &[5; 100]);
     let cases: [Case; 11] = [
         ("good", REMOTE, 0, good.clone(), None),
-        ("stranger", STRANGER, 0, good.clone(), Some(DropReason::Stranger)),
+        ("stranger", STRANGER, 0, good.clone(), Some(DropReason::UnknownRemote)),
         ("empty", REMOTE, 0, vec![], Some(DropReason::Malformed)),
         ("cut off", REMOTE, 0, good[..7].to_vec(), Some(DropReason::Malformed)),
         ("no frame", REMOTE, 0, good[..15].to_vec(), Some(DropReason::Malformed)),
@@ -251,7 +251,7 @@ fn what_the_second_tap_delivers_is_not_believed_either() {
     let mut bench = Bench::new();
     bench.intake.encapsulated(
         &bench.thread_networks,
-        &bench.strangers,
+        &bench.unassigned,
         &mut [0; 23],
         vxlan::PORT,
         1,

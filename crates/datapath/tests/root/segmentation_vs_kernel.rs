@@ -94,8 +94,8 @@ impl Bench {
                 let window =
                     |b: &[u8]| format!("{:02x?}", &b[at.min(b.len())..(at + 16).min(b.len())]);
                 panic!(
-                    "{name}: segment {index} of {} ({} bytes, the kernel's {}) differs from byte {at}: {} \
-                     instead of {}",
+                    "{name}: segment {index} of {} ({} bytes, the kernel's {}) differs from byte \
+                     {at}: {} instead of {}",
                     kernel.len().max(1),
                     ours.len(),
                     kernel.len(),

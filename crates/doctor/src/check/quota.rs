@@ -74,9 +74,8 @@ fn waiting(namespace: &Namespace) -> Option<String> {
     match (bytes, lost) {
         (0, 0) => None,
         (bytes, 0) => Some(format!("{bytes} bytes wait in a UDP socket")),
-        (bytes, lost) => Some(format!(
-            "{bytes} bytes wait in a UDP socket; sockets lost {lost} \
-            packets"
-        )),
+        (bytes, lost) => {
+            Some(format!("{bytes} bytes wait in a UDP socket; sockets lost {lost} packets"))
+        }
     }
 }

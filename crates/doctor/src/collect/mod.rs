@@ -43,7 +43,7 @@ struct Subject {
     holders: Vec<Holder>,
     /// Whether another user created it in a user namespace below the reader's, and controls its
     /// contents.
-    is_strangers: bool,
+    is_untrusted: bool,
 }
 
 /// Time limit for namespaces that other users created, because they may hold any amount of state.
@@ -74,9 +74,9 @@ pub fn collect(scope: Scope, interval: Duration) -> Result<Host, CollectError> {
     let begun = Instant::now();
     let early_machine = machine::Early::read();
     // Namespaces of other users are last in the list, and are read last.
-    let strangers = subjects.iter().position(|subject| subject.is_strangers);
-    let strangers = strangers.unwrap_or(subjects.len());
-    let mut namespaces = on_threads(&subjects[..strangers], namespace::read);
+    let untrusted = subjects.iter().position(|subject| subject.is_untrusted);
+    let untrusted = untrusted.unwrap_or(subjects.len());
+    let mut namespaces = on_threads(&subjects[..untrusted], namespace::read);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let end = Instant::now() + PATIENCE;
     while namespaces.len() < subjects.len() && Instant::now() < end {
@@ -153,13 +153,13 @@ fn subjects(scope: Scope) -> Result<(Vec<Subject>, Vec<LeftOut>), CollectError> 
                     netns,
                     label,
                     // The caller named it, so the time limit does not apply.
-                    is_strangers: false,
+                    is_untrusted: false,
                 });
             }
             // A holder may be in another namespace than its device, like a test's own process.
-            for (_, strangers) in holders {
+            for (_, untrusted) in holders {
                 for subject in &mut subjects {
-                    subject.holders.extend(strangers.iter().cloned());
+                    subject.holders.extend(untrusted.iter().cloned());
                 }
             }
         }
@@ -175,7 +175,7 @@ fn subjects(scope: Scope) -> Result<(Vec<Subject>, Vec<LeftOut>), CollectError> 
                 };
                 subjects.push(Subject {
                     path: (!here).then_some(found.path),
-                    is_strangers: matches!(found.owner, Owner::Below { .. }),
+                    is_untrusted: matches!(found.owner, Owner::Below { .. }),
                     holders: holders.remove(&inode).unwrap_or_default(),
                     members: found.members,
                     netns: found.netns,
@@ -184,7 +184,7 @@ fn subjects(scope: Scope) -> Result<(Vec<Subject>, Vec<LeftOut>), CollectError> 
             }
             subjects.sort_by_key(|subject| {
                 let here = subject.netns.inode() == own;
-                (!here, subject.is_strangers, subject.label.clone())
+                (!here, subject.is_untrusted, subject.label.clone())
             });
             tell_apart(&mut subjects);
         }

@@ -51,7 +51,7 @@ fn passages(subject: &Subject, namespaces: &[Namespace], at: usize) -> Reading<V
         return Reading::Read(Vec::new());
     }
     // A user could make any number of rules.
-    if subject.is_strangers {
+    if subject.is_untrusted {
         return Reading::Unread(OF_ANOTHER.to_owned());
     }
     match subject.netns.run(rules) {

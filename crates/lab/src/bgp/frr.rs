@@ -143,8 +143,8 @@ pub(super) fn start_with(
     let zebra = answers(tree, host, zebra, ZEBRA_VTY)?;
     // Without a manager, zebra reads its own file.
     if manager.is_some() && !zebra_reads.is_empty() {
-        let told = tree.inside(host, || tell(zebra_reads))?;
-        told.map_err(|error| sys::Error::io("configure", MANAGER_VTY, &error))?;
+        let configured = tree.inside(host, || tell(zebra_reads))?;
+        configured.map_err(|error| sys::Error::io("configure", MANAGER_VTY, &error))?;
     }
     let bgpd = tree.start_as(&name("bgpd"), host, &mut own("bgpd", bgpd_reads)?)?;
     Ok([bgpd, zebra].into_iter().chain(manager).collect())

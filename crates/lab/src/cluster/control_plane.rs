@@ -90,8 +90,8 @@ impl ControlPlane {
         write(&self.tree, &self.host, REQUESTS, &requests)?;
         let mut command = program("curl");
         command.args(["--disable", "--fail-early", "--config", REQUESTS]);
-        let told = self.tree.ask(&self.host, &mut command, TOLD, &mut [&mut self.server]);
-        told.map(drop).map_err(|error| {
+        let stored = self.tree.ask(&self.host, &mut command, TOLD, &mut [&mut self.server]);
+        stored.map(drop).map_err(|error| {
             let answer = self.tree.inside(&self.host, || std::fs::read_to_string(ANSWER));
             let answer = answer.ok().and_then(|text| text.ok()).unwrap_or_default();
             let part = "objects of the Kubernetes API".to_owned();

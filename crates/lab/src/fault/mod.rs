@@ -36,7 +36,7 @@ pub struct Fault {
 
 /// Outcome of an injected fault.
 #[derive(Debug)]
-pub struct Befallen {
+pub struct InjectedFault {
     pub cost: Cost,
     /// Replacements of killed programs. They stop when this is dropped.
     _started: Vec<Process>,
@@ -47,9 +47,9 @@ impl Fault {
     ///
     /// # Errors
     /// The step that failed, or traffic that did not recover within two minutes.
-    pub fn inject(&self, network: &Network) -> Result<Befallen> {
+    pub fn inject(&self, network: &Network) -> Result<InjectedFault> {
         let (cost, started) = during(network, || (self.cause)(network))?;
-        Ok(Befallen { cost, _started: started })
+        Ok(InjectedFault { cost, _started: started })
     }
 }
 

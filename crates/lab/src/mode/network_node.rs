@@ -94,8 +94,8 @@ const SNAT: NetworkNode = NetworkNode {
 };
 
 /// Returns the variants of a mode, with name and path of `+accel`, `-vlan`, `-ovs`, `-ovs-vlan`.
-const fn variants(of: &NetworkNode, told: [(&'static str, &'static str); 4]) -> [NetworkNode; 4] {
-    let [accel, vlan, ovs, ovs_vlan] = told;
+const fn variants(of: &NetworkNode, texts: [(&'static str, &'static str); 4]) -> [NetworkNode; 4] {
+    let [accel, vlan, ovs, ovs_vlan] = texts;
     let variant = NetworkNode { ..*of };
     [
         NetworkNode { name: accel.0, path: accel.1, accelerated: true, ..variant },

@@ -131,7 +131,7 @@ pub(super) fn dropped(running: &Arc<Running>) -> impl Fn() -> u64 + Send + Sync 
         let Some(running) = counted.upgrade() else { return 0 };
         let report = running.report();
         let networks = report.networks.iter().map(|n| n.out.dropped() + n.back.dropped());
-        networks.sum::<u64>() + report.strangers.dropped()
+        networks.sum::<u64>() + report.unassigned.dropped()
     }
 }
 

@@ -118,7 +118,7 @@ fn a_killed_daemon_is_named_and_its_routes_come_back_with_the_next() {
         network.check().unwrap();
         let found = route(&network, "a", TENANT_B);
         // The restarted daemon stays until the end.
-        let _befallen = inject(mode, &network, "daemon-killed");
+        let _injected = inject(mode, &network, "daemon-killed");
         assert_eq!(route(&network, "a", TENANT_B), found, "{name}");
         testbed::poll("b's route", RECOVERY, || {
             let back = route(&network, "b", TENANT_A);

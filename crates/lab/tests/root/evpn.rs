@@ -200,7 +200,7 @@ fn a_killed_bgpd_is_named_and_its_entries_come_back_with_the_next() {
     let mut network = mode.build(&PARAMS).unwrap();
     network.check().unwrap();
     // The restarted `bgpd` stays until the end.
-    let _befallen = inject(mode, &network, "daemon-killed");
+    let _injected = inject(mode, &network, "daemon-killed");
     let server = mac("tenant-b", "eth0");
     assert_eq!(vtep(network.host("a").unwrap(), server), Some(HOST_B.into()));
     let error = network.check().unwrap_err().to_string();

@@ -29,7 +29,7 @@ struct Refusal {
 #[derive(Deserialize)]
 struct Report {
     start: Start,
-    end: End,
+    end: EndReport,
 }
 
 #[derive(Deserialize)]
@@ -48,7 +48,7 @@ struct Test {
 }
 
 #[derive(Deserialize)]
-struct End {
+struct EndReport {
     sum_sent: Sum,
     sum_received: Sum,
     cpu_utilization_percent: Cpu,

@@ -138,7 +138,7 @@ impl Inside<'_> {
         // No exact clock: the host's clock counts the guests' CPU time.
         let machine = Machine::open(false).map_err(|error| error.to_string())?;
         let (probes, machine) = (&probes, &machine);
-        let mut told = IntervalProbe {
+        let mut probe = IntervalProbe {
             guest: self,
             remote,
             probes,
@@ -148,9 +148,9 @@ impl Inside<'_> {
             error: None,
         };
         let between = Between::Away { client: &self.netns, server: remote };
-        let measured = load::run(load, between, &mut told, &self.stop);
+        let measured = load::run(load, between, &mut probe, &self.stop);
         let measured = measured.map_err(|error| error.to_string())?;
-        let IntervalProbe { seen, error, .. } = told;
+        let IntervalProbe { seen, error, .. } = probe;
         let (client, server) =
             seen.ok_or_else(|| error.unwrap_or_else(|| "the engine skipped the interval".into()))?;
         let [_, far] = remote.devices();

@@ -33,11 +33,11 @@ pub struct GuestEnd {
 #[derive(Debug)]
 struct Guest {
     name: String,
-    state: Mutex<State>,
+    state: Mutex<ChannelState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ChannelState {
     channel: Channel,
     /// Reason why it is no longer used.
     lost: Option<String>,
@@ -58,7 +58,9 @@ impl Guest {
     fn new(end: GuestEnd) -> Result<Guest, EngineError> {
         let GuestEnd { name, stream } = end;
         match Channel::new(stream) {
-            Ok(channel) => Ok(Guest { name, state: Mutex::new(State { channel, lost: None }) }),
+            Ok(channel) => {
+                Ok(Guest { name, state: Mutex::new(ChannelState { channel, lost: None }) })
+            }
             Err(error) => Err(EngineError::Guest { guest: name, message: error.to_string() }),
         }
     }
@@ -67,12 +69,12 @@ impl Guest {
         EngineError::Guest { guest: self.name.clone(), message: message.into() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ChannelState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Marks the guest as lost: later messages on the broken channel could belong to another load.
-    fn lose(&self, state: &mut State, error: &ChannelError) -> EngineError {
+    fn lose(&self, state: &mut ChannelState, error: &ChannelError) -> EngineError {
         let reason = match error {
             // QEMU closes the port when it ends.
             ChannelError::Closed => "QEMU or the guest has ended".to_owned(),
@@ -83,7 +85,7 @@ impl Guest {
     }
 
     /// Fails if the guest is lost.
-    fn check(&self, state: &mut State) -> Result<(), EngineError> {
+    fn check(&self, state: &mut ChannelState) -> Result<(), EngineError> {
         if state.lost.is_none() && state.channel.is_closed() {
             return Err(self.lose(state, &ChannelError::Closed));
         }
@@ -137,7 +139,7 @@ impl Guests {
     /// Follows a load until it has run.
     fn follow(
         &self,
-        state: &mut State,
+        state: &mut ChannelState,
         deadline: Instant,
         watch: &mut dyn Watch,
         stop: &AtomicBool,
@@ -168,11 +170,11 @@ impl Guests {
     }
 
     /// Makes the guest end its load, so that its next reply belongs to the next load.
-    fn end(&self, state: &mut State) {
+    fn end(&self, state: &mut ChannelState) {
         let until = Instant::now() + STOP_LIMIT;
-        let mut told = state.channel.send(&ToGuest::Stop);
-        while told.is_ok() {
-            told = match state.channel.receive(until, &|| true) {
+        let mut stopped = state.channel.send(&ToGuest::Stop);
+        while stopped.is_ok() {
+            stopped = match state.channel.receive(until, &|| true) {
                 // Read no counters: the load is discarded.
                 Ok(FromGuest::Begin | FromGuest::End) => state.channel.send(&ToGuest::Go),
                 Ok(_) => return,
@@ -180,7 +182,7 @@ impl Guests {
             };
         }
         // The guest does not react to Stop: do not use it again.
-        if let Err(error) = told {
+        if let Err(error) = stopped {
             self.client.lose(state, &error);
         }
     }
@@ -193,12 +195,12 @@ impl Within for Guests {
         watch: &mut dyn Watch,
         stop: &AtomicBool,
     ) -> Result<Measured, EngineError> {
-        let load_told = LoadRecord::of(load)?;
+        let load_record = LoadRecord::of(load)?;
         // Fail early: without the server the load would wait for its time limit.
         self.server.check(&mut self.server.lock())?;
         let mut state = self.client.lock();
         self.client.check(&mut state)?;
-        let run = Run { load: load_told, server: self.target, token: self.token.clone() };
+        let run = Run { load: load_record, server: self.target, token: self.token.clone() };
         let deadline =
             Instant::now() + load.warmup + load.duration + load.setup_limit * 3 + LOAD_GRACE;
         if let Err(error) = state.channel.send(&ToGuest::Run(Box::new(run))) {

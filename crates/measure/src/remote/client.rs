@@ -75,16 +75,16 @@ impl Remote {
         let Reply::Described(description) = ask(&Request::Describe)? else {
             return Err(refused(out_of_turn()));
         };
-        let fare = |reply: Reply| match reply {
-            Reply::Fare { fare, .. } => Ok((Instant::now(), fare)),
+        let load_of = |reply: Reply| match reply {
+            Reply::HostLoad { load, .. } => Ok((Instant::now(), load)),
             _ => Err(refused(out_of_turn())),
         };
         // Two readings around the idle time give the machine's packet rate.
-        let (since, before) = fare(ask(&Request::Fare)?)?;
+        let (since, before) = load_of(ask(&Request::HostLoad)?)?;
         let Reply::Idle(idle_load) = ask(&Request::Idle { millis: IDLE_WATCH_MS })? else {
             return Err(refused(out_of_turn()));
         };
-        let (until, after) = fare(ask(&Request::Fare)?)?;
+        let (until, after) = load_of(ask(&Request::HostLoad)?)?;
         let watched_s = until.duration_since(since).as_secs_f64();
         let packets_per_s = Rates::between(&before, &after, watched_s).packets;
         let mut round_trip = Duration::MAX;
@@ -200,9 +200,9 @@ impl Remote {
     ///
     /// # Errors
     /// If the server does not reply.
-    pub(crate) fn fare(&self) -> Result<(HostLoad, Option<f64>), EngineError> {
-        match self.ask(&Request::Fare)? {
-            Reply::Fare { fare, link_bits_per_s } => Ok((fare, link_bits_per_s)),
+    pub(crate) fn host_load(&self) -> Result<(HostLoad, Option<f64>), EngineError> {
+        match self.ask(&Request::HostLoad)? {
+            Reply::HostLoad { load, link_bits_per_s } => Ok((load, link_bits_per_s)),
             _ => Err(self.refused(out_of_turn())),
         }
     }

@@ -30,8 +30,9 @@ pub enum Request {
         /// Time to observe, ms; at most 2000.
         millis: u32,
     },
-    /// Returns the counters that show how the machine's own traffic fares.
-    Fare,
+    /// Returns the counters of the machine's own traffic.
+    #[serde(rename = "fare")]
+    HostLoad,
     /// Starts a load. The server's threads wait for the client's flows.
     Start(LoadAsked),
     /// Returns the first flow that has not proved its path yet.
@@ -60,10 +61,12 @@ pub enum Reply {
     Tunnels(Vec<Interface>),
     /// Reply to [`Request::Idle`]: share of all CPUs busy, 0..1.
     Idle(f64),
-    /// Reply to [`Request::Fare`].
-    Fare {
+    /// Reply to [`Request::HostLoad`].
+    #[serde(rename = "fare")]
+    HostLoad {
         /// Counters of the machine and of the server's namespace.
-        fare: HostLoad,
+        #[serde(rename = "fare")]
+        load: HostLoad,
         /// Speed of [`Description::device`], bits/s, if known.
         link_bits_per_s: Option<f64>,
     },
@@ -292,7 +295,7 @@ mod tests {
         prop_oneof![
             Just(Request::Describe),
             Just(Request::Tunnels),
-            Just(Request::Fare),
+            Just(Request::HostLoad),
             any::<u32>().prop_map(|millis| Request::Idle { millis }),
             Just(Request::TurnTo(Phase::Measure)),
             Just(Request::Count),

@@ -67,7 +67,7 @@ struct Path {
     device: String,
     probes: Probes,
     before: Option<(Reading, MachineSnapshot)>,
-    /// Opened at the first [`Request::Fare`].
+    /// Opened at the first [`Request::HostLoad`].
     counters: Option<HostCounters>,
 }
 
@@ -159,7 +159,7 @@ impl<'a> Session<'a> {
                 let idle = path.samplers.machine.idle_load(watch, is_quiet);
                 idle.map(Reply::Idle).map_err(|e| e.to_string())
             }
-            Request::Fare => self.fare(),
+            Request::HostLoad => self.host_load(),
             Request::Start(asked) => self.start(asked),
             Request::WaitsFor => Ok(Reply::WaitsFor(self.endpoint()?.waits_for())),
             Request::TurnTo(phase) => {
@@ -223,14 +223,14 @@ impl<'a> Session<'a> {
         Ok(Reply::Tunnels(links))
     }
 
-    fn fare(&mut self) -> Result<Reply, String> {
-        let path = self.path.as_mut().ok_or("fare before describe")?;
+    fn host_load(&mut self) -> Result<Reply, String> {
+        let path = self.path.as_mut().ok_or("host load before describe")?;
         let (device, counters) =
             (&path.device, path.counters.get_or_insert_with(HostCounters::open));
         // Clients ask for this to give this machine's own traffic priority.
-        let (fare, link_bits_per_s) =
-            giving_way::read(true, || Ok((counters.fare(), link_speed(device))))?;
-        Ok(Reply::Fare { fare, link_bits_per_s })
+        let (load, link_bits_per_s) =
+            giving_way::read(true, || Ok((counters.host_load(), link_speed(device))))?;
+        Ok(Reply::HostLoad { load, link_bits_per_s })
     }
 
     fn start(&mut self, asked: LoadAsked) -> Result<Reply, String> {

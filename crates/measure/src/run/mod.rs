@@ -80,7 +80,7 @@ pub struct Outcome {
     /// Reason of the end: length, goal, Ctrl-C or a failure.
     pub ended: Ended,
     /// Block numbers of the interim analyses.
-    pub looks: Vec<u32>,
+    pub interim_analyses: Vec<u32>,
     /// Remarks that qualify the figures.
     pub notes: Vec<String>,
     /// Other load, and the rule that judged it.
@@ -162,7 +162,7 @@ pub fn not_begun(plan: &Plan, subjects: &[PathUnderTest]) -> Outcome {
         cells: plan.cells.iter().map(empty).collect(),
         blocks_done: 0,
         ended: Ended::Interrupted,
-        looks: Vec::new(),
+        interim_analyses: Vec::new(),
         notes: Vec::new(),
         background: Judge::new(plan.rule, &plan.before, peer_load(subjects)).record(),
         block_time: Duration::ZERO,
@@ -270,6 +270,6 @@ fn summarised(
         }
         cells.push(cell);
     }
-    let looks = rule.interim_analyses();
-    Outcome { cells, blocks_done, ended, looks, notes, background, block_time }
+    let interim_analyses = rule.interim_analyses();
+    Outcome { cells, blocks_done, ended, interim_analyses, notes, background, block_time }
 }

@@ -29,28 +29,28 @@ struct Watched {
 /// State of a machine at the start of a pulse, and during the rest before.
 #[derive(Debug, Clone, Copy)]
 struct Before {
-    fare: HostLoad,
+    load: HostLoad,
     resting: Rates,
 }
 
 impl Watched {
     /// Creates a machine at rest: the time before the first pulse counts as a rest.
-    fn resting(boot: Option<&str>, fare: HostLoad) -> Watched {
+    fn resting(boot: Option<&str>, load: HostLoad) -> Watched {
         Watched {
             boot: boot.map(str::to_owned),
-            waiting: fare.waiting,
-            rest: Some((Instant::now(), fare)),
+            waiting: load.waiting,
+            rest: Some((Instant::now(), load)),
             machine: VecDeque::with_capacity(REMEMBERED),
         }
     }
 
     /// Processes its counters at the end of a rest, and returns its CPU time in it. `None` without
     /// counters from the start of the rest: nothing shows what is usual.
-    fn begin(&self, fare: HostLoad) -> Option<(Before, Option<CpuTicks>)> {
+    fn begin(&self, load: HostLoad) -> Option<(Before, Option<CpuTicks>)> {
         let (since, then) = self.rest.as_ref()?;
-        let resting = Rates::between(then, &fare, since.elapsed().as_secs_f64());
-        let ticks = fare.ticks.zip(then.ticks).map(|(now, then)| now.since(&then));
-        Some((Before { fare, resting }, ticks))
+        let resting = Rates::between(then, &load, since.elapsed().as_secs_f64());
+        let ticks = load.ticks.zip(then.ticks).map(|(now, then)| now.since(&then));
+        Some((Before { load, resting }, ticks))
     }
 
     /// Processes its counters at the end of a pulse and the CPU time beyond that of rests. Returns
@@ -58,14 +58,14 @@ impl Watched {
     fn end(
         &mut self,
         begun: Option<&Before>,
-        fare: Option<HostLoad>,
+        load: Option<HostLoad>,
         more_s: Option<f64>,
         seconds: f64,
     ) -> bool {
         more_s.into_iter().for_each(|seconds| remember(&mut self.machine, seconds));
-        self.rest = fare.map(|fare| (Instant::now(), fare));
-        begun.zip(fare).is_some_and(|(begun, fare)| {
-            suffers(&begun.fare, &fare, &begun.resting, self.waiting, seconds)
+        self.rest = load.map(|load| (Instant::now(), load));
+        begun.zip(load).is_some_and(|(begun, load)| {
+            suffers(&begun.load, &load, &begun.resting, self.waiting, seconds)
         })
     }
 
@@ -125,7 +125,7 @@ impl RestPacing {
         // If the number is unknown, assume one CPU: the smallest share and the longest rests.
         let mut cpus = vec![std::thread::available_parallelism().map_or(1, usize::from)];
         let counters = HostCounters::open();
-        let mut watched = vec![Watched::resting(None, counters.fare())];
+        let mut watched = vec![Watched::resting(None, counters.host_load())];
         let mut unwatched = None;
         // The lab's wires have no speed, but a device of this namespace may.
         let devices = subjects.iter().filter(|subject| subject.remote().is_some());
@@ -136,11 +136,11 @@ impl RestPacing {
             if remote.is_same_machine() || position(&watched, remote).is_some() {
                 continue;
             }
-            match remote.fare() {
-                Ok((fare, speed)) => {
+            match remote.host_load() {
+                Ok((load, speed)) => {
                     speeds.extend(speed.filter(|speed| *speed > 0.0));
                     cpus.push(remote.machine().cpus);
-                    watched.push(Watched::resting(Some(remote.boot()), fare));
+                    watched.push(Watched::resting(Some(remote.boot()), load));
                 }
                 // Measure anyway; a note says that the machine is not bounded.
                 Err(error) => unwatched = Some(error.to_string()),
@@ -176,22 +176,22 @@ impl RestPacing {
         let there = remote.and_then(|remote| Some((position(&self.watched, remote)?, remote)));
         // A lost server does not answer; the sample will report the reason.
         let there = there.map(|(at, remote)| {
-            (at, remote.fare().ok().and_then(|(fare, _)| self.end_of_rest(at, fare)))
+            (at, remote.host_load().ok().and_then(|(load, _)| self.end_of_rest(at, load)))
         });
-        let here = self.end_of_rest(HERE, self.counters.fare());
+        let here = self.end_of_rest(HERE, self.counters.host_load());
         let cpu = own_cpu();
         Begun { at: Instant::now(), here, there, cpu, before: cpu.saturating_sub(self.cpu) }
     }
 
-    fn end_of_rest(&mut self, at: usize, fare: HostLoad) -> Option<Before> {
-        let (before, ticks) = self.watched[at].begin(fare)?;
+    fn end_of_rest(&mut self, at: usize, load: HostLoad) -> Option<Before> {
+        let (before, ticks) = self.watched[at].begin(load)?;
         ticks.into_iter().for_each(|ticks| self.governor.rested(at, ticks));
         Some(before)
     }
 
     /// Reads the counters after a pulse, and sets the time of the next one.
     pub fn end(&mut self, begun: &Begun, took: &Took, remote: Option<&Remote>) {
-        let fare = self.counters.fare();
+        let load = self.counters.host_load();
         let seconds = begun.at.elapsed().as_secs_f64();
         self.cpu = own_cpu();
         let own = self.cpu.saturating_sub(begun.cpu).as_secs_f64();
@@ -199,7 +199,7 @@ impl RestPacing {
         let own = own + took.kernel_s.min(own * SOFTIRQS);
         let here = &mut self.watched[HERE];
         let mut harmed = Vec::new();
-        if here.end(begun.here.as_ref(), Some(fare), took.machine_s, seconds) {
+        if here.end(begun.here.as_ref(), Some(load), took.machine_s, seconds) {
             harmed.push(HERE);
         }
         // The machine's time includes other processes of the test: a server, a user-space
@@ -207,9 +207,9 @@ impl RestPacing {
         let pulse_s = own.max(here.machine_s());
         let mut cpus = vec![(HERE, CpuTime { pulse_s, before_s: begun.before.as_secs_f64() })];
         if let (Some((at, before)), Some(remote)) = (&begun.there, remote) {
-            let fare = remote.fare().ok().map(|(fare, _)| fare);
+            let load = remote.host_load().ok().map(|(load, _)| load);
             let there = &mut self.watched[*at];
-            if there.end(before.as_ref(), fare, took.peer_s, seconds) {
+            if there.end(before.as_ref(), load, took.peer_s, seconds) {
                 harmed.push(*at);
             }
             // On the server's machine, the test's CPU time in rests cannot be separated.
@@ -256,24 +256,24 @@ fn own_cpu() -> Duration {
 mod tests {
     use super::*;
 
-    fn fare(idle: u64, busy: u64) -> HostLoad {
+    fn load(idle: u64, busy: u64) -> HostLoad {
         let ticks = Some(CpuTicks { idle, user: busy, ..CpuTicks::default() });
         HostLoad { ticks, ..HostLoad::default() }
     }
 
     #[test]
     fn a_machine_that_does_not_say_has_no_rest_and_suffers_nothing() {
-        let mut watched = Watched::resting(None, fare(100, 10));
-        let (before, ticks) = watched.begin(fare(160, 20)).unwrap();
+        let mut watched = Watched::resting(None, load(100, 10));
+        let (before, ticks) = watched.begin(load(160, 20)).unwrap();
         assert_eq!(ticks.unwrap().idle, 60);
         assert!(!watched.end(Some(&before), None, None, 0.1));
-        assert!(watched.begin(fare(200, 30)).is_none());
+        assert!(watched.begin(load(200, 30)).is_none());
         assert!(watched.machine_s() == 0.0);
         // With counters again, the next rest is known.
-        assert!(!watched.end(None, Some(fare(210, 31)), Some(-0.1), 0.1));
-        let (before, ticks) = watched.begin(fare(220, 35)).unwrap();
+        assert!(!watched.end(None, Some(load(210, 31)), Some(-0.1), 0.1));
+        let (before, ticks) = watched.begin(load(220, 35)).unwrap();
         assert_eq!((ticks.unwrap().user, watched.machine_s()), (4, 0.0));
-        let dropping = HostLoad { drops: 5.0, ..fare(230, 36) };
+        let dropping = HostLoad { drops: 5.0, ..load(230, 36) };
         assert!(watched.end(Some(&before), Some(dropping), Some(0.3), 0.1));
         assert!((watched.machine_s() - 0.1).abs() < 1e-9, "the middle of -0.1 and 0.3");
     }

@@ -550,7 +550,7 @@ impl Observer for RestRecorder<'_> {
 fn a_setting_is_changed_before_the_end_of_a_rest() {
     for (whole, step, left_at) in [(60, 20, [40, 20]), (1400, 700, [700, 0])] {
         let left = Cell::new(0);
-        let mut told = RestRecorder(&left, Vec::new());
+        let mut recorder = RestRecorder(&left, Vec::new());
         let stopping = Stopping { blocks: 2, ..TWENTY };
         let plan = plan(1, Rule::Background, stopping);
         let subjects = [subject()];
@@ -561,7 +561,7 @@ fn a_setting_is_changed_before_the_end_of_a_rest() {
             source: &mut Resting { whole, step, left: &left },
             judge: &mut Judge::new(plan.rule, &plan.before, None),
             log: &mut CellLog::for_each(&plan, &subjects),
-            observer: &mut told,
+            observer: &mut recorder,
         }
         .take(&stopping.rule().unwrap());
         let mut expected = vec![("set", 0), ("sampling", 0)];
@@ -569,7 +569,7 @@ fn a_setting_is_changed_before_the_end_of_a_rest() {
             let [resting, set] = left_at;
             expected.extend([("resting", resting), ("set", set), ("sampling", 0)]);
         }
-        assert_eq!(told.1, expected);
+        assert_eq!(recorder.1, expected);
     }
 }
 

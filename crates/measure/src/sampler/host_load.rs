@@ -85,7 +85,7 @@ impl HostCounters {
         }
     }
 
-    pub fn fare(&self) -> HostLoad {
+    pub fn host_load(&self) -> HostLoad {
         let softnet = self.softnet.as_ref().and_then(|file| SoftnetStat::read(file).ok());
         let cpus = softnet.iter().flat_map(|stat| stat.cpus.values());
         let packets = cpus.clone().map(|cpu| f64::from(cpu.processed)).sum();
@@ -140,7 +140,7 @@ mod tests {
         let text = "some avg10=4.91 avg60=3.30 avg300=9.14 total=6496919413\nfull avg10=0.00\n";
         assert!((waiting(text).unwrap() - 0.0491).abs() < 1e-9);
         assert_eq!(waiting(""), None);
-        let fare = HostCounters::open().fare();
-        assert!((0.0..=1.0).contains(&fare.waiting), "{fare:?}");
+        let load = HostCounters::open().host_load();
+        assert!((0.0..=1.0).contains(&load.waiting), "{load:?}");
     }
 }

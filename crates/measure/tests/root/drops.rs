@@ -25,7 +25,7 @@ use crate::planned;
 
 /// Whether the kernel reports where it drops; the error names a missing privilege or kernel
 /// feature.
-fn told() -> Result<(), String> {
+fn drops_have_reasons() -> Result<(), String> {
     need::networks()?;
     let Err(reason) = Drops::open() else { return Ok(()) };
     let present = sys::userns::in_initial_user_namespace()
@@ -68,7 +68,7 @@ fn assert_at(loss: &Loss, place: &str) {
 
 #[test]
 fn a_queueing_discipline_that_is_full() {
-    require!(told());
+    require!(drops_have_reasons());
     let pair = Pair::new();
     let tbf = ["qdisc", "add", "dev", NIC, "root", "tbf", "rate", "8mbit", "burst", "4kb"];
     pair.a.run(Command::new("tc").args(tbf).args(["limit", "20kb"])).unwrap();
@@ -78,7 +78,7 @@ fn a_queueing_discipline_that_is_full() {
 /// The rate of a token bucket is the NDR of the path behind it, on a machine under any load.
 #[test]
 fn the_drop_point_of_a_path_of_known_rate() {
-    require!(told());
+    require!(drops_have_reasons());
     let pair = Pair::new();
     // 20 000 frames of 106 bytes (64, UDP, IP and Ethernet headers) a second.
     let tbf = ["qdisc", "add", "dev", NIC, "root", "tbf", "rate", "16960kbit", "burst", "2kb"];
@@ -107,7 +107,7 @@ fn the_drop_point_of_a_path_of_known_rate() {
 
 #[test]
 fn a_small_socket_buffer() {
-    require!(told());
+    require!(drops_have_reasons());
     let ask =
         Ask { socket_buffer_bytes: Some(4096), ..Ask::new(Task::Steady(Workload::UdpStream)) };
     let sample = sample(&Pair::new(), ask);
@@ -119,7 +119,7 @@ fn a_small_socket_buffer() {
 
 #[test]
 fn a_rule_of_netfilter() {
-    require!(told());
+    require!(drops_have_reasons());
     let pair = Pair::new();
     pair.b
         .nft(
@@ -132,7 +132,7 @@ fn a_rule_of_netfilter() {
 
 #[test]
 fn a_full_ring_of_a_device_that_nobody_reads() {
-    require!(told());
+    require!(drops_have_reasons());
     require!(need::tun());
     let host = Host::new("a").unwrap();
     let tap =
@@ -169,7 +169,7 @@ fn a_full_ring_of_a_device_that_nobody_reads() {
 /// connections, which the kernel does not evict.
 #[test]
 fn a_full_table_of_connections() {
-    require!(told());
+    require!(drops_have_reasons());
     let most = std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_max");
     let most: u32 =
         require!(most.map_err(|e| format!("no connection tracking: {e}"))).trim().parse().unwrap();
@@ -227,7 +227,7 @@ fn a_full_table_of_connections() {
 
 #[test]
 fn a_port_that_nobody_has() {
-    require!(told());
+    require!(drops_have_reasons());
     // The destination does not exist: the reason names a place without a counter.
     let pair = Pair::new();
     let drops = Drops::open().unwrap();

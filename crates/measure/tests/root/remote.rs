@@ -51,10 +51,10 @@ impl Serving {
         )
         .unwrap();
         let events = Arc::new(Mutex::new(Vec::new()));
-        let told = Arc::clone(&events);
+        let recorded = Arc::clone(&events);
         let address = server.local();
         let thread = std::thread::spawn(move || {
-            server.run(Arc::new(move |event| told.lock().unwrap().push(event)))
+            server.run(Arc::new(move |event| recorded.lock().unwrap().push(event)))
         });
         Serving { address, stop, events, thread: Some(thread) }
     }
@@ -64,7 +64,7 @@ impl Serving {
         Remote::connect(self.address, Some(token()), &here, Arc::default())
     }
 
-    fn stranger(&self) -> TcpStream {
+    fn unauthenticated(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         stream
@@ -97,7 +97,7 @@ struct Raw {
 
 impl Raw {
     fn open(serving: &Serving) -> Raw {
-        let mut stream = serving.stranger();
+        let mut stream = serving.unauthenticated();
         let mut hello = [0; HELLO_BYTES];
         stream.read_exact(&mut hello).unwrap();
         let client = Hello::fresh(Service::Measure, true);
@@ -152,7 +152,7 @@ fn whatever_strangers_say_they_get_a_hello_and_nothing_more() {
     let serving = Serving::new(Limits::DEFAULT);
     let mut random = rand_pcg::Pcg64Mcg::seed_from_u64(1);
     for case in 0..150 {
-        let mut stream = serving.stranger();
+        let mut stream = serving.unauthenticated();
         let length = random.random_range(0..300);
         let mut bytes: Vec<u8> = (0..length).map(|_| random.random()).collect();
         if case % 3 == 0 {
@@ -212,7 +212,7 @@ fn what_was_recorded_opens_no_session() {
     assert_eq!(raw.ask(&Request::Ping), Reply::Done);
     let recorded = raw.said.clone();
     drop(raw);
-    let mut stream = serving.stranger();
+    let mut stream = serving.unauthenticated();
     stream.write_all(&recorded).unwrap();
     assert_eq!(drain(&mut stream).len(), HELLO_BYTES);
     until("the log", || serving.turned_away("wrong token") == 1);
@@ -233,7 +233,7 @@ fn who_stands_still_is_hung_up_on() {
     let hello = Hello::fresh(Service::Measure, true).emit();
     let mut slow: Vec<TcpStream> = (0..8)
         .map(|n: usize| {
-            let mut stream = serving.stranger();
+            let mut stream = serving.unauthenticated();
             stream.write_all(&hello[..n * 6]).unwrap();
             stream
         })

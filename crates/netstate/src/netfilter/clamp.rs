@@ -126,7 +126,7 @@ pub fn nft_clamps(chains: &[BaseChain]) -> Result<Vec<Clamp>> {
 
 /// State while reading a rule's expressions in order.
 #[derive(Debug, Default)]
-struct Seen {
+struct Examined {
     /// Key of `meta`, and its register.
     meta: Option<(u32, u32)>,
     /// Register and value of the last constant of two bytes.
@@ -144,7 +144,7 @@ pub fn nft_clamp(payload: &[u8]) -> Option<Clamp> {
 }
 
 fn clamp(rule: Rule) -> Option<Clamp> {
-    let mut seen = Seen::default();
+    let mut seen = Examined::default();
     for expression in &rule.expressions {
         seen.expression(&expression.name, &expression.data);
     }
@@ -158,7 +158,7 @@ fn clamp(rule: Rule) -> Option<Clamp> {
     })
 }
 
-impl Seen {
+impl Examined {
     fn expression(&mut self, name: &str, data: &[u8]) {
         let number = |kind| big_endian(attribute(data, kind));
         let value = |kind| attribute(attribute(data, kind)?, NFTA_DATA_VALUE);

@@ -262,7 +262,7 @@ fn question(tuple: &Tuple, rest: &[u8]) -> Vec<u8> {
 
 /// Parses an answer's attributes.
 fn entry(payload: &[u8]) -> Result<Entry> {
-    let odd = |got: &str| Error::Answer {
+    let malformed = |got: &str| Error::Answer {
         operation: "read",
         object: OBJECT.to_owned(),
         expected: "both tuples and the status",
@@ -272,8 +272,9 @@ fn entry(payload: &[u8]) -> Result<Entry> {
     let number = |kind| {
         find(kind).and_then(|value| value.first_chunk()).map(|bytes| u32::from_be_bytes(*bytes))
     };
-    let original = find(CTA_TUPLE_ORIG).and_then(tuple).ok_or_else(|| odd("no original tuple"))?;
-    let reply = find(CTA_TUPLE_REPLY).and_then(tuple).ok_or_else(|| odd("no reply tuple"))?;
+    let original =
+        find(CTA_TUPLE_ORIG).and_then(tuple).ok_or_else(|| malformed("no original tuple"))?;
+    let reply = find(CTA_TUPLE_REPLY).and_then(tuple).ok_or_else(|| malformed("no reply tuple"))?;
     let tcp = find(CTA_PROTOINFO).and_then(|info| attribute(info, CTA_PROTOINFO_TCP));
     let state = tcp.and_then(|tcp| attribute(tcp, CTA_PROTOINFO_TCP_STATE));
     let is_liberal = |kind| {
@@ -291,7 +292,7 @@ fn entry(payload: &[u8]) -> Result<Entry> {
     Ok(Entry {
         original,
         reply,
-        status: number(CTA_STATUS).ok_or_else(|| odd("no status"))?,
+        status: number(CTA_STATUS).ok_or_else(|| malformed("no status"))?,
         mark: number(CTA_MARK).unwrap_or(0),
         // Protocols without TCP state count as established.
         is_established: tcp.is_none() || state == Some(&[ESTABLISHED]),

@@ -191,7 +191,7 @@ pub fn discover_while(goes_on: &dyn Fn() -> bool) -> Result<Machine, sys::Error>
 }
 
 /// A process that was inspected.
-struct Seen {
+struct Inspected {
     pid: u32,
     user: u32,
     command: String,
@@ -242,7 +242,7 @@ impl Search {
     }
 
     /// Adds the namespace of a process, and the namespaces mounted in its mount namespace.
-    fn member(&mut self, pid: u32) -> Result<Seen, sys::Error> {
+    fn member(&mut self, pid: u32) -> Result<Inspected, sys::Error> {
         let process = Process::open(pid)?;
         let command = process.read("comm", MOST_SHORT)?.text.trim_end().to_owned();
         // Following the link, unlike reading it, needs the right to inspect the process. Kernel
@@ -269,7 +269,7 @@ impl Search {
             self.mounts.insert(mounts);
             self.mounted(&process);
         }
-        Ok(Seen { pid, user: process.user()?, command, netns: inode })
+        Ok(Inspected { pid, user: process.user()?, command, netns: inode })
     }
 
     /// Adds network namespaces mounted in the mount namespace of a process (proc_pid_mountinfo(5):
@@ -318,8 +318,8 @@ impl Search {
     }
 
     /// Adds namespaces and TAP devices that a process has open.
-    fn descriptors(&mut self, seen: &Seen) {
-        let Seen { pid, user: _, command, netns } = seen;
+    fn descriptors(&mut self, seen: &Inspected) {
+        let Inspected { pid, user: _, command, netns } = seen;
         let opened = Process::open(*pid).and_then(|process| {
             // The PID may have been reused by another process.
             let same = process.namespace("net")? == *netns;

@@ -60,10 +60,10 @@ impl Error {
 
 /// A netlink socket. Requests are serialised; share it by reference.
 pub struct Netlink {
-    socket: Mutex<State>,
+    socket: Mutex<Connection>,
 }
 
-struct State {
+struct Connection {
     socket: Socket,
     sequence: u32,
     // Grown to the largest answer and kept: links are dumped twice per sample, which must not cost
@@ -89,7 +89,11 @@ impl Netlink {
         socket.bind_auto().map_err(failed)?;
         socket.connect(&SocketAddr::new(0, 0)).map_err(failed)?;
         Ok(Netlink {
-            socket: Mutex::new(State { socket, sequence: 0, buffer: Vec::with_capacity(64 << 10) }),
+            socket: Mutex::new(Connection {
+                socket,
+                sequence: 0,
+                buffer: Vec::with_capacity(64 << 10),
+            }),
         })
     }
 
@@ -173,7 +177,7 @@ impl Netlink {
         state.socket.send(&bytes, 0).map_err(|e| io("netlink send", e))?;
         let mut reader = Reader { sequence, operation, object, interrupted: false, each };
         loop {
-            let State { socket, buffer, .. } = &mut *state;
+            let Connection { socket, buffer, .. } = &mut *state;
             // MSG_PEEK | MSG_TRUNC returns the length of the next datagram.
             buffer.clear();
             let length = socket

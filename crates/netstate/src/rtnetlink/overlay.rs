@@ -45,7 +45,7 @@ pub struct Overlay {
     /// IPv4 routing rules beyond the three default rules, described.
     pub rules: Vec<String>,
     /// Routes that are more than a single next hop: network, prefix length, reason.
-    pub odd_routes: Vec<(IpAddr, u8, &'static str)>,
+    pub unsupported_routes: Vec<(IpAddr, u8, &'static str)>,
     /// IPv6 routing rules beyond the two default rules, described.
     pub rules6: Vec<String>,
     /// Links with a route that sets an MTU.

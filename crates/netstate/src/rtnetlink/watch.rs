@@ -125,7 +125,7 @@ impl Watch {
 
     /// [`Watch::changed`] with details, if only forwarding entries, neighbours and nftables rules
     /// have changed, and at most `most` entries that `takes` accepts. Other entries are left out.
-    pub fn told(&self, most: usize, mut takes: impl FnMut(&Change) -> bool) -> Notified {
+    pub fn notified(&self, most: usize, mut takes: impl FnMut(&Change) -> bool) -> Notified {
         let mut entries = Vec::new();
         let mut understood = true;
         let routes = receive(&self.routes, |datagram| {

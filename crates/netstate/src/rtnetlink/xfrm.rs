@@ -50,7 +50,7 @@ pub fn has_policies() -> Result<bool> {
 
 /// Returns the payload of an answer; empty if the kernel does not know the request.
 fn answer(bytes: &[u8], asked: u16) -> Result<Vec<u8>> {
-    let odd = |got: String| Error::Answer {
+    let malformed = |got: String| Error::Answer {
         operation: "count",
         object: "IPsec policies".to_owned(),
         expected: "an answer",
@@ -73,7 +73,7 @@ fn answer(bytes: &[u8], asked: u16) -> Result<Vec<u8>> {
         }
         Some(XFRM_MSG_NEWSPDINFO) if asked == XFRM_MSG_GETSPDINFO => Ok(payload.to_vec()),
         Some(XFRM_MSG_GETDEFAULT) if asked == XFRM_MSG_GETDEFAULT => Ok(payload.to_vec()),
-        other => Err(odd(format!("message type {other:?}"))),
+        other => Err(malformed(format!("message type {other:?}"))),
     }
 }
 

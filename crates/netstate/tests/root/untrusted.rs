@@ -54,9 +54,9 @@ impl Drop for Shell {
 
 /// The namespaces found; panics if the search hangs.
 fn found() -> Machine {
-    let (tell, told) = channel();
-    std::thread::spawn(move || tell.send(discover()));
-    told.recv_timeout(LIMIT).expect("the search does not hang").unwrap()
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || sender.send(discover()));
+    receiver.recv_timeout(LIMIT).expect("the search does not hang").unwrap()
 }
 
 /// A namespace that only a mount keeps, and a FIFO over the mount.
@@ -81,9 +81,9 @@ fn what_is_no_namespace_is_not_opened() {
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     for path in [&*fifo, "/dev/null".as_ref(), "/proc/self/ns/mnt".as_ref(), "/".as_ref()] {
         let path = path.to_owned();
-        let (tell, told) = channel();
-        std::thread::spawn(move || tell.send(NetNs::open(&path).unwrap_err()));
-        let error = told.recv_timeout(LIMIT).expect("opening does not hang");
+        let (sender, receiver) = channel();
+        std::thread::spawn(move || sender.send(NetNs::open(&path).unwrap_err()));
+        let error = receiver.recv_timeout(LIMIT).expect("opening does not hang");
         assert_eq!(error.errno, nix::errno::Errno::EINVAL, "{error}");
     }
 }
@@ -121,9 +121,13 @@ fn many_namespaces_of_one_user_do_not_crowd_out_others() {
     );
     let machine = found();
     assert!(machine.namespaces.contains_key(&inode), "another user's is found");
-    let told =
+    let wanted =
         format!("network namespaces of user {NOBODY}: only the first {MOST_OF_A_USER} are read");
-    assert!(machine.left_out.iter().any(|text| text.starts_with(&told)), "{:?}", machine.left_out);
+    assert!(
+        machine.left_out.iter().any(|text| text.starts_with(&wanted)),
+        "{:?}",
+        machine.left_out
+    );
 }
 
 /// `prctl(PR_SET_NAME)` accepts any bytes.

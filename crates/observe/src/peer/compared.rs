@@ -119,7 +119,7 @@ impl Compared {
         }
         self.epochs = Some((here[0], there[0]));
         let there = |sample: &Sample| -> BTreeMap<FlowId, FlowCount> {
-            let of = |told: &FlowRecord| (told.flow.clone(), told.count.clone());
+            let of = |record: &FlowRecord| (record.flow.clone(), record.count.clone());
             sample.flows.iter().map(of).collect()
         };
         let (first, settled) = (there(&round.there), there(&round.there_settled));
@@ -142,9 +142,9 @@ impl Compared {
             both.back.add(&Read { left, came: here_settled.came, left_last }, is_new);
             both.devices = (here_last.devices, there_settled.devices);
         }
-        for told in &round.there_settled.flows {
-            if let Some(both) = self.flows.get_mut(&told.flow) {
-                both.there.clone_from(&told.hops);
+        for record in &round.there_settled.flows {
+            if let Some(both) = self.flows.get_mut(&record.flow) {
+                both.there.clone_from(&record.hops);
             }
         }
         self.flows.retain(|flow, _| chosen.contains(flow));

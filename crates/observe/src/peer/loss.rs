@@ -40,11 +40,11 @@ impl Bounds {
 pub struct Loss {
     /// Losses from before counts restarted.
     before: u64,
-    state: Option<State>,
+    state: Option<LossState>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct State {
+struct LossState {
     /// Smallest `most` of all readings: the initial value of *D*.
     base: i128,
     lost: i128,
@@ -56,7 +56,7 @@ impl Loss {
     /// value is known to be 0.
     pub fn add(&mut self, bounds: Bounds, is_new: bool) {
         let first = if is_new { 0 } else { bounds.most };
-        let state = self.state.get_or_insert(State { base: first, lost: 0, open: 0 });
+        let state = self.state.get_or_insert(LossState { base: first, lost: 0, open: 0 });
         state.base = state.base.min(bounds.most);
         let most = bounds.most - state.base;
         // Packets that took longer than expected were counted as lost. They have arrived, so the

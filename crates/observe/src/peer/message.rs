@@ -159,9 +159,10 @@ impl Sample {
         }
         // Names come from the peer: control sequences must not reach a terminal.
         let clean = |name: &String| -> String { foreign::plain(name).chars().take(NAME).collect() };
-        for told in &mut self.flows {
-            told.hops = told.hops.iter().take(MOST_NAMES).map(clean).collect();
-            told.count.devices = told.count.devices.iter().take(MOST_NAMES).map(clean).collect();
+        for record in &mut self.flows {
+            record.hops = record.hops.iter().take(MOST_NAMES).map(clean).collect();
+            record.count.devices =
+                record.count.devices.iter().take(MOST_NAMES).map(clean).collect();
         }
         Ok(self)
     }
@@ -196,7 +197,7 @@ mod tests {
     use crate::event::Encapsulation;
 
     fn sample(flows: usize) -> Sample {
-        let told = |number: usize| FlowRecord {
+        let record = |number: usize| FlowRecord {
             flow: FlowId {
                 source: [10, 1, 0, 11].into(),
                 destination: [10, 1, 0, 12].into(),
@@ -208,7 +209,7 @@ mod tests {
             count: FlowCount { devices: ["b nic0".to_owned()].into(), ..FlowCount::default() },
             hops: vec!["b nic0 rx".to_owned(), "b vxlan0 rx".to_owned()],
         };
-        let flows = (0..flows).map(told).collect();
+        let flows = (0..flows).map(record).collect();
         Sample { received_ns: 1, answered_ns: 2, flows, others: 0, uncounted: 0, epoch: 0 }
     }
 
@@ -246,9 +247,9 @@ mod tests {
     #[test]
     fn a_full_sample_fits_a_frame_and_one_flow_more_is_refused() {
         let mut full = sample(MOST_FLOWS);
-        for told in &mut full.flows {
-            told.hops = vec!["n".repeat(NAME); MOST_NAMES];
-            told.count.devices = [".".repeat(NAME)].into();
+        for record in &mut full.flows {
+            record.hops = vec!["n".repeat(NAME); MOST_NAMES];
+            record.count.devices = [".".repeat(NAME)].into();
         }
         let bytes = emit(&Reply::Sampled(Box::new(full.clone())));
         assert!(bytes.len() <= channel::frame::REPLY_LIMIT, "{} bytes", bytes.len());
@@ -262,10 +263,10 @@ mod tests {
         evil.flows[0].hops = vec!["\u{1b}[2Jgone".to_owned(), "x".repeat(1 << 12)];
         evil.flows[0].hops.extend(vec![String::new(); 99]);
         evil.flows[0].count.devices = ["a\nb\u{202e}".to_owned()].into();
-        let told = evil.checked().unwrap().flows.remove(0);
-        assert!(!told.hops[0].contains('\u{1b}'), "{:?}", told.hops[0]);
-        assert_eq!((told.hops[1].len(), told.hops.len()), (NAME, MOST_NAMES));
-        let device = told.count.devices.first().unwrap();
+        let record = evil.checked().unwrap().flows.remove(0);
+        assert!(!record.hops[0].contains('\u{1b}'), "{:?}", record.hops[0]);
+        assert_eq!((record.hops[1].len(), record.hops.len()), (NAME, MOST_NAMES));
+        let device = record.count.devices.first().unwrap();
         assert!(!device.contains(['\n', '\u{202e}']), "{device:?}");
     }
 

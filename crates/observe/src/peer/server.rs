@@ -161,23 +161,23 @@ impl Source for Flows {
         let patterns = asked.patterns()?;
         let reading = self.read(&|flow| flow.is_of(&patterns, asked.vni));
         let reading = reading.map_err(|error| error.to_string())?;
-        let mut told: Vec<FlowRecord> = reading
+        let mut flows: Vec<FlowRecord> = reading
             .flows
             .into_iter()
             .map(|(flow, count)| FlowRecord { hops: self.hops(&flow), flow, count })
             .collect();
         // Ties are in the order of their addresses, because the sort is stable.
-        told.sort_by_key(|told| {
-            let count = &told.count;
+        flows.sort_by_key(|flow| {
+            let count = &flow.count;
             std::cmp::Reverse(count.left.packets.saturating_add(count.came.packets))
         });
         // The busiest flows are sent; the number of others is reported.
-        let others = told.len().saturating_sub(MOST_FLOWS) as u64;
-        told.truncate(MOST_FLOWS);
+        let others = flows.len().saturating_sub(MOST_FLOWS) as u64;
+        flows.truncate(MOST_FLOWS);
         Ok(Sample {
             received_ns,
             answered_ns: now(),
-            flows: told,
+            flows,
             others,
             uncounted: reading.uncounted,
             epoch: reading.epoch,

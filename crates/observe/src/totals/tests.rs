@@ -71,9 +71,9 @@ fn add_packet(totals: &mut Totals, netns: u32) {
         event(10_000, netns + 1, "nic0", Kind::Backlog),
     ]);
     ended.extend(journeys.finish());
-    let mut ways = Paths::default();
-    ended.iter().for_each(|journey| ways.add(journey, &Numbers));
-    totals.add_ways(&ways, &Numbers);
+    let mut paths = Paths::default();
+    ended.iter().for_each(|journey| paths.add(journey, &Numbers));
+    totals.add_paths(&paths, &Numbers);
 }
 
 fn dropped(device: &str, reason: &str, packets: u64) -> Dropped {
@@ -94,8 +94,8 @@ fn snapshot() -> Snapshot {
         own_cpu: 1.5,
         kernel_cpu: 0.5,
         budget: 2.0,
-        ways: Vec::new(),
-        other_ways: 0,
+        paths: Vec::new(),
+        other_paths: 0,
         drops: Vec::new(),
         flow_drops: None,
         cpus: [(1, 50.0, 7), (0, 25.0, 3)]
@@ -132,7 +132,7 @@ fn totals() -> Totals {
 #[test]
 fn what_was_counted_is_there() {
     let text = totals().exposition("1");
-    let way = "way=\"ns1 eth0 tx > ns2 nic0 rx\"";
+    let path = "way=\"ns1 eth0 tx > ns2 nic0 rx\"";
     let nic = "device=\"nic0\",namespace=\"ns2\",side=\"rx\"";
     let eth = "device=\"eth0\",namespace=\"ns1\",side=\"tx\"";
     for line in [
@@ -164,8 +164,8 @@ fn what_was_counted_is_there() {
          side=\"rx\",le=\"0.00001\"} 2"
             .to_owned(),
         format!("overlane_watch_hop_latency_seconds_count{{{nic}}} 2"),
-        format!("overlane_watch_way_followed_packets_total{{{way}}} 2"),
-        format!("overlane_watch_way_latency_seconds_count{{{way}}} 2"),
+        format!("overlane_watch_way_followed_packets_total{{{path}}} 2"),
+        format!("overlane_watch_way_latency_seconds_count{{{path}}} 2"),
         "overlane_watch_dropped_packets_total{reason=\"NO_SOCKET\"} 10".to_owned(),
         "overlane_watch_place_dropped_packets_total{device=\"eth0\",namespace=\"ns1\",\
          reason=\"NO_SOCKET\"} 4"
@@ -202,7 +202,7 @@ fn labels_are_bounded_and_sums_stay_right() {
     for (metric, series, total) in [
         ("overlane_watch_device_packets_total{", 2 * (MOST_DEVICES + 1), 15_000.0),
         ("overlane_watch_hop_followed_packets_total{", MOST_HOPS + 1, 10_000.0),
-        ("overlane_watch_way_followed_packets_total{", MOST_WAYS + 1, 5000.0),
+        ("overlane_watch_way_followed_packets_total{", MOST_PATHS + 1, 5000.0),
         ("overlane_watch_dropped_packets_total{", MOST_REASONS + 1, 10_000.0),
         ("overlane_watch_place_dropped_packets_total{", MOST_DROPS + 1, 10_000.0),
     ] {
@@ -230,7 +230,7 @@ fn book_and_dashboard_name_what_there_is() {
     let read = |name: &str| std::fs::read_to_string(top.join(name)).unwrap();
     let page = read("docs/src/reference/metrics.md");
     assert_eq!(named(&page), there, "metrics.md and the program");
-    for most in [MOST_DEVICES, MOST_HOPS, MOST_WAYS, MOST_REASONS, MOST_DROPS] {
+    for most in [MOST_DEVICES, MOST_HOPS, MOST_PATHS, MOST_REASONS, MOST_DROPS] {
         assert!(page.contains(&format!("| {most} |")), "{most} is not in metrics.md");
     }
     let dashboard = named(&read("examples/grafana/overlane-watch.json"));

@@ -86,7 +86,7 @@ fn follow_packets() {
     };
     seen.until("a datagram that nobody reads", act, |packets| {
         let mut all = packets.iter().flat_map(drops);
-        all.find(|(step, told, _)| step.namespace == server && *told == reason)
+        all.find(|(step, got, _)| step.namespace == server && *got == reason)
             .map(|_| ())
             .ok_or_else(|| "no drop".to_owned())
     });
@@ -186,13 +186,13 @@ fn on(guest: Guest, not_seen: &[&str]) {
     let guest = guest.with_programs(&["sleep", "ip"]);
     let output = guest.run(&program, &["--exact", INSIDE, "--nocapture"]);
     println!("{}", output.stdout);
-    let told = output.stdout.lines().filter_map(|line| line.strip_prefix("not seen: "));
-    assert_eq!(told.collect::<Vec<_>>(), not_seen, "{output:#?}");
+    let lines = output.stdout.lines().filter_map(|line| line.strip_prefix("not seen: "));
+    assert_eq!(lines.collect::<Vec<_>>(), not_seen, "{output:#?}");
     let tunnels = TUNNELS.iter().map(|(.., within)| format!("looked into {within}"));
     let lines =
         ["followed", "reassembled", "dropped", "cut at [(\"a\", \"nic0\")]"].map(str::to_owned);
     for line in lines.into_iter().chain(tunnels) {
-        assert!(output.stdout.lines().any(|told| told == line), "{line}: {output:#?}");
+        assert!(output.stdout.lines().any(|got| got == line), "{line}: {output:#?}");
     }
 }
 

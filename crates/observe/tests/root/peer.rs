@@ -87,9 +87,9 @@ fn a_server_tells_of_the_flows_that_were_asked_for_and_of_no_others() {
         }
         let mut channel = connect(None).unwrap();
         assert_eq!(answer(&mut channel, &emit(&asked(&["*:9002/udp"], None))), Reply::Asked);
-        let told = sample(&mut channel);
-        assert!(told.answered_ns >= told.received_ns && told.received_ns > 0);
-        let [one] = &told.flows[..] else { panic!("{told:?}") };
+        let got = sample(&mut channel);
+        assert!(got.answered_ns >= got.received_ns && got.received_ns > 0);
+        let [one] = &got.flows[..] else { panic!("{got:?}") };
         assert_eq!(one.flow.addresses().to_string(), "10.0.0.1:9001 -> 10.0.0.2:9002 udp");
         assert_eq!((one.count.left.packets, one.count.came.packets), (7, 0));
         // IP and UDP headers.

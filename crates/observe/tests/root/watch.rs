@@ -70,37 +70,37 @@ fn packets_are_cut_where_the_wire_takes_no_gso_packets_and_nowhere_else() {
     for (offload, is_cut) in [(Offload::None, true), (Offload::Full, false)] {
         let network = network(offload);
         let mut watch = watch(&network, ALL);
-        let way = beside_a_stream(&network, || {
-            poll("a way from end to end", LIMIT, || {
+        let path = beside_a_stream(&network, || {
+            poll("a path from end to end", LIMIT, || {
                 let snapshot = interval(&mut watch, &network);
-                let is_whole = |way: &&observe::PathSeen| {
-                    let ends = (way.hops.first(), way.hops.last());
+                let is_whole = |path: &&observe::PathSeen| {
+                    let ends = (path.hops.first(), path.hops.last());
                     let names = ends.0.zip(ends.1).map(|(a, b)| (&*a.namespace, &*b.namespace));
-                    let is_large = way.hops.first().is_some_and(|hop| hop.gso_packets > 2.0);
+                    let is_large = path.hops.first().is_some_and(|hop| hop.gso_packets > 2.0);
                     names == Some(("tenant-a", "tenant-b")) && is_large
                 };
-                Ok(snapshot.ways.iter().find(is_whole).cloned().ok_or_else(|| snapshot.text()))
+                Ok(snapshot.paths.iter().find(is_whole).cloned().ok_or_else(|| snapshot.text()))
             })
             .unwrap()
         });
-        for hop in &way.hops {
+        for hop in &path.hops {
             let place = (hop.namespace.as_str(), hop.device.as_deref(), hop.side);
             // The last packet of each write may be too short to be a GSO packet.
             let cuts = place == ("a", Some("nic0"), Side::Tx) && is_cut;
-            assert_eq!(hop.cut > 0.0, cuts, "{offload}: {place:?}\n{}", way.text());
+            assert_eq!(hop.cut > 0.0, cuts, "{offload}: {place:?}\n{}", path.text());
             if cuts {
-                assert!(hop.bytes > 1514.0, "{offload}: {place:?}\n{}", way.text());
+                assert!(hop.bytes > 1514.0, "{offload}: {place:?}\n{}", path.text());
             }
             if is_cut && place == ("b", Some("nic0"), Side::Rx) {
-                assert!(hop.bytes <= 1514.0, "{offload}: {place:?}\n{}", way.text());
+                assert!(hop.bytes <= 1514.0, "{offload}: {place:?}\n{}", path.text());
             }
             if place.2 != Side::Socket {
                 let counted = hop.counted.unwrap_or_else(|| panic!("{place:?} counts nothing"));
-                assert!(counted.packets_per_s > 0.0, "{place:?}\n{}", way.text());
+                assert!(counted.packets_per_s > 0.0, "{place:?}\n{}", path.text());
             }
         }
-        let outside = way.hops.iter().filter(|hop| hop.device.as_deref() == Some("nic0"));
-        assert!(outside.map(|hop| hop.vni).all(|vni| vni.is_some()), "{}", way.text());
+        let outside = path.hops.iter().filter(|hop| hop.device.as_deref() == Some("nic0"));
+        assert!(outside.map(|hop| hop.vni).all(|vni| vni.is_some()), "{}", path.text());
     }
 }
 
@@ -248,7 +248,7 @@ fn the_network_is_looked_at_less_where_that_costs_too_much() {
 /// dropped.
 #[test]
 fn packets_in_windows_are_followed_whole() {
-    const WAYS: usize = 10;
+    const PATHS: usize = 10;
     require!(need::root());
     let network = network(Offload::Full);
     let cost = std::cell::Cell::new(Duration::ZERO);
@@ -258,32 +258,32 @@ fn packets_in_windows_are_followed_whole() {
         cost.get()
     };
     let mut watch = watch(&network, Budget { cpu: 20.0, most: 1 });
-    let (mut ways, mut looked, mut intervals) = (0, 0.0, 0.0);
+    let (mut paths, mut looked, mut intervals) = (0, 0.0, 0.0);
     beside_a_stream(&network, || {
-        poll("ways in windows", LIMIT, || {
+        poll("paths in windows", LIMIT, || {
             let seen = watch.interval(INTERVAL, &own, &hosts(&network), &|| true).unwrap();
             (looked, intervals) = (looked + seen.looked, intervals + 1.0);
-            let is_of_stream = |way: &&observe::PathSeen| {
-                way.example.as_ref().is_some_and(|example| example.to_string().contains("tcp"))
+            let is_of_stream = |path: &&observe::PathSeen| {
+                path.example.as_ref().is_some_and(|example| example.to_string().contains("tcp"))
             };
-            for way in seen.ways.iter().filter(is_of_stream) {
+            for path in seen.paths.iter().filter(is_of_stream) {
                 let at = |hop: Option<&observe::HopSeen>| hop.map(|hop| hop.namespace.clone());
                 let ends =
-                    [at(way.hops.first()), at(way.hops.last())].map(Option::unwrap_or_default);
+                    [at(path.hops.first()), at(path.hops.last())].map(Option::unwrap_or_default);
                 // The kernel may free an acknowledgement in its receiver without an event.
                 let is_whole = ends == ["tenant-a", "tenant-b"] || ends == ["tenant-b", "tenant-a"];
-                let is_under_way = way.ending.contains("under way");
+                let is_under_way = path.ending.contains("under way");
                 // TCP drops a segment that it has received before. The segment's first hops may be
                 // older than the window.
-                if way.ending.contains("dropped: TCP_") {
+                if path.ending.contains("dropped: TCP_") {
                     continue;
                 }
-                let is_lost = way.ending.contains("dropped") || !(is_whole || is_under_way);
+                let is_lost = path.ending.contains("dropped") || !(is_whole || is_under_way);
                 assert!(ends[0].starts_with("tenant") && !is_lost, "{}", seen.text());
-                ways += 1;
+                paths += 1;
             }
             let is_in_windows = looked < 0.8 * intervals;
-            Ok(if ways >= WAYS && is_in_windows { Ok(()) } else { Err(seen.text()) })
+            Ok(if paths >= PATHS && is_in_windows { Ok(()) } else { Err(seen.text()) })
         })
         .unwrap();
     });
@@ -307,7 +307,7 @@ fn what_waits_in_a_queue_is_told_and_what_the_cpus_do() {
             sender.send_to(&[7; 1000], target).unwrap();
         }
         let snapshot = interval(&mut watch, &network);
-        let hops = || snapshot.ways.iter().flat_map(|way| &way.hops);
+        let hops = || snapshot.paths.iter().flat_map(|path| &path.hops);
         let is_held = hops().any(|hop| {
             let place = (hop.namespace.as_str(), hop.device.as_deref(), hop.side);
             place == ("a", Some("nic0"), Side::Tx) && hop.queued > Some(0)
@@ -317,7 +317,7 @@ fn what_waits_in_a_queue_is_told_and_what_the_cpus_do() {
     .unwrap();
     drop(receiver);
     // No packet waits at a device without a queue, or on the receiving side.
-    for hop in snapshot.ways.iter().flat_map(|way| &way.hops) {
+    for hop in snapshot.paths.iter().flat_map(|path| &path.hops) {
         assert!(hop.queued.is_none() || hop.side == Side::Tx, "{}", snapshot.text());
     }
     assert!(snapshot.text().contains(" packets in its queue"), "{}", snapshot.text());

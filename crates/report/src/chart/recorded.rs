@@ -139,14 +139,14 @@ fn per_second(count: u64, seconds: f64) -> f64 {
 }
 
 /// Returns charts of rates and times of a path's hops.
-pub(crate) fn of_way(recording: &Recording, way: &RecordedPath) -> Vec<Chart> {
+pub(crate) fn of_way(recording: &Recording, path: &RecordedPath) -> Vec<Chart> {
     let lines = |from: usize, figure: &dyn Fn(&Figures) -> Option<f64>| -> Vec<Series> {
-        let shown = way.hops.iter().skip(from).take(LINES).enumerate();
+        let shown = path.hops.iter().skip(from).take(LINES).enumerate();
         let of =
             |(style, hop): (usize, &Hop)| line(recording, hop.name(), style, &hop.figures, figure);
         shown.map(of).collect()
     };
-    let left_out = |from: usize| match way.hops.len().saturating_sub(from + LINES) {
+    let left_out = |from: usize| match path.hops.len().saturating_sub(from + LINES) {
         0 => String::new(),
         more => format!(" {} appear only in the table.", count(more, "further hop")),
     };

@@ -25,7 +25,7 @@ fn many(alike: bool) -> Results {
         .chain([baseline])
         .collect();
     results.plan.confidence.half_width = Some(0.05);
-    results.plan.confidence.looks = vec![4];
+    results.plan.confidence.interim_analyses = vec![4];
     results.plan.max_blocks = 10_000;
     results
 }

@@ -172,13 +172,13 @@ fn trials_that_failed_or_never_were_are_told() {
     results.ended_by = "interrupted".parse().unwrap();
     for report in [text(&results, PLAIN), markdown(&results)] {
         let report = report.split_whitespace().collect::<Vec<_>>().join(" ");
-        for told in [
+        for text in [
             "these figures contain 8 of 8 blocks, and 5 of 12 trials of faults.",
             "vxlan, offload full, MTU 1500, fault mac-moves, 1 of 3 trials: failed: zebra's entry \
              of c was not ready",
             "fault daemon-killed, 1 of 1 trial: failed: ss: No such file",
         ] {
-            assert!(report.contains(told), "{told}: {report}");
+            assert!(report.contains(text), "{text}: {report}");
         }
         assert!(!report.contains("fault link-down,"), "{report}");
     }

@@ -165,7 +165,7 @@ fn pages_of_recordings() {
     for (number, interval) in intervals.iter().cycle().take(1000).enumerate() {
         let mut interval = interval.clone();
         interval.time_s = intervals[0].time_s + number as f64;
-        for hop in interval.ways.iter_mut().flat_map(|way| &mut way.hops) {
+        for hop in interval.paths.iter_mut().flat_map(|path| &mut path.hops) {
             hop.namespace = format!("{}-of-a-namespace-that-has-a-long-name", hop.namespace);
             hop.since_before.p99_ns *= 1 + number as u64;
         }

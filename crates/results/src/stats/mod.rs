@@ -40,7 +40,7 @@ pub use interval::{StatsError, ratio_interval, relative_half_width};
 pub use mann_whitney::{MannWhitney, mann_whitney, smallest_p_value};
 pub use proof::{FELT, Proven, proven};
 pub use separation::separation_p_value;
-pub use sequential::{Look, SequentialPlan};
+pub use sequential::{InterimAnalysis, SequentialPlan};
 pub use stop_rule::{Outlook, Series, StopRule};
 pub use trend::{Trend, trend};
 pub use two_sample::ratio_of_medians;

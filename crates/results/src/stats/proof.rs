@@ -24,7 +24,7 @@ const MOST_GAIN: f64 = 1.0;
 
 /// Intervals of one workload under the change, at an interim analysis.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Seen {
+pub(super) struct WorkloadIntervals {
     /// Ratio of throughput, or of latency inverted so that above 1 is better; `None` without one.
     pub worth: Option<Interval>,
     /// Ratio of CPU time per unit of work.
@@ -62,19 +62,19 @@ pub fn proven(worth: &Interval, demand: Option<&Interval>) -> Option<Proven> {
 /// This holds for a gain known with high precision, and for a workload that certainly loses little
 /// of such a gain. A gain known less precisely stays open, because the allowed losses of other
 /// workloads depend on it.
-pub(super) fn settled(seen: &[Seen]) -> Vec<bool> {
+pub(super) fn settled(seen: &[WorkloadIntervals]) -> Vec<bool> {
     let is_close =
         |worth: Option<Interval>| worth.is_some_and(|w| relative_half_width(&w) < FELT - 1.0);
     let close = || seen.iter().filter(|one| is_close(one.worth));
     let most = gain(close());
-    let of = |one: &Seen| {
+    let of = |one: &WorkloadIntervals| {
         is_close(one.worth) && one.is_decided() || most > 0.0 && one.loses_little(most)
     };
     seen.iter().map(of).collect()
 }
 
 /// Returns the largest certain gain, as a share of the throughput; 0 without one.
-fn gain<'a>(seen: impl Iterator<Item = &'a Seen>) -> f64 {
+fn gain<'a>(seen: impl Iterator<Item = &'a WorkloadIntervals>) -> f64 {
     seen.filter_map(|one| one.worth).map(|worth| worth.low - 1.0).fold(0.0, f64::max)
 }
 
@@ -84,16 +84,16 @@ fn gain<'a>(seen: impl Iterator<Item = &'a Seen>) -> f64 {
 ///
 /// A workload without an interval is open: its path may carry traffic on one side only, which
 /// another test judges.
-pub(super) fn is_decided(seen: &[Seen]) -> bool {
+pub(super) fn is_decided(seen: &[WorkloadIntervals]) -> bool {
     if seen.iter().filter_map(|one| one.worth).any(|worth| worth.high < 1.0) {
         return true;
     }
     let gain = gain(seen.iter());
     (gain > 0.0 && seen.iter().all(|one| one.loses_little(gain)))
-        || (!seen.is_empty() && seen.iter().all(Seen::is_decided))
+        || (!seen.is_empty() && seen.iter().all(WorkloadIntervals::is_decided))
 }
 
-impl Seen {
+impl WorkloadIntervals {
     /// Returns the proof for the workload.
     pub fn proven(&self) -> Option<Proven> {
         proven(self.worth.as_ref()?, self.demand.as_ref())
@@ -107,7 +107,7 @@ impl Seen {
 
     /// Whether more blocks would not change the verdict on this workload.
     fn is_decided(&self) -> bool {
-        let Seen { worth: Some(worth), demand } = self else { return false };
+        let WorkloadIntervals { worth: Some(worth), demand } = self else { return false };
         if worth.low > 1.0 || worth.high < 1.0 {
             return true;
         }
@@ -142,13 +142,13 @@ mod tests {
         Interval { low, median, high, confidence: 0.95, samples: 10 }
     }
 
-    fn seen(worth: Interval, demand: Option<Interval>) -> Seen {
-        Seen { worth: Some(worth), demand }
+    fn seen(worth: Interval, demand: Option<Interval>) -> WorkloadIntervals {
+        WorkloadIntervals { worth: Some(worth), demand }
     }
 
     const NOTHING: (f64, f64, f64) = (0.97, 1.001, 1.03);
 
-    fn of((low, median, high): (f64, f64, f64)) -> Seen {
+    fn of((low, median, high): (f64, f64, f64)) -> WorkloadIntervals {
         seen(interval(low, median, high), None)
     }
 
@@ -207,7 +207,7 @@ mod tests {
                 assert_eq!(is_decided(&cells), decided, "{gain} {factor}");
             }
         }
-        let unknown = Seen { worth: None, demand: None };
+        let unknown = WorkloadIntervals { worth: None, demand: None };
         assert!(!is_decided(&[at_least(0.5), unknown]), "may carry on one side only");
         assert!(!is_decided(&[loses(1.1), loses(1.1)]), "nothing gained");
         // Less CPU time is no gain that ends a trial of several workloads.
@@ -227,7 +227,7 @@ mod tests {
             (vec![of((1.3, 1.6, 1.9)), open, little], vec![false, false, false]),
             (vec![of(NOTHING), open], vec![true, false]),
             (vec![open, little], vec![false, false]),
-            (vec![gain, Seen { worth: None, demand: None }], vec![true, false]),
+            (vec![gain, WorkloadIntervals { worth: None, demand: None }], vec![true, false]),
         ] {
             assert_eq!(settled(&seen), expected, "{seen:?}");
         }
@@ -244,7 +244,7 @@ mod tests {
         for other in [of((1.4, 1.5, 1.6)), of((0.5, 1.0, 2.0)), of(NOTHING)] {
             assert!(is_decided(&[other, worse]) && is_decided(&[worse, other]));
         }
-        assert!(is_decided(&[Seen { worth: None, demand: None }, worse]));
+        assert!(is_decided(&[WorkloadIntervals { worth: None, demand: None }, worse]));
     }
 
     #[test]
@@ -258,6 +258,6 @@ mod tests {
         assert_eq!([to_tell(0.0, 0.0, 1.0), to_tell(0.0, 0.0, 2.0)], [10.0, 40.0]);
         let below = to_tell(0.8, 1.0 / 1.1, 1.0);
         assert!((below - 10.0).abs() < 1e-9, "{below}");
-        assert_eq!(Seen { worth: None, demand: None }.blocks_to_tell(10), None);
+        assert_eq!(WorkloadIntervals { worth: None, demand: None }.blocks_to_tell(10), None);
     }
 }

@@ -28,7 +28,7 @@ const GROWTH: f64 = 1.25;
 
 /// An interim analysis.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Look {
+pub struct InterimAnalysis {
     /// Number of blocks done.
     pub blocks: u32,
     /// Confidence (0..1) for [`ratio_interval`] at this analysis. It is above the plan's level,
@@ -40,7 +40,7 @@ pub struct Look {
 #[derive(Debug, Clone, PartialEq)]
 pub struct SequentialPlan {
     level: f64,
-    looks: Vec<Look>,
+    analyses: Vec<InterimAnalysis>,
 }
 
 impl SequentialPlan {
@@ -59,7 +59,7 @@ impl SequentialPlan {
         if max_blocks < min_blocks.max(2) {
             return Err(StatsError::Blocks { min_blocks: min_blocks.max(2), max_blocks });
         }
-        let mut looks = Vec::new();
+        let mut analyses = Vec::new();
         let mut corridor = Corridor::new();
         let mut blocks = min_blocks.max(2);
         while blocks < max_blocks {
@@ -67,7 +67,10 @@ impl SequentialPlan {
             let budget = (1.0 - level) * f64::from(blocks) / f64::from(max_blocks);
             match corridor.look(blocks, budget) {
                 Some(interval) => {
-                    looks.push(Look { blocks, confidence: interval.coverage(blocks as usize) });
+                    analyses.push(InterimAnalysis {
+                        blocks,
+                        confidence: interval.coverage(blocks as usize),
+                    });
                     let next = (f64::from(blocks) * GROWTH).ceil() as u32;
                     // Skip an analysis shortly before the last one.
                     let near = f64::from(next) * GROWTH.sqrt() > f64::from(max_blocks);
@@ -81,12 +84,12 @@ impl SequentialPlan {
         // Below 6 blocks at 95% there is no order-statistic interval and no earlier analysis
         // either, so the whole level is unspent.
         let confidence = last.map_or(level, |interval| interval.coverage(max_blocks as usize));
-        looks.push(Look { blocks: max_blocks, confidence });
+        analyses.push(InterimAnalysis { blocks: max_blocks, confidence });
         // A single analysis may use the whole level.
-        if looks.len() == 1 {
-            looks[0].confidence = level;
+        if analyses.len() == 1 {
+            analyses[0].confidence = level;
         }
-        Ok(SequentialPlan { level, looks })
+        Ok(SequentialPlan { level, analyses })
     }
 
     /// Returns the coverage (0..1) of every interval at the end.
@@ -95,14 +98,17 @@ impl SequentialPlan {
     }
 
     /// Returns the interim analyses in order: at least one, the last at `max_blocks`.
-    pub fn interim_analyses(&self) -> &[Look] {
-        &self.looks
+    pub fn interim_analyses(&self) -> &[InterimAnalysis] {
+        &self.analyses
     }
 
     /// Returns the confidence to use when `blocks` blocks are done. `None` if there is no analysis
     /// here and the run continues regardless.
-    pub fn at_look(&self, blocks: u32) -> Option<f64> {
-        self.looks.iter().find(|look| look.blocks == blocks).map(|look| look.confidence)
+    pub fn confidence_at(&self, blocks: u32) -> Option<f64> {
+        self.analyses
+            .iter()
+            .find(|analysis| analysis.blocks == blocks)
+            .map(|analysis| analysis.confidence)
     }
 
     /// Returns median ratio and interval to report for a run that ended after `blocks` blocks. Its
@@ -114,15 +120,15 @@ impl SequentialPlan {
     /// # Errors
     /// Errors of [`ratio_interval`].
     pub fn interval(&self, blocks: u32, ratios: &[f64]) -> Result<Interval, StatsError> {
-        let look = self.looks.iter().find(|look| look.blocks >= blocks);
-        let confidence = look.unwrap_or(self.last_look()).confidence;
+        let analysis = self.analyses.iter().find(|analysis| analysis.blocks >= blocks);
+        let confidence = analysis.unwrap_or(self.last_analysis()).confidence;
         Ok(Interval { confidence: self.level, ..ratio_interval(ratios, confidence)? })
     }
 
     /// Returns the last analysis, at which every run stops.
-    pub fn last_look(&self) -> &Look {
+    pub fn last_analysis(&self) -> &InterimAnalysis {
         // `new` creates at least one.
-        &self.looks[self.looks.len() - 1]
+        &self.analyses[self.analyses.len() - 1]
     }
 
     /// Decides after `blocks` complete blocks. The goal is reached at an interim analysis if there
@@ -131,9 +137,9 @@ impl SequentialPlan {
     pub fn decide(&self, blocks: u32, intervals: &[Interval], half_width: f64) -> Decision {
         let narrow = !intervals.is_empty()
             && intervals.iter().all(|interval| relative_half_width(interval) <= half_width);
-        if narrow && self.at_look(blocks).is_some() {
+        if narrow && self.confidence_at(blocks).is_some() {
             Decision::GoalReached
-        } else if blocks >= self.last_look().blocks {
+        } else if blocks >= self.last_analysis().blocks {
             Decision::LastBlock
         } else {
             Decision::Continue
@@ -204,10 +210,14 @@ mod tests {
             for max_blocks in 2..120 {
                 let plan = SequentialPlan::new(level, 5.min(max_blocks), max_blocks).unwrap();
                 let blocks: Vec<u32> =
-                    plan.interim_analyses().iter().map(|look| look.blocks).collect();
+                    plan.interim_analyses().iter().map(|analysis| analysis.blocks).collect();
                 assert!(blocks.is_sorted_by(|a, b| a < b), "{blocks:?}");
                 assert_eq!(blocks.last(), Some(&max_blocks));
-                assert!(plan.interim_analyses().iter().all(|look| look.confidence >= level - 1e-9));
+                assert!(
+                    plan.interim_analyses()
+                        .iter()
+                        .all(|analysis| analysis.confidence >= level - 1e-9)
+                );
             }
         }
     }
@@ -215,19 +225,23 @@ mod tests {
     #[test]
     fn forty_blocks_at_95_percent() {
         let plan = SequentialPlan::new(0.95, 5, 40).unwrap();
-        let blocks: Vec<u32> = plan.interim_analyses().iter().map(|look| look.blocks).collect();
+        let blocks: Vec<u32> =
+            plan.interim_analyses().iter().map(|analysis| analysis.blocks).collect();
         assert_eq!(blocks, [8, 10, 13, 17, 22, 28, 35, 40]);
-        assert_eq!(plan.at_look(9), None);
-        assert!(plan.at_look(8).unwrap() > 0.99);
+        assert_eq!(plan.confidence_at(9), None);
+        assert!(plan.confidence_at(8).unwrap() > 0.99);
         // The last analysis is nearly as good as a fixed run of 40 blocks (96.2%).
-        assert!(plan.at_look(40).unwrap() < 0.985);
+        assert!(plan.confidence_at(40).unwrap() < 0.985);
     }
 
     #[test]
     fn too_few_blocks_for_looks_give_one_at_the_plain_level() {
         for max_blocks in [2, 5, 6] {
             let plan = SequentialPlan::new(0.95, 2, max_blocks).unwrap();
-            assert_eq!(plan.interim_analyses(), [Look { blocks: max_blocks, confidence: 0.95 }]);
+            assert_eq!(
+                plan.interim_analyses(),
+                [InterimAnalysis { blocks: max_blocks, confidence: 0.95 }]
+            );
         }
     }
 
@@ -247,7 +261,7 @@ mod tests {
         let narrow = Interval { median: 1.0, low: 0.97, high: 1.03, confidence: 0.95, samples: 8 };
         let wide = Interval { high: 1.06, ..narrow };
         assert_eq!(plan.decide(8, &[narrow, narrow], 0.05), Decision::GoalReached);
-        assert_eq!(plan.decide(9, &[narrow], 0.05), Decision::Continue, "9 is not a look");
+        assert_eq!(plan.decide(9, &[narrow], 0.05), Decision::Continue, "9 is not an analysis");
         assert_eq!(plan.decide(8, &[narrow, wide], 0.05), Decision::Continue);
         assert_eq!(plan.decide(8, &[], 0.05), Decision::Continue);
         assert_eq!(plan.decide(40, &[wide], 0.05), Decision::LastBlock, "ends every run");
@@ -263,7 +277,7 @@ mod tests {
         assert!(planned.low < fixed.low && planned.high > fixed.high);
         // Interrupted after 20 of 40: uses the error of the analysis at 22.
         let interrupted = plan.interval(20, &ratios[..20]).unwrap();
-        let next = ratio_interval(&ratios[..20], plan.at_look(22).unwrap()).unwrap();
+        let next = ratio_interval(&ratios[..20], plan.confidence_at(22).unwrap()).unwrap();
         assert_eq!((interrupted.low, interrupted.high), (next.low, next.high));
     }
 }

@@ -4,7 +4,7 @@
 
 use super::decision::Decision;
 use super::interval::{StatsError, ratio_interval, relative_half_width};
-use super::proof::{self, Seen};
+use super::proof::{self, WorkloadIntervals};
 use super::sequential::SequentialPlan;
 use crate::Interval;
 
@@ -49,7 +49,7 @@ pub struct Series {
 }
 
 /// Interim analyses before a goal may be given up. The first one has the widest intervals.
-const LOOKS_BEFORE_GIVING_UP: usize = 2;
+const ANALYSES_BEFORE_GIVING_UP: usize = 2;
 /// A goal that needs more than this many times the allowed blocks is given up. The first analyses
 /// have the smallest share of the error, which makes their intervals up to 1.5 times as wide as the
 /// last one's.
@@ -91,7 +91,7 @@ impl StopRule {
         match self {
             StopRule::Blocks { blocks, .. } => *blocks,
             StopRule::Goal { sequential, .. } | StopRule::Proof { sequential } => {
-                sequential.last_look().blocks
+                sequential.last_analysis().blocks
             }
         }
     }
@@ -101,7 +101,7 @@ impl StopRule {
         match self {
             StopRule::Blocks { .. } => Vec::new(),
             StopRule::Goal { sequential, .. } | StopRule::Proof { sequential } => {
-                sequential.interim_analyses().iter().map(|look| look.blocks).collect()
+                sequential.interim_analyses().iter().map(|analysis| analysis.blocks).collect()
             }
         }
     }
@@ -154,9 +154,9 @@ impl StopRule {
     /// analysis keeps the coverage.
     fn is_out_of_reach(&self, blocks: u32, cells: &[Series]) -> bool {
         let StopRule::Goal { sequential, .. } = self else { return false };
-        let looks = sequential.interim_analyses();
-        let at = looks.iter().position(|look| look.blocks == blocks);
-        if at.is_none_or(|at| at < LOOKS_BEFORE_GIVING_UP || at + 1 == looks.len()) {
+        let analyses = sequential.interim_analyses();
+        let at = analyses.iter().position(|analysis| analysis.blocks == blocks);
+        if at.is_none_or(|at| at < ANALYSES_BEFORE_GIVING_UP || at + 1 == analyses.len()) {
             return false;
         }
         let most = f64::from(self.most_blocks());
@@ -165,14 +165,14 @@ impl StopRule {
     }
 
     /// Returns the intervals of each workload under the change on trial.
-    fn seen(&self, blocks: u32, cells: &[Series]) -> Vec<Seen> {
+    fn seen(&self, blocks: u32, cells: &[Series]) -> Vec<WorkloadIntervals> {
         let tried = cells.iter().filter(|cell| cell.on_trial);
         let seen = |cell: &Series| {
             // Use the interval of the analysis at which the cell settled: its ratios belong to no
             // other.
             let blocks = cell.settled.unwrap_or(blocks);
             let interval = |ratios: &[f64]| self.interval(blocks, ratios).ok();
-            Seen {
+            WorkloadIntervals {
                 worth: interval(&cell.ratios).map(|ratio| ratio.worth(cell.less_is_better)),
                 demand: interval(&cell.demand),
             }
@@ -187,7 +187,7 @@ impl StopRule {
     pub fn settled(&self, blocks: u32, cells: &[Series]) -> Vec<bool> {
         let mut settled = vec![false; cells.len()];
         let StopRule::Proof { sequential } = self else { return settled };
-        if sequential.at_look(blocks).is_none() {
+        if sequential.confidence_at(blocks).is_none() {
             return settled;
         }
         let tried = cells.iter().zip(&mut settled).filter(|(cell, _)| cell.on_trial);
@@ -216,7 +216,7 @@ impl StopRule {
             StopRule::Blocks { .. } => Decision::Continue,
             // Between interim analyses nothing is judged, so nothing is computed.
             StopRule::Goal { sequential, .. } | StopRule::Proof { sequential }
-                if sequential.at_look(blocks).is_none() =>
+                if sequential.confidence_at(blocks).is_none() =>
             {
                 Decision::Continue
             }
@@ -288,7 +288,7 @@ mod tests {
         let n = first as usize;
         assert_eq!(rule.most_blocks(), 40);
         assert_eq!(rule.decide(first, &[narrow(n), of([])]), Decision::GoalReached);
-        assert_eq!(rule.decide(first + 1, &[narrow(n + 1)]), Decision::Continue, "no look");
+        assert_eq!(rule.decide(first + 1, &[narrow(n + 1)]), Decision::Continue, "no analysis");
         assert_eq!(rule.decide(first, &[narrow(n), wide(n)]), Decision::Continue);
         // One ratio makes no interval.
         assert_eq!(rule.decide(first, &[narrow(n), of([1.0])]), Decision::Continue);
@@ -311,10 +311,10 @@ mod tests {
         assert_eq!(rule.decide(n, &cells), Decision::GoalReached);
         // Nor does a cell that rarely carries anything count.
         let seldom = |n: usize| of((0..n).map(|at| if at % 3 == 0 { 0.1 } else { 0.0 }));
-        for look in rule.interim_analyses() {
-            let cells = [narrow(look as usize), seldom(look as usize)];
-            assert_eq!(rule.decide(look, &cells), Decision::GoalReached);
-            assert!(rule.outlook(look, &cells).unwrap().widest < 0.01);
+        for analysis in rule.interim_analyses() {
+            let cells = [narrow(analysis as usize), seldom(analysis as usize)];
+            assert_eq!(rule.decide(analysis, &cells), Decision::GoalReached);
+            assert!(rule.outlook(analysis, &cells).unwrap().widest < 0.01);
         }
         // A single block in which nothing arrived does not matter.
         let once: Vec<f64> =
@@ -326,13 +326,16 @@ mod tests {
     #[test]
     fn a_goal_that_is_far_out_of_reach_is_given_up_at_the_third_look_not_before() {
         let rule = StopRule::goal(0.95, 0.05, 40).unwrap();
-        let looks = rule.interim_analyses();
-        let at = |look: usize, ratios: fn(usize) -> Series| {
-            rule.decide(looks[look], &[narrow(looks[look] as usize), ratios(looks[look] as usize)])
+        let analyses = rule.interim_analyses();
+        let at = |analysis: usize, ratios: fn(usize) -> Series| {
+            rule.decide(
+                analyses[analysis],
+                &[narrow(analyses[analysis] as usize), ratios(analyses[analysis] as usize)],
+            )
         };
         assert_eq!([at(0, wide), at(1, wide)], [Decision::Continue; 2]);
         assert_eq!(at(2, wide), Decision::OutOfReach);
-        assert_eq!(rule.decide(looks[2] + 1, &[wide(14)]), Decision::Continue, "no look");
+        assert_eq!(rule.decide(analyses[2] + 1, &[wide(14)]), Decision::Continue, "no analysis");
         // Close enough: ±10% for a goal of ±5%.
         let near = |samples: usize| of((0..samples).map(|at| 1.0 + (at % 5) as f64 * 0.05));
         assert_eq!(at(2, near), Decision::Continue);
@@ -366,9 +369,9 @@ mod tests {
     #[test]
     fn a_trial_ends_at_the_first_look_that_proves_it_and_not_between() {
         let rule = StopRule::proof(0.95, 20).unwrap();
-        let looks = rule.interim_analyses();
-        let first = looks[0];
-        assert!(first < 10 && rule.most_blocks() == 20, "{looks:?}");
+        let analyses = rule.interim_analyses();
+        let first = analyses[0];
+        assert!(first < 10 && rule.most_blocks() == 20, "{analyses:?}");
         let aa = narrow(first as usize);
         for worth in [1.1, 0.9] {
             let cells = [of([]), aa.clone(), tried(first, worth, 1.0)];
@@ -385,14 +388,14 @@ mod tests {
         assert_eq!(rule.decide(first, &[aa]), Decision::Continue, "nothing on trial");
         assert_eq!(rule.decide(20, &[tried(20, 1.1, 1.0)]), Decision::LastBlock);
         let failed = Series { on_trial: true, ..Series::default() };
-        assert_eq!(rule.decide(looks[1], &[failed]), Decision::Continue, "no interval");
+        assert_eq!(rule.decide(analyses[1], &[failed]), Decision::Continue, "no interval");
     }
 
     #[test]
     fn a_settled_workload_keeps_the_interval_of_its_look() {
         let rule = StopRule::proof(0.95, 30).unwrap();
-        let looks = rule.interim_analyses();
-        let [first, second] = [looks[0], looks[1]];
+        let analyses = rule.interim_analyses();
+        let [first, second] = [analyses[0], analyses[1]];
         let gain = Series {
             on_trial: true,
             ..of((0..first).map(|at| 1.6 + 0.01 * f64::from(at) / f64::from(first)))
@@ -404,7 +407,7 @@ mod tests {
         let baseline = of([]);
         let cells = [baseline.clone(), gain.clone(), open(first)];
         assert_eq!(rule.settled(first, &cells), [false, true, false]);
-        assert_eq!(rule.settled(first + 1, &cells), [false; 3], "no look");
+        assert_eq!(rule.settled(first + 1, &cells), [false; 3], "no analysis");
         let goal = StopRule::goal(0.95, 0.05, 30).unwrap();
         assert_eq!(goal.settled(goal.interim_analyses()[0], &cells), [false; 3]);
         // It stays settled.
@@ -412,7 +415,7 @@ mod tests {
         let cells = [baseline, gain.clone(), open(second)];
         assert_eq!(rule.settled(second, &cells), [false, true, false]);
         // A cell that settled at the third analysis.
-        let third = looks[2];
+        let third = analyses[2];
         let later = Series { settled: Some(third), on_trial: true, ..narrow(third as usize) };
         let [of_its_look, of_the_last] =
             [third, 30].map(|blocks| rule.interval(blocks, &later.ratios).ok());

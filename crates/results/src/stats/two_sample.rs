@@ -48,8 +48,8 @@ pub fn ratio_of_medians(a: &[f64], b: &[f64], confidence: f64) -> Result<Interva
     let tail = 0.5 * (1.0 - confidence);
     let (low_a, low_b) = (middles(a.len()), middles(b.len()));
     let (high_a, high_b) = (mirrored(low_a.clone()), mirrored(low_b.clone()));
-    let low = weighted_quantile((&a, &high_a), (&b, &low_b), tail, End::Low);
-    let high = weighted_quantile((&a, &low_a), (&b, &high_b), tail, End::High);
+    let low = weighted_quantile((&a, &high_a), (&b, &low_b), tail, Bound::Low);
+    let high = weighted_quantile((&a, &low_a), (&b, &high_b), tail, Bound::High);
     let high = high.min(f64::MAX);
     Ok(Interval {
         median: median.min(f64::MAX),
@@ -115,7 +115,7 @@ fn mirrored(mut weights: Vec<f64>) -> Vec<f64> {
 
 /// The end of the interval to compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+enum Bound {
     Low,
     High,
 }
@@ -130,7 +130,7 @@ fn weighted_quantile(
     (a, weights_a): (&[f64], &[f64]),
     (b, weights_b): (&[f64], &[f64]),
     tail: f64,
-    end: End,
+    end: Bound,
 ) -> f64 {
     // Far ranks have no weight.
     let kept = |values: &[f64], weights: &[f64]| -> Vec<(f64, f64)> {
@@ -144,20 +144,20 @@ fn weighted_quantile(
         return 1.0;
     };
     let quotient = |y: f64, x: f64| match end {
-        End::Low if y == 0.0 => 0.0,
-        End::High if x == 0.0 => f64::INFINITY,
+        Bound::Low if y == 0.0 => 0.0,
+        Bound::High if x == 0.0 => f64::INFINITY,
         _ => y / x,
     };
     let (lowest, highest) = (quotient(first_b.0, last_a.0), quotient(last_b.0, first_a.0));
     // From the low end a larger x admits more y, from the high end a smaller one.
-    if end == End::High {
+    if end == Bound::High {
         a.reverse();
         b.reverse();
     }
     let reaches = |ratio: f64| {
         let within = |y: f64, x: f64| match end {
-            End::Low => quotient(y, x) <= ratio,
-            End::High => quotient(y, x) >= ratio,
+            Bound::Low => quotient(y, x) <= ratio,
+            Bound::High => quotient(y, x) >= ratio,
         };
         let (mut taken, mut inside, mut seen) = (0, 0.0, 0.0);
         for (x, weight) in &a {
@@ -173,8 +173,8 @@ fn weighted_quantile(
     };
     // The nearest ratio does not reach the tail; the furthest one does.
     let (mut short, mut far) = match end {
-        End::Low => (lowest.to_bits(), highest.to_bits()),
-        End::High => (highest.to_bits(), lowest.to_bits()),
+        Bound::Low => (lowest.to_bits(), highest.to_bits()),
+        Bound::High => (highest.to_bits(), lowest.to_bits()),
     };
     if reaches(f64::from_bits(short)) {
         return f64::from_bits(short);

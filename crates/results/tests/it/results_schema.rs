@@ -311,7 +311,11 @@ fn full() -> Results {
             blocks_done: 8,
             duration_s: 0.5,
             warmup_s: 0.1,
-            confidence: ConfidenceGoal { level: 0.95, half_width: Some(0.05), looks: vec![8, 10] },
+            confidence: ConfidenceGoal {
+                level: 0.95,
+                half_width: Some(0.05),
+                interim_analyses: vec![8, 10],
+            },
         },
         modes: vec![ModeRecord {
             mode: text("vlan"),
@@ -395,7 +399,7 @@ fn minimal() -> Results {
             workloads: vec![],
             sizes: vec![],
             blocks_done: 0,
-            confidence: ConfidenceGoal { level: 0.99, half_width: None, looks: vec![] },
+            confidence: ConfidenceGoal { level: 0.99, half_width: None, interim_analyses: vec![] },
             ..full.plan
         },
         modes: vec![],

@@ -259,7 +259,7 @@ fn run_to_goal(
                 cell.push(value);
             }
         }
-        if plan.at_look(blocks).is_none() {
+        if plan.confidence_at(blocks).is_none() {
             continue;
         }
         let intervals: Vec<Interval> =

@@ -93,19 +93,19 @@ fn all_pass(case: &str, rules: &Ruleset) {
 fn recorded_rules_are_understood_whole() {
     for case in CASES {
         let rules = Ruleset::from_messages(&messages(case));
-        assert_eq!(rules.odd, Vec::<String>::new(), "{case}");
+        assert_eq!(rules.unsupported, Vec::<String>::new(), "{case}");
         for chain in &rules.chains {
-            assert_eq!(chain.odd, None, "{case}: {}", chain.name);
+            assert_eq!(chain.unsupported, None, "{case}: {}", chain.name);
             for rule in &chain.rules {
                 for expression in &rule.expressions {
-                    let odd =
+                    let unsupported =
                         matches!(expression, ruleset::model::Expression::UnsupportedContent(_));
-                    assert!(!odd, "{case}: {} {}: {expression:?}", chain.name, rule.handle);
+                    assert!(!unsupported, "{case}: {} {}: {expression:?}", chain.name, rule.handle);
                 }
             }
         }
         for set in &rules.sets {
-            assert_eq!(set.odd, None, "{case}: {}", set.name);
+            assert_eq!(set.unsupported, None, "{case}: {}", set.name);
         }
         assert!(rules.rules() > 2, "{case}: {} rules", rules.rules());
     }
@@ -138,9 +138,9 @@ fn what_kube_proxy_drops_is_dropped() {
             let (mut flow, path) = pods(Transport::Tcp);
             flow.connection = None;
             let verdict = rules.verdict(&flow, &path).verdict;
-            let told = verdict.to_string();
-            assert!(told.starts_with("ip filter KUBE-FORWARD handle"), "{told}");
-            assert!(told.ends_with(": nfacct"), "{told}");
+            let text = verdict.to_string();
+            assert!(text.starts_with("ip filter KUBE-FORWARD handle"), "{text}");
+            assert!(text.ends_with(": nfacct"), "{text}");
         }
     }
 }
@@ -190,7 +190,7 @@ fn recorded_rules_say_the_same_when_the_kernel_has_them_anew() {
         }
         let rules = host.netns().run(ruleset::read).unwrap().unwrap();
         assert!(rules.generation > 0, "{case}");
-        assert_eq!(rules.odd, Vec::<String>::new(), "{case}");
+        assert_eq!(rules.unsupported, Vec::<String>::new(), "{case}");
         if case != "docker" {
             all_pass(case, &rules);
         }
@@ -201,8 +201,8 @@ fn recorded_rules_say_the_same_when_the_kernel_has_them_anew() {
 /// policy for each as kube-router writes it: a chain on the path of an established flow.
 fn services(count: usize) -> String {
     let mut text = String::from(
-        "table ip t {\n map service-ips { type ipv4_addr . inet_proto . inet_service : verdict; }\n \
-         map policies { type ipv4_addr : verdict; }\n",
+        "table ip t {\n map service-ips { type ipv4_addr . inet_proto . inet_service : verdict; \
+         }\n map policies { type ipv4_addr : verdict; }\n",
     );
     for at in 0..count {
         let (high, low) = (at / 250, at % 250 + 1);
@@ -238,7 +238,7 @@ fn five_thousand_services_are_read_and_evaluated_in_bounded_time() {
     let begin = Instant::now();
     let rules = host.netns().run(ruleset::read).unwrap().unwrap();
     let read = begin.elapsed();
-    assert!(rules.chains.len() > 15_000 && rules.odd.is_empty(), "{:?}", rules.odd);
+    assert!(rules.chains.len() > 15_000 && rules.unsupported.is_empty(), "{:?}", rules.unsupported);
     let (flow, path) = pods(Transport::Tcp);
     let begin = Instant::now();
     for _ in 0..1000 {
@@ -252,9 +252,9 @@ fn five_thousand_services_are_read_and_evaluated_in_bounded_time() {
         begin.elapsed() / 1000
     );
     // A rule of its own policy accepted it; with another source it is dropped.
-    let mut stranger = flow.clone();
-    stranger.tuple.source.0 = address("10.245.0.1");
-    assert!(matches!(rules.verdict(&stranger, &path).verdict, Verdict::Drop { .. }));
+    let mut other = flow.clone();
+    other.tuple.source.0 = address("10.245.0.1");
+    assert!(matches!(rules.verdict(&other, &path).verdict, Verdict::Drop { .. }));
 }
 
 #[test]
@@ -296,10 +296,10 @@ proptest! {
     /// Arbitrary bytes: no panic, and every evaluation terminates.
     #[test]
     fn any_bytes_are_decoded_and_evaluated(
-        told in prop::collection::vec((0u16..24, prop::collection::vec(any::<u8>(), 0..80)), 0..12),
+        text in prop::collection::vec((0u16..24, prop::collection::vec(any::<u8>(), 0..80)), 0..12),
     ) {
         let messages: Vec<Message> =
-            told.into_iter().map(|(kind, payload)| Message { kind, payload }).collect();
+            text.into_iter().map(|(kind, payload)| Message { kind, payload }).collect();
         let (flow, path) = pods(Transport::Tcp);
         let _ = Ruleset::from_messages(&messages).verdict(&flow, &path);
     }

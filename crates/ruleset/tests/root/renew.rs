@@ -79,8 +79,8 @@ fn nft(host: &Host, text: &str) -> bool {
 }
 
 /// Reads pending notifications.
-fn told(watch: &Watch, touched: &mut Touched) -> bool {
-    match watch.told(100, |_| true) {
+fn add_notified(watch: &Watch, touched: &mut Touched) -> bool {
+    match watch.notified(100, |_| true) {
         Notified::Nothing => true,
         Notified::These { rules, .. } => rules.iter().all(|datagram| touched.add(datagram)),
         Notified::Anything => false,
@@ -99,8 +99,8 @@ fn what_is_renewed_is_what_is_read() {
     let mut random = Pcg64::seed_from_u64(seed);
     let (mut renewed, mut taken) = (0, 0);
     let mut known = Arc::new(ruleset::read_by(&mut nftables).unwrap());
-    assert!(known.odd.is_empty(), "{:?}", known.odd);
-    told(&watch, &mut Touched::default());
+    assert!(known.unsupported.is_empty(), "{:?}", known.unsupported);
+    add_notified(&watch, &mut Touched::default());
     for _ in 0..400 {
         let changes: Vec<String> =
             (0..random.random_range(1..4)).map(|_| change(&mut random)).collect();
@@ -113,7 +113,7 @@ fn what_is_renewed_is_what_is_read() {
         }
         let mut answer = Renewed::Behind;
         poll("the notifications", LIMIT, || {
-            assert!(told(&watch, &mut touched), "{changes:?}");
+            assert!(add_notified(&watch, &mut touched), "{changes:?}");
             answer = ruleset::renew(&mut nftables, &known, &touched).unwrap();
             Ok(if answer == Renewed::Behind { Err(format!("{touched:?}")) } else { Ok(()) })
         })
@@ -149,12 +149,12 @@ fn what_begins_or_ends_to_be_called_is_more_than_rules() {
         ("add counter inet t c { }", false),
         ("add table inet t { flags dormant; }", false),
     ] {
-        told(&watch, &mut Touched::default());
+        add_notified(&watch, &mut Touched::default());
         let known = ruleset::read_by(&mut nftables).unwrap();
         assert!(nft(&host, change), "{change}");
         let mut simple = None;
         poll("a notification", LIMIT, || {
-            simple = match watch.told(100, |_| true) {
+            simple = match watch.notified(100, |_| true) {
                 Notified::Nothing => None,
                 Notified::These { rules, .. } => {
                     let mut touched = Touched::default();

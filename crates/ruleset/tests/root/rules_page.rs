@@ -69,7 +69,7 @@ fn each_rule_of_the_page_is_judged_as_it_says() {
         }
         tried += 1;
         let rules = host.netns().run(ruleset::read).unwrap().unwrap();
-        assert!(rules.odd.is_empty(), "{name}: {:?}", rules.odd);
+        assert!(rules.unsupported.is_empty(), "{name}: {:?}", rules.unsupported);
         assert!(rules.rules() > 0, "{name}: no rule was read");
         let flow = flow(Transport::Tcp, 40000, 80);
         let answer = rules.verdict(&flow, &path((2, "in0"), (3, "out0")));

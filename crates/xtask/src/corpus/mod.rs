@@ -16,7 +16,7 @@ mod rings;
 mod seeds;
 
 use build::Random;
-use neighbours::{OWNER, VLAN_5, advertisement, ip4, ip6, odd_ones, reply_of, tagged};
+use neighbours::{OWNER, VLAN_5, advertisement, ip4, ip6, reply_of, tagged, unsupported_frames};
 
 /// Path of `fuzz/corpus`.
 const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus");
@@ -64,7 +64,7 @@ fn packets() -> anyhow::Result<()> {
 
 /// Writes neighbour requests, each after the packets from which the endpoint learns the answer.
 fn neighbours() -> anyhow::Result<()> {
-    for (name, frame) in odd_ones() {
+    for (name, frame) in unsupported_frames() {
         let mut data = Vec::new();
         // The requested host has sent packets before, in the same VLAN.
         let vlan: &[[u8; 4]] = if name.starts_with("tagged") { &[VLAN_5] } else { &[] };

@@ -115,14 +115,14 @@ fn a_move_between_known_vteps_and_ports_is_followed() {
 #[test]
 fn a_neighbour_is_a_change_only_where_its_address_is_another() {
     let machine = MachineSnapshot { home: snapshot(), sandboxes: BTreeMap::new() };
-    let told = |address, mac| {
+    let apply = |address, mac| {
         let link = NICS[0];
         machine.keys(&[(0, Change::Neighbour { link, address, mac })]).map(|keys| keys.len())
     };
     let (known, unknown) = (remote(0), remote(4));
-    assert_eq!(told(known, Some(mac(100))), Ok(0));
-    assert_eq!(told(known, Some(mac(101))), Err(Beyond));
-    assert_eq!(told(known, None), Err(Beyond));
-    assert_eq!(told(unknown, None), Ok(0));
-    assert_eq!(told(unknown, Some(mac(100))), Err(Beyond));
+    assert_eq!(apply(known, Some(mac(100))), Ok(0));
+    assert_eq!(apply(known, Some(mac(101))), Err(Beyond));
+    assert_eq!(apply(known, None), Err(Beyond));
+    assert_eq!(apply(unknown, None), Ok(0));
+    assert_eq!(apply(unknown, Some(mac(100))), Err(Beyond));
 }

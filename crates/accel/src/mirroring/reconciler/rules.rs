@@ -74,7 +74,7 @@ impl Reconciler {
             if renewed == Renewed::Behind {
                 self.await_filters();
             }
-            let Ok(later) = self.told().0 else { return Ok(false) };
+            let Ok(later) = self.notified_changes().0 else { return Ok(false) };
             match renewed {
                 Renewed::Rules(rules) if later.is_empty() => {
                     let rules = Arc::new(rules);

@@ -65,8 +65,8 @@ fn a_service_address_that_becomes_local_by_a_route_is_no_longer_reached() {
                 }
                 let arrived = std::iter::from_fn(|| echo.far.recv(&mut [0; 8]).ok()).count();
                 let fast = since(&accels[0], &before, "encap_hit");
-                let told = || format!("{drop}: {route}: {arrived} arrived, {fast} fast");
-                Ok((arrived == 0 && fast == 0).then_some(()).ok_or_else(told))
+                let text = || format!("{drop}: {route}: {arrived} arrived, {fast} fast");
+                Ok((arrived == 0 && fast == 0).then_some(()).ok_or_else(text))
             })
             .unwrap();
             sh(&pair.a, &format!("ip {family} route del {route}"));

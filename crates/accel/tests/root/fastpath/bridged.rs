@@ -112,8 +112,9 @@ fn what_is_translated_on_a_bridge_stays_slow_and_is_told() {
         assert_eq!(since(&accels[0], &before, "encap_hit"), 0);
         // Absent until the rules are read.
         let flows = accels[0].status().flows.unwrap_or_default();
-        let is_told = flows.reasons.keys().any(|reason| reason.contains("translated on a bridge"));
-        Ok(is_told.then_some(()).ok_or_else(|| format!("{flows:?}")))
+        let is_reported =
+            flows.reasons.keys().any(|reason| reason.contains("translated on a bridge"));
+        Ok(is_reported.then_some(()).ok_or_else(|| format!("{flows:?}")))
     })
     .unwrap();
 }

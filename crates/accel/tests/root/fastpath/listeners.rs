@@ -20,7 +20,7 @@ fn who_listens_where_packets_pass_by_is_told() {
     let pair = Pair::new(Offload::Full, false);
     let accels = pair.accelerate();
     let processes = Processes::new().unwrap();
-    let told = |expected: &[Option<&str>]| {
+    let assert_listed = |expected: &[Option<&str>]| {
         poll(&format!("{expected:?} in the status"), LIMIT, || {
             let status = accels[0].status();
             let Some(listeners) = status.listeners.clone() else { return Ok(Err("null".into())) };
@@ -30,18 +30,18 @@ fn who_listens_where_packets_pass_by_is_told() {
         })
         .unwrap();
     };
-    told(&[]);
+    assert_listed(&[]);
     for (device, expected) in
         [("any", None), (BRIDGE, Some(BRIDGE)), (DEVICE, Some(DEVICE)), (PORT, Some(PORT))]
     {
         let process = listen(&processes, &pair.a, device);
-        told(&[expected]);
+        assert_listed(&[expected]);
         drop(process);
-        told(&[]);
+        assert_listed(&[]);
     }
     // Both paths show packets at the NIC, and other hosts do not matter.
     let _nic = listen(&processes, &pair.a, "nic0");
     let _other = listen(&processes, &pair.b, "any");
     let _port = listen(&processes, &pair.a, PORT);
-    told(&[Some(PORT)]);
+    assert_listed(&[Some(PORT)]);
 }

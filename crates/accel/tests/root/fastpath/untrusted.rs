@@ -18,7 +18,7 @@ use super::pair::{DEVICE, PORT, Pair};
 use super::paths::{ALL, Answered, NONE, ask};
 use super::refusals::refused;
 
-const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/strangers.bpf.o"));
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/foreign.bpf.o"));
 
 /// Loads the object with this program only.
 fn load(name: &str) -> Object {

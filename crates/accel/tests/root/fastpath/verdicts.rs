@@ -207,12 +207,14 @@ fn a_rule_that_depends_on_the_packet_keeps_its_flows_slow_and_is_told() {
             (0..12).for_each(|_| exchange.go(100));
             let taken = since(&accels[0], &before, "encap_hit");
             let flows = accels[0].status().flows.unwrap_or_default();
-            let is_told = flows.reasons.keys().any(|reason| {
+            let is_reported = flows.reasons.keys().any(|reason| {
                 reason.starts_with("ip ")
                     && reason.contains(" handle ")
                     && reason.ends_with(expected)
             });
-            Ok((taken == 0 && is_told).then_some(()).ok_or_else(|| format!("{taken}: {flows:?}")))
+            Ok((taken == 0 && is_reported)
+                .then_some(())
+                .ok_or_else(|| format!("{taken}: {flows:?}")))
         })
         .unwrap();
         sh(&pair.a, &format!("iptables-nft {}", rule.replace("-A ", "-D ")));
@@ -393,8 +395,8 @@ fn rules_are_obeyed_while_the_daemon_hangs() {
         sh(&pair.a, "nft delete table inet later");
         accels[0].pause(false);
         assert_eq!(taken, 0, "went fast past a rule");
-        let told = (fast == 3 && soon).then_some(());
-        Ok(told.ok_or_else(|| format!("{fast} of 3 fast before it, {:?}", hanging.elapsed())))
+        let is_met = (fast == 3 && soon).then_some(());
+        Ok(is_met.ok_or_else(|| format!("{fast} of 3 fast before it, {:?}", hanging.elapsed())))
     })
     .unwrap();
     echo.far.set_read_timeout(Some(Duration::from_millis(100))).unwrap();

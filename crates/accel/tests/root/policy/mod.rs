@@ -89,8 +89,8 @@ fn rules_hold(joined: Joined) {
         for (at, traffic) in traffic.iter_mut().enumerate() {
             let verdict = judge::judge(style, &flips[at], traffic.take());
             let name = if at == 0 { "fast" } else { "slow" };
-            let told = verdict.late.iter().chain(&verdict.lost);
-            problems.extend(told.map(|problem| format!("{name}: {style:?}: {problem}")));
+            let found = verdict.late.iter().chain(&verdict.lost);
+            problems.extend(found.map(|problem| format!("{name}: {style:?}: {problem}")));
             all[at].add(verdict);
         }
         for bed in &beds {

@@ -50,12 +50,12 @@ fn one_line(text: &str) -> String {
 
 /// The estimated durations in the progress output, seconds.
 fn estimates(log: &str) -> Vec<u32> {
-    let told = log.lines().filter_map(|line| line.split_once("measuring, for about "));
+    let text = log.lines().filter_map(|line| line.split_once("measuring, for about "));
     let seconds = |clock: &str| {
         let (minutes, seconds) = clock.trim().split_once(':').unwrap();
         minutes.parse::<u32>().unwrap() * 60 + seconds.parse::<u32>().unwrap()
     };
-    told.map(|(_, clock)| seconds(clock)).collect()
+    text.map(|(_, clock)| seconds(clock)).collect()
 }
 
 #[test]
@@ -120,10 +120,10 @@ fn a_trial_that_fails_is_a_part_that_failed() {
     assert!(daemon_killed[0]["cost"].is_null(), "{daemon_killed:#?}");
     let reason = daemon_killed[0]["reason"].as_str().unwrap();
     assert!(reason.starts_with("ss "), "{reason}");
-    let told = one_line(&ended.stdout);
+    let text = one_line(&ended.stdout);
     let place =
         format!("{MODE}, offload full, MTU 1500, fault daemon-killed, 1 of 1 trial: failed:");
-    assert!(told.contains("Not measured") && told.contains(&place), "{ended:#?}");
+    assert!(text.contains("Not measured") && text.contains(&place), "{ended:#?}");
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn an_interrupted_run_has_the_trials_that_were_whole() {
         assert_eq!(trials.each_ref().map(Vec::len), whole, "{trials:#?}");
         assert!(trials[0].iter().all(|trial| trial["cost"].is_object()), "{trials:#?}");
         assert!(results["faults"].as_array().unwrap().iter().all(|fault| fault["asked"] == 2));
-        let told = format!("and {} of 4 trials of faults", whole[0]);
-        assert!(one_line(&ended.stdout).contains(&told), "{told}: {ended:#?}");
+        let text = format!("and {} of 4 trials of faults", whole[0]);
+        assert!(one_line(&ended.stdout).contains(&text), "{text}: {ended:#?}");
     }
 }

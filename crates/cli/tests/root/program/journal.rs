@@ -95,17 +95,17 @@ fn what_is_no_entry_is_told_of_and_blocks_nothing() {
     let fixed = space.fix().expect(1);
     assert_eq!(space.mtu(), "1400", "{fixed:#?}");
     assert!(fixed.stdout.contains("(overlane undo 6)"), "{fixed:#?}");
-    let told = |ended: &Ended| {
+    let assert_reported = |ended: &Ended| {
         for text in ["00000004.json: empty", "00000005.json: format 77", "a later version"] {
             assert!(ended.stderr.contains(text), "{text}: {ended:#?}");
         }
     };
-    told(&fixed);
+    assert_reported(&fixed);
     let list = space.run(&["undo", "--list"]).expect(1);
-    told(&list);
+    assert_reported(&list);
     assert!(list.stdout.contains("1400 was 1500"), "{list:#?}");
-    told(&space.run(&["undo", "4"]).expect(1));
-    told(&space.run(&["undo", "--all"]).expect(1));
+    assert_reported(&space.run(&["undo", "4"]).expect(1));
+    assert_reported(&space.run(&["undo", "--all"]).expect(1));
     assert_eq!(space.mtu(), "1500");
     fs::remove_file(space.journal().join("00000004.json")).unwrap();
     fs::remove_file(space.journal().join("00000005.json")).unwrap();

@@ -135,7 +135,7 @@ fn killed_at_random_moments() {
             running.wait()
         } else {
             let ended = running.wait_at_most(LIMIT);
-            assert_is_told(&ended, &victim, when, &whole(&out).unwrap());
+            assert_reported(&ended, &victim, when, &whole(&out).unwrap());
             ended
         };
         if mine && ended.code != Some(0) {
@@ -169,7 +169,12 @@ fn assert_is_complete(ended: &super::launch::Ended, results: &Value) {
 
 /// Asserts that a run continues after the kill of `victim`, and names the failed mode and the
 /// reason.
-fn assert_is_told(ended: &super::launch::Ended, victim: &Found, when: SystemTime, results: &Value) {
+fn assert_reported(
+    ended: &super::launch::Ended,
+    victim: &Found,
+    when: SystemTime,
+    results: &Value,
+) {
     let bad: Vec<&Value> =
         results["modes"].as_array().unwrap().iter().filter(|mode| mode["status"] != "ok").collect();
     // `lab list` has these reasons in any case.

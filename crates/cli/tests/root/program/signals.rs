@@ -178,7 +178,7 @@ fn a_second_signal_ends_it_at_once() {
     let out = directory.path().join("r.json");
     // Two threads may handle the two signals at the same instant, both as the first one: rare, and
     // not every time.
-    let heeded = (0..5).any(|_| {
+    let was_obeyed = (0..5).any(|_| {
         let mut running = long("vxlan", &out);
         let mark = running.mark().to_owned();
         running.await_stderr("sampling vxlan");
@@ -190,8 +190,8 @@ fn a_second_signal_ends_it_at_once() {
         running.signal(Signal::SIGCONT);
         let ended = running.wait().expect(130);
         nothing_left(&mark);
-        let heeded = !out.exists();
-        if heeded {
+        let was_obeyed = !out.exists();
+        if was_obeyed {
             assert!(ended.stdout.is_empty(), "{ended:#?}");
             // The samples so far, if any, as after a kill.
             let left = entries(directory.path());
@@ -202,7 +202,7 @@ fn a_second_signal_ends_it_at_once() {
         } else {
             std::fs::remove_file(&out).unwrap();
         }
-        heeded
+        was_obeyed
     });
-    assert!(heeded, "five times the second signal was not heeded");
+    assert!(was_obeyed, "five times the second signal was not obeyed");
 }

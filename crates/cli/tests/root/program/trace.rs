@@ -50,8 +50,8 @@ fn expressions_that_are_none_are_refused_in_libpcaps_words() {
     ] {
         for verb in ["trace", "watch"] {
             let ended = run([verb, "--filter", expression]).expect(2);
-            let is_told = ended.stderr.contains("--filter: ") && ended.stderr.contains(problem);
-            assert!(is_told, "{verb}: {ended:?}");
+            let is_reported = ended.stderr.contains("--filter: ") && ended.stderr.contains(problem);
+            assert!(is_reported, "{verb}: {ended:?}");
         }
     }
 }
@@ -109,7 +109,7 @@ fn a_capture_shows_journeys_in_tshark() {
     let mut tracing = Running::start(overlane(arguments));
     tracing.await_stderr("tracing: ");
     // A datagram that was not flooded, as the first ones may be.
-    let told = eventually("a datagram from socket to socket", || {
+    let text = eventually("a datagram from socket to socket", || {
         sender.send_to(&[7; BYTES], network.address.target).unwrap();
         while receiver.recv(&mut [0; BYTES]).is_ok() {}
         let text = tracing.stdout_so_far();
@@ -119,7 +119,7 @@ fn a_capture_shows_journeys_in_tshark() {
         });
         whole.map(str::to_owned).ok_or(text.clone())
     });
-    let number = told.split(':').next().unwrap();
+    let number = text.split(':').next().unwrap();
     tracing.signal(Signal::SIGINT);
     tracing.wait().expect(130);
     // Each device is an interface, in the order of the path.
@@ -181,14 +181,14 @@ fn of_more_than_can_be_told_packets_are_followed_by_chance() {
             let _ = sender.send_to(&[7; 100], network.address.target);
         }
         tracing.signal(Signal::SIGCONT);
-        let told = "events lost: now tracing 1 in ";
+        let text = "events lost: now tracing 1 in ";
         if asked.is_empty() {
-            tracing.await_stderr(told);
+            tracing.await_stderr(text);
         }
         tracing.signal(Signal::SIGINT);
         let ended = tracing.wait().expect(130);
         assert!(!ended.stderr.contains(", 0 events lost"), "{}", ended.stderr);
-        assert_eq!(ended.stderr.contains(told), asked.is_empty(), "{}", ended.stderr);
+        assert_eq!(ended.stderr.contains(text), asked.is_empty(), "{}", ended.stderr);
     }
 }
 

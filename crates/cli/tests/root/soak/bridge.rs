@@ -36,7 +36,7 @@ pub fn live(duration: Duration, random: &mut Random) {
         life.left.netlink().set_master("noise0", "br0").unwrap();
         life.left.netlink().set_up("noise0").unwrap();
         let stop = AtomicBool::new(false);
-        let (mut told, mut steps, mut sent) = (Instant::now(), 0, 0);
+        let (mut printed, mut steps, mut sent) = (Instant::now(), 0, 0);
         std::thread::scope(|scope| {
             let _stop = Stop(&stop);
             let own = random.clone();
@@ -54,8 +54,8 @@ pub fn live(duration: Duration, random: &mut Random) {
                 }
                 life.watched.look();
                 steps += 1;
-                if told.elapsed() > PROGRESS {
-                    told = Instant::now();
+                if printed.elapsed() > PROGRESS {
+                    printed = Instant::now();
                     let summary = life.watched.summary();
                     eprintln!("tapbridge, life {index}: {steps} steps; {summary}");
                 }
@@ -176,8 +176,8 @@ impl Life {
     }
 
     /// Ends it by a signal, or by removing one of its TAPs.
-    fn end(mut self, told: bool) {
-        if told {
+    fn end(mut self, asked: bool) {
+        if asked {
             self.program.signal(Signal::SIGTERM);
         } else {
             self.right.netlink().delete_link("tap0").unwrap();
@@ -185,6 +185,6 @@ impl Life {
         for _ in 0..2 {
             self.program.line();
         }
-        assert_eq!(self.program.end(), Some(i32::from(!told)));
+        assert_eq!(self.program.end(), Some(i32::from(!asked)));
     }
 }

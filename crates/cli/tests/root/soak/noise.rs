@@ -131,12 +131,12 @@ pub fn datagrams(host: &Host, v6: bool, mut random: Random, stop: &AtomicBool) -
         let at = SocketAddr::new(end.underlay(v6), 0);
         host.netns().run(|| UdpSocket::bind(at)).unwrap().unwrap()
     };
-    let (known, stranger) = (socket(End::Known), socket(End::Stranger));
+    let (known, unknown) = (socket(End::Known), socket(End::Unknown));
     let to = SocketAddr::new(End::A.underlay(v6), PORT);
     let mut sent = 0;
     while !stop.load(Ordering::Relaxed) {
         for _ in 0..BURST {
-            let socket = if random.below(8) == 0 { &stranger } else { &known };
+            let socket = if random.below(8) == 0 { &unknown } else { &known };
             // A path that is down loses packets, too.
             sent += u64::from(socket.send_to(&datagram(&mut random), to).is_ok());
         }

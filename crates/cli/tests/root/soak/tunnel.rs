@@ -127,10 +127,10 @@ struct Life {
 pub fn live(era: Era, index: usize, end: Instant, random: &mut Random, soaked: &mut Soaked) {
     let directory = tempfile::tempdir().unwrap();
     let mut life = Life::begin(era, directory.path().join("vtep.toml"));
-    let noisy = join(&life.switch, "noisy", &[End::Known, End::Stranger]);
+    let noisy = join(&life.switch, "noisy", &[End::Known, End::Unknown]);
     let tenant = life.tenant.netns().clone();
     let stop = AtomicBool::new(false);
-    let (mut told, mut steps) = (Instant::now(), 0);
+    let (mut printed, mut steps) = (Instant::now(), 0);
     std::thread::scope(|scope| {
         let _stop = Stop(&stop);
         let (one, two) = (random.clone(), random.clone());
@@ -144,8 +144,8 @@ pub fn live(era: Era, index: usize, end: Instant, random: &mut Random, soaked: &
             life.expect_counters(UNDER_WAY);
             life.watched.look();
             steps += 1;
-            if told.elapsed() > PROGRESS {
-                told = Instant::now();
+            if printed.elapsed() > PROGRESS {
+                printed = Instant::now();
                 eprintln!("vtep, life {index}: {steps} steps; {}", life.watched.summary());
             }
             std::thread::sleep(
@@ -306,10 +306,10 @@ impl Life {
             let before = self.tenant.netlink().link("tap0")?.counters;
             let status = self.status();
             let tap = self.tenant.netlink().link("tap0")?.counters;
-            let [to_wire, from_wire, strangers] = directions(&status);
+            let [to_wire, from_wire, unassigned] = directions(&status);
             let number = |direction: &Value, key: &str| direction[key].as_u64().unwrap();
             let sent = number(from_wire, "handed_over") + number(to_wire, "answered");
-            let same = [to_wire, from_wire, strangers].iter().all(|d| {
+            let same = [to_wire, from_wire, unassigned].iter().all(|d| {
                 let (received, fates) = sums(d);
                 received == fates
             }) && before == tap
@@ -321,8 +321,8 @@ impl Life {
     }
 
     /// Ends it by a signal, or by removing its TAP; it must leave nothing behind.
-    fn end(mut self, told: bool) {
-        if told {
+    fn end(mut self, asked: bool) {
+        if asked {
             self.program.signal(Signal::SIGTERM);
         } else {
             self.tenant.netlink().delete_link("tap0").unwrap();
@@ -330,7 +330,7 @@ impl Life {
         for _ in 0..3 {
             self.program.line();
         }
-        assert_eq!(self.program.end(), Some(i32::from(!told)));
+        assert_eq!(self.program.end(), Some(i32::from(!asked)));
         let links = self.a.netlink().links().unwrap();
         assert!(links.iter().all(|link| !link.name.starts_with("vtep")), "{links:?}");
     }

@@ -16,7 +16,7 @@ pub enum End {
     B = 2,
     C = 3,
     Known = 4,
-    Stranger = 5,
+    Unknown = 5,
 }
 
 impl End {

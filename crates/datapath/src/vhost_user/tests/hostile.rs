@@ -37,7 +37,7 @@ fn another_client_is_refused_while_one_is_connected() {
     let others: Vec<_> =
         (0..20).map(|_| Guest::connect(&joined.path(Side::Left), PLAIN, 1)).collect();
     assert!(others.iter().all(Guest::is_sent_away));
-    joined.told(Side::Left, "another client was refused, because one is connected");
+    joined.assert_event(Side::Left, "another client was refused, because one is connected");
     left.transmit([0; 12], &frame(100), false);
     assert!(right.expect().1 == frame(100));
 }
@@ -48,7 +48,7 @@ fn garbage_is_named_and_its_sender_sent_away() {
     let mut right = joined.up(Side::Right, PLAIN);
     let mut stream = UnixStream::connect(joined.path(Side::Left)).unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-    joined.told(Side::Left, "was disconnected: a message with flags");
+    joined.assert_event(Side::Left, "was disconnected: a message with flags");
     still_works(&joined, &mut right);
 }
 
@@ -58,7 +58,7 @@ fn a_client_that_is_silent_within_a_message_is_sent_away() {
     let mut right = joined.up(Side::Right, PLAIN);
     let mut stream = UnixStream::connect(joined.path(Side::Left)).unwrap();
     stream.write_all(&[1, 0, 0]).unwrap();
-    joined.told(Side::Left, "no data for 5 s");
+    joined.assert_event(Side::Left, "no data for 5 s");
     still_works(&joined, &mut right);
 }
 
@@ -94,7 +94,7 @@ fn requests_that_cannot_be_are_named() {
                 let joined = Joined::new(1);
                 let guest = Guest::connect(&joined.path(Side::Left), PLAIN, 1);
                 act(&guest);
-                joined.told(Side::Left, said);
+                joined.assert_event(Side::Left, said);
                 assert!(guest.is_sent_away());
             });
         }
@@ -157,7 +157,7 @@ fn a_ring_that_breaks_a_rule_is_named_and_the_rest_goes_on() {
                 let mut left = joined.up(Side::Left, PLAIN);
                 let mut right = joined.up(Side::Right, PLAIN);
                 act(&mut left);
-                joined.told(Side::Left, said);
+                joined.assert_event(Side::Left, said);
                 let status = joined.watchers[0].status();
                 assert_eq!(status.state, GuestState::Broken, "{status:?}");
                 assert!(status.broken.unwrap().contains(said));
@@ -195,7 +195,7 @@ fn a_ring_that_is_elsewhere_is_broken_from_the_start() {
         left.stop(1);
         left.start(1, 0);
         left.send_address(1, parts.map(|at| USER + at));
-        joined.told(Side::Left, said);
+        joined.assert_event(Side::Left, said);
     }
     left.stop(1);
     left.start(1, 0);
@@ -203,5 +203,5 @@ fn a_ring_that_is_elsewhere_is_broken_from_the_start() {
     left.stop(1);
     left.state(8, 1, 63);
     left.send(12, &1u64.to_ne_bytes(), &[left.rings[1].kick.as_fd()]);
-    joined.told(Side::Left, "its size is 63, expected a power of two");
+    joined.assert_event(Side::Left, "its size is 63, expected a power of two");
 }

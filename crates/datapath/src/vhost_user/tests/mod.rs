@@ -67,7 +67,7 @@ impl Joined {
         counters
     }
 
-    fn told(&self, side: Side, what: &str) {
+    fn assert_event(&self, side: Side, what: &str) {
         let mut all = Vec::new();
         until(what, || {
             all.extend(self.watchers[side as usize].news());
@@ -190,7 +190,7 @@ fn a_guest_that_restarts_goes_on_where_it_was() {
     assert!(left.expect().1 == frame(201));
     // A new process of the same guest: everything is set up again.
     drop(left);
-    joined.told(Side::Left, "the client has disconnected");
+    joined.assert_event(Side::Left, "the client has disconnected");
     let mut left = joined.up(Side::Left, PLAIN | EVENT_INDEX);
     left.transmit([0; 12], &frame(300), true);
     assert!(right.expect().1 == frame(300));

@@ -44,7 +44,7 @@ fn config() -> NetworkConfig {
 }
 
 /// Processes a frame from a remote endpoint.
-fn told(network: &Network, policy: &Policy, frame: &[u8], now: u32) {
+fn learn_from(network: &Network, policy: &Policy, frame: &[u8], now: u32) {
     let claim = examine(frame).and_then(|resolving| resolving.claim).expect("a claim");
     network.notice(policy, claim, Place::Remote(REMOTE.into()), now);
 }
@@ -70,16 +70,16 @@ fn what_was_said_is_told_on_as_long_as_it_holds() {
     assert_eq!(asked(&network, &who4, 0), Some(Err(Resolution::Unknown)));
     assert_eq!(asked(&network, &who6, 0), Some(Err(Resolution::Unknown)));
     let announced = framed(ASKER, OWNER, EtherType::ARP, &reply_of(OWNER, ip4(2))[14..]);
-    told(&network, &policy, &announced, 10);
+    learn_from(&network, &policy, &announced, 10);
     // A router, with the R flag set.
-    told(&network, &policy, &advertisement(OWNER, ip6(2), 0xe0), 10);
+    learn_from(&network, &policy, &advertisement(OWNER, ip6(2), 0xe0), 10);
     assert_eq!(asked(&network, &who4, 310), Some(Ok(reply_of(OWNER, ip4(2)))));
     let answer = asked(&network, &who6, 310).unwrap().unwrap();
     assert_eq!(answer, advertisement(OWNER, ip6(2), 0xe0));
     assert_eq!(asked(&network, &who4, 311), Some(Err(Resolution::Unknown)), "it has aged");
 
     // Its hardware address is elsewhere, or is claimed from the requester's own side.
-    told(&network, &policy, &announced, 320);
+    learn_from(&network, &policy, &announced, 320);
     network.fdb.configure([], |_| true);
     assert_eq!(asked(&network, &who4, 320), Some(Err(Resolution::Unknown)));
     network.learn(&policy, OWNER, Place::Local, 320);
@@ -100,17 +100,17 @@ fn who_asks_only_is_not_known_to_route_or_not() {
         discovery(link, (ip6(2), group), 135, 0, ip6(1), Some((1, mac)))
     };
     let who = solicitation(ip6(1), ip6(2));
-    told(&network, &policy, &asks(OWNER), 0);
+    learn_from(&network, &policy, &asks(OWNER), 0);
     assert_eq!(asked(&network, &who, 0), Some(Err(Resolution::Unknown)));
-    told(&network, &policy, &advertisement(OWNER, ip6(2), 0x60), 0);
+    learn_from(&network, &policy, &advertisement(OWNER, ip6(2), 0x60), 0);
     // It confirms its known address.
-    told(&network, &policy, &asks(OWNER), 200);
+    learn_from(&network, &policy, &asks(OWNER), 200);
     assert!(asked(&network, &who, 400).unwrap().is_ok());
     // Another host claims the address without the O flag: an anycast address.
-    told(&network, &policy, &advertisement(BESIDE, ip6(2), 0x40), 400);
+    learn_from(&network, &policy, &advertisement(BESIDE, ip6(2), 0x40), 400);
     assert_eq!(asked(&network, &who, 400).unwrap().unwrap()[6..12], OWNER.0);
     // Another host uses the address. The current owner will answer when asked.
-    told(&network, &policy, &asks(BESIDE), 400);
+    learn_from(&network, &policy, &asks(BESIDE), 400);
     assert_eq!(asked(&network, &who, 400), Some(Err(Resolution::Unknown)));
 }
 
@@ -125,7 +125,7 @@ fn each_vlan_has_neighbours_of_its_own() {
     };
     for said in say(OWNER) {
         // The VLAN matters, the priority does not.
-        told(&network, &policy, &tagged(&said, &[[0x81, 0, 0, 5]]), 0);
+        learn_from(&network, &policy, &tagged(&said, &[[0x81, 0, 0, 5]]), 0);
     }
     for who in &who {
         assert_eq!(asked(&network, who, 0), Some(Err(Resolution::Unknown)));
@@ -140,7 +140,7 @@ fn each_vlan_has_neighbours_of_its_own() {
     // The same address in another VLAN belongs to another host.
     network.learn(&policy, BESIDE, Place::Remote(REMOTE.into()), 5);
     for said in say(BESIDE) {
-        told(&network, &policy, &tagged(&said, &[vlan_6]), 0);
+        learn_from(&network, &policy, &tagged(&said, &[vlan_6]), 0);
     }
     let answer = tagged(&reply_of(BESIDE, ip4(2)), &[vlan_6]);
     assert_eq!(asked(&network, &tagged(&who[0], &[vlan_6]), 0), Some(Ok(answer)));
@@ -159,7 +159,7 @@ fn what_is_configured_is_told_and_stays() {
     // At any place.
     assert!(asked(&network, &who, 1_000_000).unwrap().is_ok());
     let lie = framed(ASKER, BESIDE, EtherType::ARP, &reply_of(BESIDE, ip4(9))[14..]);
-    told(&network, &network.policy(), &lie, 0);
+    learn_from(&network, &network.policy(), &lie, 0);
     assert_eq!(asked(&network, &who, 0), Some(Ok(reply_of(OWNER, ip4(9)))));
 }
 
@@ -168,8 +168,8 @@ fn the_number_of_neighbours_is_bounded() {
     let (network, policy) = network(&config());
     for last in 10..100 {
         let said = framed(ASKER, OWNER, EtherType::ARP, &reply_of(OWNER, ip4(last))[14..]);
-        told(&network, &policy, &said, 0);
-        told(&network, &policy, &advertisement(OWNER, ip6(last.into()), 0x60), 0);
+        learn_from(&network, &policy, &said, 0);
+        learn_from(&network, &policy, &advertisement(OWNER, ip6(last.into()), 0x60), 0);
     }
     assert_eq!(network.neighbours.count(), (0, 3));
 }
@@ -179,8 +179,8 @@ fn as_the_bridge_has_it() -> Network {
     let (network, policy) = network(&NetworkConfig { max_neighbours: 8, ..config() });
     for (mac, last) in [(OWNER, 2), (BESIDE, 3)] {
         let said = framed(ASKER, mac, EtherType::ARP, &reply_of(mac, ip4(last))[14..]);
-        told(&network, &policy, &said, 0);
-        told(&network, &policy, &advertisement(mac, ip6(last.into()), 0x60), 0);
+        learn_from(&network, &policy, &said, 0);
+        learn_from(&network, &policy, &advertisement(mac, ip6(last.into()), 0x60), 0);
     }
     network
 }
@@ -188,7 +188,7 @@ fn as_the_bridge_has_it() -> Network {
 #[test]
 fn nothing_odd_is_answered() {
     let network = as_the_bridge_has_it();
-    for (name, frame) in odd_ones() {
+    for (name, frame) in unsupported_frames() {
         let got = asked(&network, &frame, 0);
         let wanted = match name {
             "who has" | "priority" => Some(Ok(reply_of(OWNER, ip4(2)))),
@@ -291,7 +291,7 @@ fn the_kernel_answers_the_same() {
     let network = as_the_bridge_has_it();
     for oracle in [Oracle::Bridge, Oracle::Vxlan] {
         let (_host, tap) = bridge(oracle);
-        for (name, frame) in odd_ones() {
+        for (name, frame) in unsupported_frames() {
             // The kernel accepts any hop limit and checksum, and uses the link-layer address if the
             // option is missing. Without VLAN filtering, it answers tagged requests without a tag,
             // including service tags. Before Linux 6.15 it also answers requests to one host.
@@ -326,14 +326,14 @@ fn the_kernel_answers_the_same_in_a_vlan() {
     let (network, policy) = network(&NetworkConfig { max_neighbours: 8, ..config() });
     for (mac, last) in [(OWNER, 2), (BESIDE, 3)] {
         let said = framed(ASKER, mac, EtherType::ARP, &reply_of(mac, ip4(last))[14..]);
-        told(&network, &policy, &tagged(&said, &[VLAN_5]), 0);
+        learn_from(&network, &policy, &tagged(&said, &[VLAN_5]), 0);
         let said = advertisement(mac, ip6(last.into()), 0x60);
-        told(&network, &policy, &tagged(&said, &[VLAN_5]), 0);
+        learn_from(&network, &policy, &tagged(&said, &[VLAN_5]), 0);
     }
     let (_host, tap) = bridge(Oracle::VlanBridge);
     // Older kernels answer duplicate address detection.
     let alike = ["who has", "who has, IPv6", "unknown", "unknown, IPv6", "own side"];
-    for (name, frame) in odd_ones() {
+    for (name, frame) in unsupported_frames() {
         let without = ["tagged", "tagged, IPv6", "priority", "two tags", "service tag"];
         let frame = match name {
             _ if without.contains(&name) => frame,
@@ -360,7 +360,7 @@ fn a_stock_kernel_answers_the_same_in_a_vlan() {
 
 /// One of these frames, damaged.
 fn damaged() -> impl Strategy<Value = Vec<u8>> {
-    let frames: Vec<_> = odd_ones()
+    let frames: Vec<_> = unsupported_frames()
         .into_iter()
         .map(|(_, frame)| frame)
         .chain([advertisement(OWNER, ip6(2), 0xe0), reply_of(OWNER, ip4(2))])

@@ -118,7 +118,7 @@ impl Vtep {
     pub fn end(self) -> Report {
         let (report, outcome) = self.running.stop();
         outcome.unwrap();
-        for c in [&report.networks[0].out, &report.networks[0].back, &report.strangers] {
+        for c in [&report.networks[0].out, &report.networks[0].back, &report.unassigned] {
             assert_eq!(c.received, c.forwarded + c.answered + c.dropped(), "{c:?}");
         }
         report

@@ -142,7 +142,7 @@ fn who_is_in_the_group_but_no_remote_end_is_not_heard() {
     kernel_to(&PLAN, &b, 1, group(&PLAN));
     let mut command = Command::new("ping");
     b.run(command.args(["-c", "1", "-W", "1", INNER_V4[0]])).unwrap_err();
-    wait(&vtep, |report| report.networks[0].back.dropped_by(DropReason::Stranger) > 0);
+    wait(&vtep, |report| report.networks[0].back.dropped_by(DropReason::UnknownRemote) > 0);
     let back = vtep.end().networks[0].back;
     assert_eq!(back.forwarded, 0, "{back:?}");
 }

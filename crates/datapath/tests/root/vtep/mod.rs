@@ -146,15 +146,16 @@ fn what_the_path_does_not_take_is_answered() {
         let narrow = 1400;
         a.netlink().set_mtu(NIC, narrow).unwrap();
         b.netlink().set_mtu(NIC, narrow).unwrap();
-        let told = narrow - (1500 - plan.mtu());
+        let expected = narrow - (1500 - plan.mtu());
         for (target, option) in [(INNER_V4[1], "-4"), (INNER_V6[1], "-6")] {
             let mut command = Command::new("ping");
             command.args([option, "-n", "-M", "do", "-c", "8", "-i", "0.05", "-W", "1"]);
             command.args(["-s", "1370", target]);
             let error = vtep.tenant.run(&mut command).unwrap_err().to_string();
             assert!(
-                error.contains(&format!("mtu={told}")) || error.contains(&format!("mtu = {told}")),
-                "{told}: {error}"
+                error.contains(&format!("mtu={expected}"))
+                    || error.contains(&format!("mtu = {expected}")),
+                "{expected}: {error}"
             );
         }
         tcp(&vtep.tenant, &b, INNER_V4[1], INNER_V4[1], 1_000_000);
@@ -175,7 +176,7 @@ fn who_may_not_send_is_not_heard() {
         let at = SocketAddr::new(PLAN.underlay(end), 0);
         host_b.netns().run(|| UdpSocket::bind(at)).unwrap().unwrap()
     };
-    let (known, stranger) = (from(1), from(2));
+    let (known, unknown) = (from(1), from(2));
     let packet = |vni: u32| {
         let mut packet = packet::vxlan::header(Vni::new(vni).unwrap()).to_vec();
         packet.extend([0xff; 6]);
@@ -183,7 +184,7 @@ fn who_may_not_send_is_not_heard() {
         packet.extend([0; 46]);
         packet
     };
-    stranger.send_to(&packet(VNI), to).unwrap();
+    unknown.send_to(&packet(VNI), to).unwrap();
     known.send_to(&packet(VNI + 1), to).unwrap();
     known.send_to(&packet(VNI)[..7], to).unwrap();
     known.send_to(&packet(VNI)[..20], to).unwrap();
@@ -192,20 +193,20 @@ fn who_may_not_send_is_not_heard() {
     // A packet is counted as received before it is counted as forwarded or dropped.
     wait(&vtep, |report| {
         let back = &report.networks[0].back;
-        report.strangers.received == 3 && back.received == 3 && back.forwarded == 1
+        report.unassigned.received == 3 && back.received == 3 && back.forwarded == 1
     });
     let report = vtep.running.report();
     let back = &report.networks[0].back;
-    assert_eq!(back.dropped_by(DropReason::Stranger), 1, "{report:?}");
+    assert_eq!(back.dropped_by(DropReason::UnknownRemote), 1, "{report:?}");
     assert_eq!(back.dropped_by(DropReason::Malformed), 1, "{report:?}");
     assert_eq!(back.forwarded, 1, "{report:?}");
-    assert_eq!(report.strangers.dropped_by(DropReason::UnknownVni), 1, "{report:?}");
-    assert_eq!(report.strangers.dropped_by(DropReason::Malformed), 2, "{report:?}");
+    assert_eq!(report.unassigned.dropped_by(DropReason::UnknownVni), 1, "{report:?}");
+    assert_eq!(report.unassigned.dropped_by(DropReason::Malformed), 2, "{report:?}");
 
     // A reload admits the remote end; a change of a fixed option is refused.
     config.networks[0].remotes.push(PLAN.underlay(2));
     vtep.running.reload(&config).unwrap();
-    stranger.send_to(&packet(VNI), to).unwrap();
+    unknown.send_to(&packet(VNI), to).unwrap();
     wait(&vtep, |report| report.networks[0].back.forwarded == 2);
     config.port += 1;
     let error = vtep.running.reload(&config).unwrap_err().to_string();

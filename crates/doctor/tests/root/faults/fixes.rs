@@ -46,8 +46,8 @@ fn look(network: &Network) -> Diagnosis {
 
 /// Checks with a finding at warn or above.
 fn found(diagnosis: &Diagnosis) -> BTreeSet<String> {
-    let told = diagnosis.findings.iter().filter(|found| found.severity >= Severity::Warn);
-    told.map(|found| found.code.clone()).collect()
+    let reported = diagnosis.findings.iter().filter(|found| found.severity >= Severity::Warn);
+    reported.map(|found| found.code.clone()).collect()
 }
 
 /// Makes the fixes of a check's findings one after the other, and diagnoses after each. A finding

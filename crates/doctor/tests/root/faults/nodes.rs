@@ -147,8 +147,8 @@ fn restore_neighbour(network: &Network) {
 /// The check of the first finding at warn or above.
 fn first(network: &Network) -> String {
     let diagnosis = diagnose(&read(network, None));
-    let mut told = diagnosis.findings.iter().filter(|found| found.severity >= Severity::Warn);
-    told.next().map_or_else(String::new, |found| found.code.clone())
+    let mut reported = diagnosis.findings.iter().filter(|found| found.severity >= Severity::Warn);
+    reported.next().map_or_else(String::new, |found| found.code.clone())
 }
 
 fn waits_for(network: &Network, code: &str) -> testbed::Result<()> {

@@ -138,6 +138,6 @@ fn an_endpoint_in_user_space_and_open_vswitch_understand_each_other() {
             }
             assert!(counters.forwarded > 100, "{plan:?} {way}: {counters:?}");
         }
-        assert_eq!(report.strangers.dropped(), 0, "{plan:?}: {:?}", report.strangers);
+        assert_eq!(report.unassigned.dropped(), 0, "{plan:?}: {:?}", report.unassigned);
     }
 }

@@ -8,7 +8,7 @@ use crate::sampler::{Dropped, NamespaceSample};
 /// Datagrams explained by the kernel's reasons. Counters that count the same drops again only
 /// explain the excess.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct ExplainedDrops {
     /// At sockets, by namespace.
     pub sockets: BTreeMap<String, u64>,
     /// At netfilter, including connection tracking, by namespace.
@@ -73,8 +73,8 @@ pub(super) fn charge(
     ledger: &mut Ledger,
     drops: &[(String, Dropped)],
     namespaces: &[NamespaceSample],
-) -> Seen {
-    let mut seen = Seen::default();
+) -> ExplainedDrops {
+    let mut seen = ExplainedDrops::default();
     let mut order: Vec<(usize, &(String, Dropped))> = Vec::new();
     let mut labels: Vec<&str> = Vec::new();
     for drop in drops {

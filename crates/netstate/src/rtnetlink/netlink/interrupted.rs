@@ -80,7 +80,7 @@ fn an_interrupted_list_is_asked_for_again_and_is_whole_then() {
     let reader = Netlink::open_in(&namespace).unwrap();
     let asked = || reader.socket.lock().unwrap().sequence;
     let (begin, begins) = channel();
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     std::thread::scope(|scope| {
         let namespace = &namespace;
         scope.spawn(move || {
@@ -88,7 +88,7 @@ fn an_interrupted_list_is_asked_for_again_and_is_whole_then() {
             for microseconds in begins {
                 std::thread::sleep(Duration::from_micros(microseconds));
                 change(&changer, &there);
-                tell.send(()).unwrap();
+                sender.send(()).unwrap();
             }
         });
         let mut again = 0;
@@ -99,7 +99,7 @@ fn an_interrupted_list_is_asked_for_again_and_is_whole_then() {
             let kept = links.iter().filter(|link| link.name.starts_with("br")).count();
             assert_eq!(kept, usize::from(LINKS));
             again += u32::from(asked() - before > 1);
-            told.recv().unwrap();
+            receiver.recv().unwrap();
             if again == 3 {
                 break;
             }

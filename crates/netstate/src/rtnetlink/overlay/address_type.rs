@@ -47,8 +47,8 @@ impl AddressTypes {
             }
             IpAddr::V6(ipv6) => {
                 // Their types depend on a device, or are no types of routes.
-                let odd = ipv6.is_multicast() || ipv6.is_unspecified() || ipv6.is_loopback();
-                if odd || ipv6.is_unicast_link_local() || self.has_rules6 {
+                let special = ipv6.is_multicast() || ipv6.is_unspecified() || ipv6.is_loopback();
+                if special || ipv6.is_unicast_link_local() || self.has_rules6 {
                     return None;
                 }
                 // No route at all: `ip6_null_entry`.

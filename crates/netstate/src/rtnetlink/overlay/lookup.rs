@@ -49,7 +49,7 @@ pub struct Found {
     /// Hop limit of the route.
     pub ttl: Option<u8>,
     /// An unsupported property of the route, described.
-    pub odd: Option<String>,
+    pub unsupported: Option<String>,
     /// The host accepts packets from the remote end on this link (`ip route get … iif`): the
     /// address is local and routed so, and the sender passes `rp_filter`.
     pub comes_back: bool,
@@ -57,7 +57,7 @@ pub struct Found {
 
 impl Overlay {
     /// Returns the reason if a route that is more than a single next hop may cover an address.
-    pub fn odd_route(&self, to: IpAddr) -> Option<&'static str> {
+    pub fn unsupported_route(&self, to: IpAddr) -> Option<&'static str> {
         let covers = |network: IpAddr, length: u8| match (network, to) {
             (IpAddr::V4(network), IpAddr::V4(to)) => {
                 let differ = u32::from(network) ^ u32::from(to);
@@ -70,7 +70,8 @@ impl Overlay {
             // The families differ.
             _ => false,
         };
-        let mut covering = self.odd_routes.iter().filter(|(to, length, _)| covers(*to, *length));
+        let mut covering =
+            self.unsupported_routes.iter().filter(|(to, length, _)| covers(*to, *length));
         covering.next().map(|(_, _, why)| *why)
     }
 }
@@ -91,7 +92,7 @@ impl Netlink {
         self.dump(RouteNetlinkMessage::GetRoute(routes), "list", "routes", |answer| {
             let RouteNetlinkMessage::NewRoute(route) = answer else { return };
             all.route_mtus.extend(has_mtu(&route));
-            all.odd_routes.extend(odd(&route));
+            all.unsupported_routes.extend(unsupported(&route));
             all.address_types.add(&route, (destination(&route), four));
         })
     }
@@ -179,7 +180,7 @@ fn way(route: RouteMessage) -> Option<Found> {
         source: None,
         mtu: None,
         ttl: None,
-        odd: None,
+        unsupported: None,
         comes_back: false,
     };
     for attribute in route.attributes {
@@ -194,14 +195,19 @@ fn way(route: RouteMessage) -> Option<Found> {
                     match metric {
                         RouteMetric::Mtu(mtu) => found.mtu = Some(mtu),
                         RouteMetric::Hoplimit(ttl) => found.ttl = u8::try_from(ttl).ok(),
-                        metric => found.odd = found.odd.or_else(|| odd_metric(&metric)),
+                        metric => {
+                            found.unsupported =
+                                found.unsupported.or_else(|| unsupported_metric(&metric))
+                        }
                     }
                 }
             }
             RouteAttribute::Encap(_) | RouteAttribute::EncapType(_) => {
-                found.odd = Some("an encapsulation".to_owned());
+                found.unsupported = Some("an encapsulation".to_owned());
             }
-            RouteAttribute::MultiPath(_) => found.odd = Some("several next hops".to_owned()),
+            RouteAttribute::MultiPath(_) => {
+                found.unsupported = Some("several next hops".to_owned())
+            }
             // Properties of the lookup or the route that do not affect packets.
             RouteAttribute::Destination(_)
             | RouteAttribute::NhId(_)
@@ -219,8 +225,8 @@ fn way(route: RouteMessage) -> Option<Found> {
             | RouteAttribute::Dport(_)
             | RouteAttribute::Flowlabel(_) => {}
             // A class for `tc`, which only the slow path sets on packets.
-            RouteAttribute::Realm(_) => found.odd = Some("a realm".to_owned()),
-            other => found.odd = Some(format!("unknown attribute {other:?}")),
+            RouteAttribute::Realm(_) => found.unsupported = Some("a realm".to_owned()),
+            other => found.unsupported = Some(format!("unknown attribute {other:?}")),
         }
     }
     // The answer names no device.
@@ -229,7 +235,7 @@ fn way(route: RouteMessage) -> Option<Found> {
 
 /// Describes a metric that may affect outer packets. Only TCP connections of the host itself use
 /// the other metrics.
-fn odd_metric(metric: &RouteMetric) -> Option<String> {
+fn unsupported_metric(metric: &RouteMetric) -> Option<String> {
     match metric {
         RouteMetric::Lock(_) => Some("a locked metric".to_owned()),
         RouteMetric::Features(_) => Some("a features metric".to_owned()),
@@ -293,7 +299,7 @@ fn unusual(rule: &RuleMessage) -> Option<String> {
     (!usual).then(|| format!("rule {priority} (table {table})"))
 }
 
-fn odd(route: &RouteMessage) -> Option<(IpAddr, u8, &'static str)> {
+fn unsupported(route: &RouteMessage) -> Option<(IpAddr, u8, &'static str)> {
     let four = route.header.address_family == AddressFamily::Inet;
     // Received packets may have any type of service.
     let mut why = (four && route.header.tos != 0).then_some("a type of service");
@@ -341,10 +347,10 @@ mod tests {
 
     #[test]
     fn an_odd_route_is_one_for_the_addresses_of_its_network() {
-        let odd = |to: &str, length| (to.parse().unwrap(), length, "several next hops");
+        let unsupported = |to: &str, length| (to.parse().unwrap(), length, "several next hops");
         let covered = |routes: Vec<_>, to: &str| {
-            let overlay = Overlay { odd_routes: routes, ..Overlay::default() };
-            overlay.odd_route(to.parse().unwrap()).is_some()
+            let overlay = Overlay { unsupported_routes: routes, ..Overlay::default() };
+            overlay.unsupported_route(to.parse().unwrap()).is_some()
         };
         for (route, length, inside, outside) in [
             ("10.8.0.0", 13, "10.15.255.255", "10.16.0.0"),
@@ -354,8 +360,14 @@ mod tests {
             ("fd07::2", 128, "fd07::2", "fd07::3"),
             ("::", 0, "fd07::2", "10.0.0.2"),
         ] {
-            assert!(covered(vec![odd(route, length)], inside), "{route}/{length}: {inside}");
-            assert!(!covered(vec![odd(route, length)], outside), "{route}/{length}: {outside}");
+            assert!(
+                covered(vec![unsupported(route, length)], inside),
+                "{route}/{length}: {inside}"
+            );
+            assert!(
+                !covered(vec![unsupported(route, length)], outside),
+                "{route}/{length}: {outside}"
+            );
         }
     }
 }

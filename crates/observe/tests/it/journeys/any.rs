@@ -80,7 +80,7 @@ proptest! {
         numbers.sort_unstable();
         numbers.dedup();
         prop_assert_eq!(numbers.len(), ended.len(), "each number once");
-        let mut told: Vec<u64> = Vec::new();
+        let mut times: Vec<u64> = Vec::new();
         for journey in &ended {
             prop_assert!(!journey.steps.is_empty());
             prop_assert!(journey.steps.is_sorted_by_key(|step| step.event.time));
@@ -101,14 +101,14 @@ proptest! {
             }
             for step in &journey.steps {
                 prop_assert!(step.leg < journey.legs.len());
-                told.push(step.event.time);
+                times.push(step.event.time);
             }
             prop_assert!(!Packet::of(journey, &Invented).text().is_empty());
         }
-        let all = told.len();
-        told.sort_unstable();
-        told.dedup();
-        prop_assert_eq!(told.len(), all, "each event once");
+        let all = times.len();
+        times.sort_unstable();
+        times.dedup();
+        prop_assert_eq!(times.len(), all, "each event once");
         // Events of these kinds do not begin a journey; all others must be reported. Fragments are
         // freed with the reassembled packet.
         let is_fragment = |event: &Event| {
@@ -120,7 +120,7 @@ proptest! {
             kind => !matches!(kind, Kind::Sent | Kind::Socket | Kind::Read | Kind::Consumed),
         });
         for event in must {
-            prop_assert!(told.binary_search(&event.time).is_ok(), "{:?}", event);
+            prop_assert!(times.binary_search(&event.time).is_ok(), "{:?}", event);
         }
     }
 }

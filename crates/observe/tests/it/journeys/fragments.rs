@@ -206,9 +206,9 @@ fn fragments_of_a_tunnel_are_of_the_packet_in_it() {
     let packet = Packet::of(journey, &Invented);
     assert_eq!(packet.legs[1].fragment_of, Some(0));
     assert_eq!(packet.legs[3].reassembled_from, Some(1));
-    let told = packet.steps.iter().filter_map(|step| step.tunnel_fragment);
-    let told: Vec<_> = told.map(|told| (told.id, told.offset, told.more)).collect();
-    assert!(told.contains(&(9, 0, true)) && told.contains(&(9, 1480, false)), "{told:?}");
+    let found = packet.steps.iter().filter_map(|step| step.tunnel_fragment);
+    let found: Vec<_> = found.map(|found| (found.id, found.offset, found.more)).collect();
+    assert!(found.contains(&(9, 0, true)) && found.contains(&(9, 1480, false)), "{found:?}");
     let text = packet.text();
     assert!(text.contains("outer last fragment, at 1480, of id 0x0009"), "{text}");
     let json = serde_json::to_string(&packet).unwrap();

@@ -193,8 +193,8 @@ fn what_another_cpu_or_device_or_connection_sends_is_no_segment() {
     let other_cpu = Event { cpu: 1, ..segment() };
     let other_device = at(segment(), 1, 3, "eth1");
     let elsewhere = at(segment(), 2, 2, "eth0");
-    let stranger = Flow { ports: (4712, 5301), ..flow(TCP, 1100, 8) };
-    let other_flow = Event { flow: Some(stranger), ..segment() };
+    let other_port = Flow { ports: (4712, 5301), ..flow(TCP, 1100, 8) };
+    let other_flow = Event { flow: Some(other_port), ..segment() };
     let beyond = Event { flow: Some(flow(TCP, 1300, 8)), ..segment() };
     for sent in [other_cpu, other_device, elsewhere, other_flow, beyond] {
         let mut journeys = Journeys::default();

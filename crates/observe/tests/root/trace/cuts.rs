@@ -88,7 +88,7 @@ fn packets_are_cut_where_trace_tells() {
             let problem = || format!("cut at {cuts:?}, largest {largest}\n{}", seen.text());
             Ok(if is_so { Ok(largest) } else { Err(problem()) })
         });
-        let (is_told, largest) = match found {
+        let (is_reported, largest) = match found {
             Ok(largest) => ("yes", largest),
             Err(error) => {
                 problems.push(format!("{}: {error}", case.name));
@@ -98,7 +98,7 @@ fn packets_are_cut_where_trace_tells() {
         let place =
             case.place.map_or("nowhere".to_owned(), |(host, device)| format!("{host} {device}"));
         table.push(format!(
-            "{:<40} {:<6} {place:<14} {largest:>7}  {is_told}",
+            "{:<40} {:<6} {place:<14} {largest:>7}  {is_reported}",
             case.name, case.check
         ));
     }

@@ -55,18 +55,18 @@ fn a_queue_that_holds_packets_is_found() {
         // The first packets use up the queue's token credit; a busy machine holds packets elsewhere
         // at times.
         let (gap, all) = seen.until(&format!("the queue of {device}"), act, |packets| {
-            let told: Vec<_> = packets
+            let gaps: Vec<_> = packets
                 .iter()
                 .filter(|packet| begins_in(packet, "tenant-a") && is_arrived(packet, "tenant-b"))
                 .filter_map(longest)
                 .collect();
             let wanted = [("queued", host, Some(device)), ("sent", host, Some(device))];
-            let is_held = |told: &&(u64, [_; 2])| told.0 >= 4_000_000 && told.1 == wanted;
-            let held = told.iter().filter(is_held).map(|told| told.0);
+            let is_held = |(gap, steps): &&(u64, [_; 2])| *gap >= 4_000_000 && *steps == wanted;
+            let held = gaps.iter().filter(is_held).map(|(gap, _)| *gap);
             let count = held.clone().count();
             match held.max() {
-                Some(gap) if count * 2 > told.len() => Ok((gap, told.len())),
-                _ => Err(format!("{told:?}")),
+                Some(gap) if count * 2 > gaps.len() => Ok((gap, gaps.len())),
+                _ => Err(format!("{gaps:?}")),
             }
         });
         let place = format!("{host} {device}");

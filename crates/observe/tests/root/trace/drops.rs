@@ -13,11 +13,11 @@ use super::{network, privileged};
 /// Place of a drop, its reason, and the kernel's function.
 type DropRecord = (String, Option<String>, String, String);
 
-fn told(packet: &Packet) -> Vec<DropRecord> {
-    let told = drops(packet).map(|(step, reason, function)| {
+fn reported(packet: &Packet) -> Vec<DropRecord> {
+    let reported = drops(packet).map(|(step, reason, function)| {
         (step.namespace.clone(), step.device.clone(), reason.to_owned(), function.to_owned())
     });
-    told.collect()
+    reported.collect()
 }
 
 fn bed(network: &Network) -> Bed<'_> {
@@ -43,19 +43,19 @@ fn run(case: &Case) -> Result<(DropRecord, String), String> {
     let found = testbed::poll(case.name, std::time::Duration::from_secs(10), || {
         round();
         seen.look();
-        others = seen.packets.iter().flat_map(told).collect();
+        others = seen.packets.iter().flat_map(reported).collect();
         let wanted = seen.packets.iter().find_map(|packet| {
-            let is = |told: &DropRecord| {
-                told.0 == host && told.1.as_deref() == device && told.2 == case.reason
+            let is = |reported: &DropRecord| {
+                reported.0 == host && reported.1.as_deref() == device && reported.2 == case.reason
             };
-            Some((told(packet).into_iter().find(is)?, packet.text()))
+            Some((reported(packet).into_iter().find(is)?, packet.text()))
         });
         Ok(wanted.ok_or_else(String::new))
     });
     found.map_err(|_| {
         others.sort();
         others.dedup();
-        format!("told instead: {others:?}\n{}", seen.text())
+        format!("reported instead: {others:?}\n{}", seen.text())
     })
 }
 
@@ -73,7 +73,7 @@ fn every_drop_is_told_with_its_reason_and_place() {
         let mut problems = Vec::new();
         let (host, device) = case.place;
         let place = format!("{host} {}", device.unwrap_or("-"));
-        let (is_told, function) = match run(case) {
+        let (is_reported, function) = match run(case) {
             Ok(((_, _, _, function), _)) => ("yes", function),
             Err(problem) => {
                 problems.push(format!("{}: {problem}", case.name));
@@ -82,7 +82,7 @@ fn every_drop_is_told_with_its_reason_and_place() {
         };
         let Case { name, check, mode, reason, .. } = case;
         let line = format!(
-            "{name:<41} {check:<6} {mode:<13} {reason:<25} {place:<17} {is_told:<6} {function}"
+            "{name:<41} {check:<6} {mode:<13} {reason:<25} {place:<17} {is_reported:<6} {function}"
         );
         (line, problems)
     });

@@ -150,19 +150,19 @@ fn followed(network: &Network, is_six: bool, [cuts, joins]: [(&str, bool); 2]) {
     }
     seen.rest();
     let counted: Vec<u64> = counts().iter().zip(before).map(|(now, then)| now - then).collect();
-    let told = of_port(&seen.packets, network.client(), port);
-    assert_eq!(told.len(), DATAGRAMS, "{}", seen.text());
+    let reported = of_port(&seen.packets, network.client(), port);
+    assert_eq!(reported.len(), DATAGRAMS, "{}", seen.text());
     assert_eq!(seen.packets.len(), DATAGRAMS, "fragments of nothing: {}", seen.text());
-    let pieces: usize = told.iter().map(|packet| fragments(packet).len()).sum();
-    let wholes: usize = told.iter().map(|packet| reassembled(packet)).sum();
+    let pieces: usize = reported.iter().map(|packet| fragments(packet).len()).sum();
+    let wholes: usize = reported.iter().map(|packet| reassembled(packet)).sum();
     assert_eq!([pieces, pieces, wholes].map(|count| count as u64), counted[..], "{}", seen.text());
-    for packet in told {
+    for packet in reported {
         let text = packet.text();
         assert_eq!(drops(packet).count(), 0, "{text}");
         for (leg, step) in fragments(packet) {
             assert_eq!(leg.ending, PacketEnding::Reassembled, "{text}");
-            let told = step.tunnel_fragment.or(step.fragment).unwrap();
-            assert!(told.id > 0 && (told.more || told.offset > 0), "{text}");
+            let reported = step.tunnel_fragment.or(step.fragment).unwrap();
+            assert!(reported.id > 0 && (reported.more || reported.offset > 0), "{text}");
             // It has the ports of the first fragment, and its tunnel.
             let flow = step.flow.as_ref().unwrap();
             assert_eq!(flow.source_port, Some(port), "{text}");
@@ -172,7 +172,9 @@ fn followed(network: &Network, is_six: bool, [cuts, joins]: [(&str, bool); 2]) {
         let whole = packet.legs.last().unwrap();
         assert!(whole.reassembled_from.is_some() && is_received(&whole.ending), "{text}");
     }
-    println!("{DATAGRAMS} datagrams, {pieces} fragments told and counted, {wholes} reassembled");
+    println!(
+        "{DATAGRAMS} datagrams, {pieces} fragments reported and counted, {wholes} reassembled"
+    );
 }
 
 #[test]
@@ -252,12 +254,12 @@ fn ipv6_packets_of_a_tunnel_that_are_cut_are_followed() {
         seen.look();
     }
     seen.rest();
-    let told = of_port(&seen.packets, a, port);
-    assert_eq!((told.len(), seen.packets.len()), (DATAGRAMS, DATAGRAMS), "{}", seen.text());
-    let pieces: usize = told.iter().map(|packet| fragments(packet).len()).sum();
+    let reported = of_port(&seen.packets, a, port);
+    assert_eq!((reported.len(), seen.packets.len()), (DATAGRAMS, DATAGRAMS), "{}", seen.text());
+    let pieces: usize = reported.iter().map(|packet| fragments(packet).len()).sum();
     let counted = counts().into_iter().zip(before).map(|(now, then)| now - then);
     assert_eq!(counted.collect::<Vec<u64>>(), [pieces as u64, DATAGRAMS as u64]);
-    for packet in told {
+    for packet in reported {
         let text = packet.text();
         assert!(text.contains("in VXLAN 42 [fd07::1]:"), "{text}");
         for (leg, step) in fragments(packet) {
@@ -266,7 +268,7 @@ fn ipv6_packets_of_a_tunnel_that_are_cut_are_followed() {
         }
         assert!(is_received(&packet.legs.last().unwrap().ending), "{text}");
     }
-    println!("{DATAGRAMS} packets of a tunnel, {pieces} fragments told and counted");
+    println!("{DATAGRAMS} packets of a tunnel, {pieces} fragments reported and counted");
 }
 
 /// A tunnel's payload (RFC 7348, 5): a datagram between the tenants, without UDP checksums.
@@ -423,13 +425,13 @@ fn by_chance_all_fragments_are_followed_or_none() {
             seen.look();
         }
         seen.rest();
-        let told = of_port(&seen.packets, network.client(), port);
-        assert!((1..200).contains(&told.len()), "{} journeys", told.len());
-        for packet in &told {
+        let reported = of_port(&seen.packets, network.client(), port);
+        assert!((1..200).contains(&reported.len()), "{} journeys", reported.len());
+        for packet in &reported {
             let text = packet.text();
             assert_eq!((fragments(packet).len(), reassembled(packet)), (3, 1), "{text}");
             assert!(is_received(&packet.legs.last().unwrap().ending), "{text}");
         }
-        println!("IPv6 {is_six}: {} of 200 datagrams, each with all its fragments", told.len());
+        println!("IPv6 {is_six}: {} of 200 datagrams, each with all its fragments", reported.len());
     }
 }

@@ -83,14 +83,14 @@ fn a_healthy_network_loses_nothing_and_every_datagram_is_told_once() {
         assert_eq!(dropped(&network), before, "{mode}: the kernel's counters");
         assert_eq!(losses(seen.packets.iter()), Vec::<String>::new(), "{mode}");
         let sent = |packet: &&Packet| begins_in(packet, client) && is_from(packet, "udp", port);
-        let told = seen.packets.iter().filter(sent);
+        let reported = seen.packets.iter().filter(sent);
         assert_eq!(read, DATAGRAMS, "{mode}");
-        assert_eq!(told.clone().count(), DATAGRAMS, "{mode}: {}", seen.text());
-        for packet in told.clone() {
+        assert_eq!(reported.clone().count(), DATAGRAMS, "{mode}: {}", seen.text());
+        for packet in reported.clone() {
             assert!(is_arrived(packet, network.server().name()), "{mode}: {}", packet.text());
         }
         assert_eq!(seen.lost(), 0);
-        println!("{mode}: {DATAGRAMS} datagrams, {} journeys, none dropped", told.count());
+        println!("{mode}: {DATAGRAMS} datagrams, {} journeys, none dropped", reported.count());
     }
 }
 
@@ -122,7 +122,7 @@ fn a_healthy_stream_loses_nothing_and_every_byte_is_told_once() {
             .sum();
         // The options of SYN are 8 bytes longer.
         let most = STREAM + 8 + (again() - before_stream) as usize * SEGMENT_BYTES;
-        assert!((STREAM..=most).contains(&payload), "{mode} {offload}: {payload} bytes told");
-        println!("{mode} {offload}: {payload} bytes told, none dropped");
+        assert!((STREAM..=most).contains(&payload), "{mode} {offload}: {payload} bytes reported");
+        println!("{mode} {offload}: {payload} bytes reported, none dropped");
     }
 }

@@ -313,14 +313,14 @@ fn no_drop_of_a_flood_is_lost_and_each_is_counted() {
         .unwrap();
         let counted = refused() - before;
         assert_eq!(tracer.lost().unwrap(), 0);
-        let not_told = tracer.suppressed().unwrap();
-        let of_reason = not_told.iter().filter(|drops| drops.reason == "NO_SOCKET");
-        let not_told: u64 = of_reason.map(|drops| drops.packets).sum();
+        let suppressed = tracer.suppressed().unwrap();
+        let of_reason = suppressed.iter().filter(|drops| drops.reason == "NO_SOCKET");
+        let suppressed: u64 = of_reason.map(|drops| drops.packets).sum();
         let read = || Some(tracer.poll(Duration::ZERO).unwrap()).filter(|read| !read.is_empty());
         let events: Vec<_> = std::iter::from_fn(read).flatten().collect();
-        let told = events.iter().filter(|event| tracer.reason(event.reason) == "NO_SOCKET");
-        let sum = told.count() as u64 + not_told;
-        assert!(not_told > 0 && !events.is_empty(), "{not_told} of {counted}");
+        let reported = events.iter().filter(|event| tracer.reason(event.reason) == "NO_SOCKET");
+        let sum = reported.count() as u64 + suppressed;
+        assert!(suppressed > 0 && !events.is_empty(), "{suppressed} of {counted}");
         // Without a flow filter, drops of other flows are included.
         assert!(sum >= counted && (sum == counted || !is_of_flow), "{sum} of {counted}");
     }

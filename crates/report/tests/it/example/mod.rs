@@ -178,7 +178,7 @@ pub fn results() -> Results {
             blocks_done: BLOCKS,
             duration_s: 0.5,
             warmup_s: 0.1,
-            confidence: ConfidenceGoal { level: LEVEL, half_width: None, looks: vec![] },
+            confidence: ConfidenceGoal { level: LEVEL, half_width: None, interim_analyses: vec![] },
         },
         modes,
         testbeds: vec![],

@@ -60,7 +60,7 @@ fn what_is_no_entry_is_skipped_and_told_of() {
 
     let contents = journal.contents().unwrap();
     assert_eq!(contents.entries, [entry]);
-    let told: Vec<String> = contents.left.iter().map(ToString::to_string).collect();
+    let lines: Vec<String> = contents.left.iter().map(ToString::to_string).collect();
     for (name, problem) in [
         ("00000002", "empty"),
         ("00000003", "format 9, this program reads 1 and 2: written by a later version"),
@@ -78,10 +78,10 @@ fn what_is_no_entry_is_skipped_and_told_of() {
         ("00000015", "a socket"),
         ("u{1b}[2J", "no format"),
     ] {
-        let found = told.iter().any(|line| line.contains(name) && line.contains(problem));
-        assert!(found, "{name}: {problem}: {told:#?}");
+        let found = lines.iter().any(|line| line.contains(name) && line.contains(problem));
+        assert!(found, "{name}: {problem}: {lines:#?}");
     }
-    assert_eq!(told.len(), 15, "{told:#?}");
+    assert_eq!(lines.len(), 15, "{lines:#?}");
 
     // None of them blocks the journal, and none is overwritten.
     let later = journal.make("try", &change, None).unwrap();

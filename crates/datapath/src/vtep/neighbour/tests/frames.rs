@@ -101,7 +101,7 @@ pub fn reply_of(owner: MacAddr, ip: Ipv4Addr) -> Vec<u8> {
 }
 
 /// Returns requests and claims, most of which must not be answered.
-pub fn odd_ones() -> Vec<(&'static str, Vec<u8>)> {
+pub fn unsupported_frames() -> Vec<(&'static str, Vec<u8>)> {
     let group = icmpv6::solicited_node(ip6(2));
     let to_group = (group_mac(group), ASKER);
     let solicit = |link, ends, option| discovery(link, ends, 135, 0, ip6(2), option);

@@ -9,12 +9,12 @@ pub const BURST: u64 = 32 << 10;
 
 /// State of the limit.
 #[derive(Debug, Default)]
-pub struct Pace {
+pub struct RateLimit {
     /// Time at which the bytes sent so far are paid for.
     due: Mutex<Option<Instant>>,
 }
 
-impl Pace {
+impl RateLimit {
     /// Waits until this many bytes may be sent at a rate in bytes/s.
     pub fn wait(&self, bytes: u64, rate: u32) {
         let pause = self.pause(bytes, rate, Instant::now());
@@ -40,11 +40,11 @@ mod tests {
 
     /// Sends packets of these sizes with idle times between them; returns bytes and duration.
     fn send(packets: &[(u64, u64)], rate: u32) -> (u64, Duration) {
-        let (pace, begun) = (Pace::default(), Instant::now());
+        let (rate_limit, begun) = (RateLimit::default(), Instant::now());
         let (mut now, mut bytes) = (begun, 0);
         for (idle_us, size) in packets {
             now += Duration::from_micros(*idle_us);
-            now += pace.pause(*size, rate, now);
+            now += rate_limit.pause(*size, rate, now);
             bytes += size;
         }
         (bytes, now - begun)
