@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_is_there_and_names_of_tenants_are_not() {
+    fn saved_hosts_have_counters_and_no_tenant_names() {
         let odd = "a\"b\\c\n";
         let status = Status {
             devices: vec![device("vxlan0", None), device(odd, Some("AX201"))],

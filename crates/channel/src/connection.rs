@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_received_whenever_it_comes_and_silence_ends_when_told() {
+    fn a_message_is_received_at_any_time_and_silence_ends_on_request() {
         let (mut client, mut server) = pair();
         let limit = Duration::from_secs(60);
         let looks = AtomicU32::new(0);

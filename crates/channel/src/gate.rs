@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_most_connections_makes_room() {
+    fn the_address_with_most_connections_makes_room() {
         let mut bench = Bench::new();
         let many: Vec<String> = (0..8).map(|n| format!("10.0.0.{n}")).collect();
         for _ in 0..60 {
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_said_something_stays_before_who_has_not() {
+    fn clients_that_sent_data_are_kept_before_silent_ones() {
         let mut bench = Bench::new();
         (0..OF_ONE_ADDRESS).for_each(|_| {
             let _ = bench.greet("10.0.0.1");

@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_rests_has_short_pulses() {
+    fn workloads_without_rests_have_short_pulses() {
         assert_eq!(pulse(&[]), [500, 100]);
         assert_eq!(pulse(&["--impact", "5%"]), [250, 20]);
         assert_eq!(pulse(&["--impact", "5%", "--workloads", "tcp_rr,tcp_crr"]), [50, 10]);

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nothing_was_written_to_is_gone() {
+    fn an_empty_new_file_is_removed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("new");
         drop(NewFile::create("--record", &path).unwrap());

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_anything_else_or_nothing_is_answered_so() {
+    fn other_and_empty_requests_get_an_error() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("metrics");
         let place = ListenAddress::Unix(path.clone());

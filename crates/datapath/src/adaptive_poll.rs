@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn it_waits_as_long_as_something_comes() {
+    fn it_waits_while_data_arrives() {
         let mut adaptive_poll = AdaptivePoll::new(LIMIT);
         let now = Instant::now();
         for _ in 0..1000 {

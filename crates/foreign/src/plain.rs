@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_changes_the_text_around_it_is_shown() {
+    fn characters_that_change_the_text_around_them_are_escaped() {
         for (raw, shown) in [
             ("nic0", "nic0"),
             ("a\x1b[31mb", "a\\x1b[31mb"),

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_as_it_was_asked_for_is_named() {
+    fn options_not_in_force_are_named() {
         let found = GuestOptions::AS_FOUND;
         let guest = in_force("6.1.0 cpus=2 queues=1 features=8000");
         for (asked, named) in [

@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn problems_are_named() {
         for (bad, named) in [
             ("vm:queue=1", "allowed: vm:cpus"),
             ("vm:", "allowed: vm:cpus"),
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_guest_cannot_have_behind_its_nic_is_named() {
+    fn options_that_a_guest_s_nic_cannot_have_are_named() {
         let beyond = |text, behind| options(text).beyond(behind);
         for (text, name) in [
             ("vm:vhost=on", "vm:vhost"),
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn qemu_is_told_what_differs() {
+    fn qemu_gets_only_options_that_differ() {
         let said = |options: GuestOptions| (options.netdev(), options.device(true));
         assert_eq!(said(GuestOptions::AS_FOUND), (String::new(), String::new()));
         assert_eq!(GuestOptions::AS_FOUND.cpu_count(), 1);

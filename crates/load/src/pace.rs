@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_owed_for_too_long_is_given_up_and_counts_as_intended() {
+    fn long_overdue_messages_are_given_up_and_count_as_intended() {
         let mut pacer = pacer();
         assert_eq!(pacer.take_at(50.0 * MS), Ok(1));
         pacer.sent_at(1, 50.0 * MS);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_due_at_the_end_is_still_sent_and_nothing_after_it() {
+    fn messages_due_at_the_end_are_still_sent_and_none_after_it() {
         let mut pacer = pacer();
         assert!(pacer.winding_up_at(0.95 * MS), "ten are due");
         let mut sent = 0;

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_tells_256_requests_apart() {
+    fn a_byte_distinguishes_256_requests() {
         let mut window = Window::new(1, 1024, LIMIT);
         let now = Instant::now();
         let mut sent = Vec::new();

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_read_and_what_failed_comes_back_from_either_thread() {
+    fn values_and_errors_come_back_from_either_thread() {
         let here = std::thread::current().id();
         for gives_way in [false, true] {
             let read_on = read(gives_way, || Ok(std::thread::current().id())).unwrap();

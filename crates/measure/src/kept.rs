@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_such_file_is_refused() {
+    fn other_kinds_of_files_are_refused() {
         for (text, problem) in [
             ("", "line 1: EOF"),
             ("{\"kept_samples\":1}\n", "line 1: missing field"),

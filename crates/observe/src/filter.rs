@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_flow_is_refused_with_what_is_wrong() {
+    fn invalid_flows_are_refused_with_the_problem() {
         for (text, problem) in [
             ("10.1.0.300", "is not an address"),
             ("10.1.0.1:0", "is not a port"),

@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_is_told_with_its_error_and_a_peer_with_its_problem() {
+    fn text_has_the_clock_error_and_the_peer_problem() {
         let clock = ClockSeen { ahead_ns: 1_200_000, error_ns: 40_000, round_trip_ns: 79_000 };
         let mut seen = PeerSeen {
             address: "192.0.2.2:5212".to_owned(),

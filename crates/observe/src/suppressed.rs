@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn places_of_a_function_are_summed_and_told_once() {
+    fn places_of_a_function_are_summed_and_reported_once() {
         let before = summed([("A", "one", 3), ("A", "one", 4), ("B", "one", 5)]);
         let texts: Vec<String> = before.iter().map(ToString::to_string).collect();
         assert_eq!(texts, ["7 dropped: A by one", "5 dropped: B by one"]);

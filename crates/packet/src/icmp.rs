@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn echoes_are_told_apart() {
+    fn echo_requests_are_distinguished() {
         let icmp = [8, 0, 0, 0, 1, 2, 3, 4];
         let message = Icmp::parse(&icmp).unwrap().message();
         assert_eq!(message, Message::EchoRequest { id: 0x0102, sequence: 0x0304 });

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn values_that_do_not_fit_are_refused() {
         assert!(HEADER.to_bytes(65_516).is_err());
         assert!(HEADER.to_bytes(65_515).is_ok());
         assert!(HEADER.to_bytes(usize::MAX).is_err());

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_segmented_is_refused() {
+    fn packets_that_cannot_be_segmented_are_refused() {
         let gso = |gso_type, gso_size| VnetHdr { gso_type, gso_size, ..VnetHdr::default() }.gso();
         assert_eq!(gso(0, 0), Ok(None));
         assert_eq!(gso(1, 0), Err(GsoError::Size));

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_anybody_wrote_is_bounded_and_shown() {
+    fn foreign_text_is_bounded_and_shown() {
         let escape = "\u{1b}[2J".repeat(1000);
         let flow = FlowSeen {
             flow: Addresses {

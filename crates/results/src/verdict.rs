@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_carried_decides_before_cpu_time() {
+    fn throughput_decides_before_cpu_time() {
         let interval = |low: f64, high: f64| {
             let median = f64::midpoint(low, high);
             Interval { median, low, high, confidence: 0.95, samples: 10 }

@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_results_the_last_error_is_told() {
+    fn without_results_the_last_error_is_reported() {
         let done = |lines: &[&str]| Done {
             status: 2,
             results: Vec::new(),

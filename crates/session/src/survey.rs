@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_and_goes_is_said_to_and_longer_samples_named() {
+    fn varying_load_is_reported_and_longer_samples_are_suggested() {
         let busy = survey([0.0, 0.9, 0.1, 0.8, 0.0], &[0.6, 0.6]);
         let said = lines(&busy, &run_options(None)).join("\n");
         assert!(said.contains("varying load") && said.contains("--duration 2"), "{said}");

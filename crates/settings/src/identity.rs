@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sysctls_of_devices_are_told() {
+    fn sysctls_of_devices_are_recognised() {
         assert_eq!(device_in("net/ipv4/conf/eth0.12/rp_filter"), Some("eth0.12"));
         assert_eq!(device_in("net/ipv6/neigh/br0/gc_stale_time"), Some("br0"));
         assert_eq!(device_in("net/ipv4/conf/all/rp_filter"), None);

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn problems_are_named() {
         for (bad, named) in [
             ("ring", "allowed are sysctl:KEY"),
             ("ringg=1", "allowed are sysctl:KEY"),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_setting_is_a_command() {
+    fn text_without_a_setting_is_a_command() {
         for command in ["ethtool -K eth0 gro off", "sysctl -w net.ipv4.ip_forward=1", "true", ""] {
             assert!(Request::parse(command).unwrap().named().is_empty(), "{command}");
         }

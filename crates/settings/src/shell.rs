@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_shell_would_do_more_with_is_not_taken() {
+    fn words_that_a_shell_would_expand_are_refused() {
         for command in
             ["a; b", "a && b", "a | b", "a $b", "a `b`", "a \"$b\"", "a *", "a 'b", "a >", "a\nb"]
         {

@@ -52,7 +52,7 @@ mod tests {
     use std::net::UdpSocket;
 
     #[test]
-    fn what_is_asked_for_is_granted_and_reported_in_the_same_terms() {
+    fn requested_buffers_are_granted_and_reported_in_the_same_unit() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let granted = set(&socket, 32 << 10).unwrap();
         assert_eq!(granted, Granted { send: 32 << 10, receive: 32 << 10 });

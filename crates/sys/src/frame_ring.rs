@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_polled_is_told_each_time() {
+    fn a_polled_descriptor_is_reported_each_time() {
         let (mut here, mut there) = std::os::unix::net::UnixStream::pair().unwrap();
         let (quiet, _other) = UnixDatagram::pair().unwrap();
         let mut ring = require!(ring(&[quiet.as_fd()], &[here.as_fd()]));

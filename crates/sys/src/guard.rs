@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_changed() {
+    fn unreadable_settings_are_not_changed() {
         let error = Guard::change(Path::new("/proc/sys/no/such"), "1").unwrap_err();
         assert!(matches!(&error, GuardError::Sys(e) if e.errno == Errno::ENOENT), "{error}");
         let long = setting(&"1".repeat(LONGEST_VALUE + 1));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_did_not_come_back_is_told() {
+    fn an_unrestored_value_is_reported() {
         let file = setting("300\n");
         let guard = Guard::change(file.path(), "1000").unwrap();
         let elsewhere = file.path().with_extension("moved");

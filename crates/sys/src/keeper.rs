@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_which_a_link_tells_is_read_too() {
+    fn a_file_behind_a_link_is_read_too() {
         let [a, b] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
         let (link, file) = (a.path().join("link"), b.path().join("file"));
         std::fs::write(&file, "text").unwrap();

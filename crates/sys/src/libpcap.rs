@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_expression_is_refused_in_libpcaps_words() {
+    fn invalid_expressions_are_refused_in_libpcaps_words() {
         require!(compile("").map_err(|error| error.to_string()));
         for (text, problem) in [
             ("tcp port", "syntax error"),

@@ -311,7 +311,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(10);
 
     #[test]
-    fn what_is_found_comes_with_its_descriptor() {
+    fn results_come_with_their_descriptors() {
         let item = |number: usize| Item {
             descriptor: (number != 1).then(|| file(&format!("file {number}"))),
             text: vec![b'x'; number * 30_000],
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_answer_is_waited_for_until_told_and_no_longer_than_the_limit() {
+    fn a_silent_process_is_waited_for_until_the_request_or_the_limit() {
         let find = |asker: &Asker, _: &[u8]| {
             while asker.is_there() {
                 std::thread::sleep(Duration::from_millis(10));

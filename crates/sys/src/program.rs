@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_runs_where_it_is_told_to_and_is_heard() {
+    fn a_program_runs_in_the_given_place_and_its_output_is_read() {
         test_support::require!(test_support::need::networks());
         let (net, tree) = (NetNs::new().unwrap(), Init::start().unwrap());
         let cpu = *affinity::of_this_thread().unwrap().last().unwrap();

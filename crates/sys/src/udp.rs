@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_can_be_shared_and_peers_told_apart() {
+    fn addresses_can_be_shared_and_peers_distinguished() {
         let (client, server) = pair();
         let other = UdpSocket::bind("127.0.0.1:0").unwrap();
         other.connect(server.local_addr().unwrap()).unwrap();

@@ -333,7 +333,7 @@ fn a_filter_is_text_of_flows_namespaces_and_devices() {
 }
 
 #[test]
-fn what_is_frozen_stays_and_catches_up() {
+fn a_frozen_screen_stays_and_catches_up() {
     let mut snapshots = recorded().into_iter();
     let mut state = State::new(None);
     state.take(snapshots.next().unwrap());

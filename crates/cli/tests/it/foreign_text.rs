@@ -145,7 +145,7 @@ fn reports_of_a_hostile_file() {
 }
 
 #[test]
-fn what_is_wrong_with_a_hostile_file() {
+fn problem_of_a_hostile_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join(format!("{}.json", EVIL.replace('/', "")));
     let name = path.as_os_str();
@@ -212,7 +212,7 @@ impl Drop for Netns {
 }
 
 #[test]
-fn doctor_in_a_namespace_with_odd_names() {
+fn doctor_in_a_namespace_with_unusual_names() {
     require!(need::root(), need::tool("ip"));
     // The kernel refuses blanks, slashes, colons and 0xa0 in device names.
     let netns = Netns(format!("ov{}\x1b[35m\u{202e}", std::process::id()));

@@ -252,7 +252,7 @@ fn results_are_read_from_standard_input_and_behind_a_byte_order_mark() {
 }
 
 #[test]
-fn what_a_recording_has_not_is_refused() {
+fn options_for_results_are_refused_for_a_recording() {
     let directory = tempfile::tempdir().unwrap();
     let charts = directory.path().join("charts");
     let file = recording();

@@ -89,7 +89,7 @@ fn goes_by(results: &Value, mode: &str, device: &str) {
 }
 
 #[test]
-fn what_this_kernel_lacks_is_measured_in_one_guest_with_every_hop_proved() {
+fn modes_that_this_kernel_lacks_are_measured_in_one_guest_with_every_hop_proved() {
     let kernel = require!(kernel());
     require!(need::tool("ovs-vswitchd"));
     let modes = "vlan@guest,ipvlan@guest,vxlan@guest,geneve@guest,ovs-vlan@guest,ovs-vxlan@guest";

@@ -171,7 +171,7 @@ except PermissionError: print('refused')";
 
 /// If someone has opened the directory, the client's user is still checked before a byte is read.
 #[test]
-fn a_stranger_with_an_endless_line_is_hung_up_on_unread() {
+fn a_foreign_client_with_an_endless_line_is_disconnected() {
     require!(need::root(), need::tool("python3"));
     let place = SocketDirectory::new();
     let mut accel = Accel::start(&place);
@@ -292,7 +292,7 @@ fn names_that_others_have_taken_keep_nobody_from_starting() {
 }
 
 #[test]
-fn what_a_killed_process_has_left_is_replaced() {
+fn leftovers_of_a_killed_process_are_replaced() {
     require!(need::root());
     let place = SocketDirectory::new();
     let mut accel = Accel::start(&place);
@@ -318,7 +318,7 @@ fn what_a_killed_process_has_left_is_replaced() {
 }
 
 #[test]
-fn of_two_that_start_at_once_one_has_the_name() {
+fn one_of_two_concurrent_starts_gets_the_name() {
     require!(need::root());
     let place = SocketDirectory::new();
     let netns = Arc::new(NetNs::new().unwrap());

@@ -55,7 +55,7 @@ impl Bridge {
 }
 
 #[test]
-fn it_says_when_it_is_ready_shows_counters_and_ends_when_told() {
+fn it_reports_ready_shows_counters_and_ends_on_request() {
     require!(need::tun());
     for end in [Signal::SIGINT, Signal::SIGTERM] {
         let notify = Notify::new();
@@ -171,7 +171,7 @@ fn a_device_that_vanishes_is_a_failure_with_its_name() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn problems_are_named() {
     let fails = |arguments: &[&str], code: i32, said: &str| {
         let mut child = Command::new(OVERLANE)
             .arg("tapbridge")

@@ -74,7 +74,7 @@ impl Vtep {
 }
 
 #[test]
-fn it_says_when_it_is_ready_shows_counters_and_ends_when_told() {
+fn it_reports_ready_shows_counters_and_ends_on_request() {
     require!(need::tun());
     let notify = Notify::new();
     let mut vtep = Vtep::by_arguments(Some(&notify));
@@ -163,7 +163,7 @@ fn status(host: &Host, arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn it_tells_what_it_has_counted_to_who_asks() {
+fn it_serves_its_counters_to_any_client() {
     require!(need::tun());
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("metrics");
@@ -283,7 +283,7 @@ fn a_packet_filter_that_comes_ends_the_hand_over() {
 }
 
 #[test]
-fn a_file_is_read_again_when_told() {
+fn a_configuration_file_is_reloaded_on_request() {
     require!(need::tun());
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("vtep.toml");
@@ -314,7 +314,7 @@ fn a_file_is_read_again_when_told() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_its_name() {
+fn impossible_values_are_refused_by_name() {
     let vtep = |arguments: &[&str]| -> Output {
         Command::new(OVERLANE).arg("vtep").args(arguments).output().unwrap()
     };

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_offered_is_what_was_wanted_uncut() {
+    fn offered_features_are_the_requested_ones() {
         let all = offered(Offload::PLAIN, 2);
         assert_eq!(taken(all), Offload::PLAIN);
         assert_eq!(names(all).len(), 16);

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mapped_is_the_file_from_the_offset_on() {
+    fn the_mapping_starts_at_the_offset_of_the_file() {
         let file = file(0x3000, true);
         nix::sys::uio::pwrite(&file, b"guest", 0x1010).unwrap();
         let memory = Memory::map(&[REGION], vec![file]).unwrap();

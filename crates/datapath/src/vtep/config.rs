@@ -598,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn problems_are_named() {
         for (from, to, named) in [
             ("queues = 2", "queues = 0", "queues"),
             ("queues = 2", "busy-poll = 10001", "busy-poll"),

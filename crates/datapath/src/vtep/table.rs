@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn who_told_it_last_is_believed_and_can_be_forgotten() {
+    fn the_last_announcement_wins_and_can_be_forgotten() {
         let table = Table::new([]);
         table.learn(1, 1, remote(1), 0, &LIMITS);
         assert_eq!(table.learn(1, 2, remote(2), 0, &LIMITS), Learned::Moved);

@@ -92,7 +92,7 @@ fn each_lie_is_dropped_for_its_reason() {
 
 /// Another accepted remote endpoint claims a tenant's address again and again.
 #[test]
-fn packets_of_another_remote_end_take_no_address_from_who_uses_it() {
+fn packets_of_another_remote_end_take_no_address_from_its_owner() {
     let mut bench = Bench::new();
     let mac = MacAddr([2, 0, 0, 0, 0, 7]);
     for _ in 0..3 {
@@ -148,7 +148,7 @@ fn no_frame_from_zero_or_a_group_is_taken() {
 }
 
 #[test]
-fn congestion_is_told_to_who_understands() {
+fn congestion_is_marked_for_senders_that_support_it() {
     let mut bench = Bench::new();
     bench.take(REMOTE, 3, None, &packet(10, MacAddr([2, 0, 0, 0, 0, 7]), 2, &[1; 20]));
     assert_eq!(bench.check(), []);
@@ -184,7 +184,7 @@ fn merged_datagrams_come_apart_and_a_udp_gso_packet_does_not() {
 }
 
 #[test]
-fn what_the_second_tap_delivers_needs_no_guess() {
+fn packets_from_the_second_tap_have_exact_lengths() {
     let mac = MacAddr([2, 0, 0, 0, 0, 7]);
     let frame = &packet(10, mac, 0, &[1; 4000])[8..];
     // A GSO packet whose segments are smaller than the MTU allows.
@@ -225,7 +225,7 @@ fn what_the_second_tap_delivers_needs_no_guess() {
 }
 
 #[test]
-fn what_the_second_tap_delivers_is_not_believed_either() {
+fn packets_from_the_second_tap_are_checked() {
     let frame = &packet(10, MacAddr([2, 0, 0, 0, 0, 7]), 0, &[5; 100])[8..];
     let none = VnetHdr::default();
     let (_, good) = encapsulated(10, OuterChecksum::Full, frame, &none);
@@ -284,7 +284,7 @@ fn damaged(target: &'static str) -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[test]
-fn what_fuzzing_has_kept_harms_no_more() {
+fn crashes_found_by_fuzzing_are_fixed() {
     corpus("vtep_receive").iter().for_each(|data| super::fuzz::receive(data));
     corpus("vtep_config").iter().for_each(|data| super::fuzz::config(data));
     corpus("vtep_neighbours").iter().for_each(|data| super::fuzz::neighbours(data));

@@ -196,7 +196,7 @@ fn with_a_vlan_tag() {
 }
 
 #[test]
-fn what_is_too_small_to_be_cut_is_only_completed() {
+fn packets_too_small_to_segment_get_only_their_checksum() {
     with_bench(|bench| {
         for (v6, udp) in [(false, false), (true, false), (false, true), (true, true)] {
             // If a TCP packet with options is longer than gso_size by less than their length, the
@@ -237,7 +237,7 @@ fn tcp_without_needs_csum_is_summed_anew() {
 }
 
 #[test]
-fn what_the_kernel_refuses_is_refused() {
+fn settings_that_the_kernel_refuses_are_refused() {
     with_bench(|bench| {
         let tcp = Spec::PLAIN.build();
         let udp = Spec { udp: true, ..Spec::PLAIN }.build();

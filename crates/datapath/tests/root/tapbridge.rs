@@ -134,7 +134,7 @@ fn without_offloads_packets_cross_one_by_one() {
 }
 
 #[test]
-fn what_the_other_side_does_not_take_is_cut_and_summed() {
+fn packets_are_segmented_and_checksummed_for_a_side_without_offloads() {
     require!(need::tun());
     let few = Offload::CSUM | Offload::TSO6 | Offload::TSO4;
     for right in [Offload::NONE, Offload::CSUM, few] {

@@ -22,7 +22,7 @@ fn saved() -> Vec<u8> {
 }
 
 #[test]
-fn what_is_written_is_read_again() {
+fn written_entries_are_read_back() {
     let read = dump::read(saved().as_slice()).unwrap();
     assert_eq!(read, *HOST);
     assert_eq!(diagnose(&read), diagnose(&HOST));

@@ -155,7 +155,7 @@ fn other_members_are_few_and_small() {
 }
 
 #[test]
-fn what_is_no_regular_file_is_no_host() {
+fn only_regular_files_are_saved_hosts() {
     for (kind, name) in [
         (EntryType::Symlink, "symbolic link"),
         (EntryType::Link, "hard link"),
@@ -244,7 +244,7 @@ fn deep_long_and_large_things_are_named() {
 }
 
 #[test]
-fn what_is_too_large_to_be_read_is_not_written() {
+fn entries_too_large_to_read_are_not_written() {
     let mut large: doctor::Host = serde_json::from_value(host()).unwrap();
     let one = large.namespaces[0].clone();
     while large.namespaces.len() < 12_000 {

@@ -80,7 +80,7 @@ fn renamed(value: &mut Value, names: &[(String, String)]) {
 }
 
 #[test]
-fn devices_named_by_their_addresses_are_diagnosed_alike_and_not_told() {
+fn devices_named_by_their_addresses_are_diagnosed_alike_and_renamed() {
     for (at, (file, host)) in all_saved().into_iter().enumerate() {
         let links = host.namespaces.iter().filter_map(|one| one.interfaces.get()).flatten();
         let mut names: Vec<String> = links.map(|link| link.name.clone()).collect();

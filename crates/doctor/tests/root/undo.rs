@@ -147,7 +147,7 @@ fn somebody_elses_change_is_left_alone() {
 }
 
 #[test]
-fn what_is_not_confirmed_is_overdue_and_what_is_gone_is_forgotten() {
+fn unconfirmed_changes_are_overdue_and_gone_objects_are_forgotten() {
     let network = require!(sick());
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::open(directory.path()).unwrap();

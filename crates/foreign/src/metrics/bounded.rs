@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_is_summed_up() {
+    fn entries_without_room_are_summed_up() {
         let mut bounded = Bounded::<u32, u64>::new(2);
         for label in 0..1000 {
             *bounded.of(label, at(0)) += 1;
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_takes_the_places_of_all_others() {
+    fn no_source_takes_the_places_of_all_others() {
         fn owner(label: &(&'static str, u32)) -> &'static str {
             label.0
         }

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_is_refused() {
+    fn invalid_programs_are_refused() {
         for bytes in [&b""[..], b"#!/bin/sh", b"\x7fELF\x02\x01", b"\x7fELF\x01\x01"] {
             assert!(strip(&mut bytes.to_vec()).is_err(), "{bytes:?}");
         }

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_tells_its_version_and_other_files_what_they_are() {
+    fn a_kernel_image_has_a_version_and_other_files_are_identified() {
         assert_eq!(version(&image("6.1.0-9 (root@x) #1")), Ok("6.1.0-9".to_owned()));
         for (bytes, got) in [
             (b"".to_vec(), "an empty file"),

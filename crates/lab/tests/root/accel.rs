@@ -92,7 +92,7 @@ fn is_passed_by(network: &Network, what: &str) {
 }
 
 #[test]
-fn what_takes_the_slow_path_is_seen() {
+fn packets_on_the_slow_path_are_seen() {
     let network = require!(network("vxlan+accel", Offload::Full));
     network
         .host("b")

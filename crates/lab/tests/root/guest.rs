@@ -126,7 +126,7 @@ fn every_mode_works_on_a_stock_kernel() {
 }
 
 #[test]
-fn a_guest_tells_status_output_and_files() {
+fn a_guest_reports_status_output_and_files() {
     let guest = require!(Guest::find());
     let script = "busybox uname -r; echo it\\'s >&2; printf '\\000\\377\\n' >/r.bin; exit 7";
     let output = guest

@@ -130,7 +130,7 @@ fn every_buildable_mode_carries_traffic_over_its_hops() {
 
 /// Redirected packets increment no counter of a TAP, except at the bridge.
 #[test]
-fn what_the_kernel_redirects_crosses_no_user_space() {
+fn packets_redirected_by_the_kernel_cross_no_user_space() {
     let machine = require!(privileged());
     for name in ["tapbridge-bpf", "tap-netmap-bpf"] {
         let mode = lab::find(name).unwrap();
@@ -189,7 +189,7 @@ fn a_dropped_network_leaves_no_namespace() {
 
 /// No counter of the kernel has packets that a loop in user space has read and could not write.
 #[test]
-fn what_user_space_drops_is_told_by_its_hop() {
+fn user_space_drops_are_reported_by_their_hop() {
     let machine = require!(privileged());
     for name in ["tap", "tapbridge"] {
         let mode = lab::find(name).unwrap();

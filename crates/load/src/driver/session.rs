@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listening_socket_is_told_from_a_connected_one() {
+    fn a_listening_socket_is_distinguished_from_a_connected_one() {
         let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when\n   \
                      0: 020200C0:1B58 00000000:0000 0A 00000000:00000000 00:00000000\n   \
                      1: 020200C0:1B59 010200C0:1B58 01 00000000:00000000 00:00000000\n";

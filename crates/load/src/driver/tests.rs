@@ -204,7 +204,7 @@ fn nuttcp_words() {
 }
 
 #[test]
-fn what_a_tool_cannot_do_is_said_before_the_run() {
+fn limits_of_a_tool_are_reported_before_the_run() {
     let wanted = Wanted {
         workload: Workload::TcpStream,
         message_bytes: 1000,

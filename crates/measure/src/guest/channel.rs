@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused() {
+    fn invalid_messages_are_refused() {
         for bytes in [&[0xff; 8][..], b"\x02\0\0\0{}", b"\x03\0\0\0\"x\"", b"\x01\0\0\0\xff"] {
             let (mut ours, mut theirs) = pair();
             theirs.write_all(bytes).unwrap();
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_ends_by_its_deadline_and_when_it_is_told_to() {
+    fn a_wait_ends_at_its_deadline_or_on_request() {
         let (mut ours, mut theirs) = pair();
         theirs.write_all(&[9, 0]).unwrap();
         let silent = ours.receive::<FromGuest>(Instant::now(), &|| true);

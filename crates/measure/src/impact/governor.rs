@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn who_suffered_is_said() {
+    fn the_disturbed_host_is_named() {
         let nothing = Pulse { seconds: 0.1, ..Pulse::default() };
         for (harmed, said) in [
             (vec![HERE], "; it reduced its load once because the host's own traffic was disturbed"),
@@ -480,7 +480,7 @@ mod tests {
 
     /// One deviation among nine values does not change the median.
     #[test]
-    fn what_is_remembered_is_the_middle_of_the_last() {
+    fn the_remembered_value_is_the_median_of_the_last() {
         let mut last = VecDeque::new();
         assert_eq!(median_of(&last), None);
         for (one, middle) in [(8.0, 8.0), (2.0, 5.0), (4.0, 4.0), (-6.0, 3.0)] {

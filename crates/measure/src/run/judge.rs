@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_odd_one_of_a_block_is_found_whichever_it_is() {
+    fn the_outlier_of_a_block_is_found_at_any_position() {
         for odd in 0..3 {
             let mut judge = Judge::new(Rule::Background, &[seen(0.0)], None);
             let samples: Vec<Sample> =
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn where_cells_always_differ_none_is_odd() {
+    fn cells_that_always_differ_have_no_outlier() {
         let mut judge = Judge::new(Rule::Background, &[seen(0.4)], None);
         let mut odd = 0;
         for round in 0..40_u32 {

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_told_apart_says_what_it_would_take() {
+    fn an_undecided_comparison_names_the_blocks_needed() {
         let plan = |half_width| {
             let stopping = crate::plan::Stopping {
                 level: 0.95,
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_settled_before_the_end_is_named() {
+    fn cells_settled_before_the_end_are_named() {
         let stopping = crate::plan::Stopping {
             level: 0.95,
             blocks: 26,

@@ -148,7 +148,7 @@ fn drain(stream: &mut TcpStream) -> Vec<u8> {
 }
 
 #[test]
-fn whatever_strangers_say_they_get_a_hello_and_nothing_more() {
+fn unauthenticated_clients_get_a_hello_and_nothing_more() {
     let serving = Serving::new(Limits::DEFAULT);
     let mut random = rand_pcg::Pcg64Mcg::seed_from_u64(1);
     for case in 0..150 {
@@ -172,7 +172,7 @@ fn whatever_strangers_say_they_get_a_hello_and_nothing_more() {
 }
 
 #[test]
-fn whatever_a_client_says_that_knows_the_token_the_server_goes_on() {
+fn the_server_survives_any_message_of_a_client_with_the_token() {
     let serving = Serving::new(Limits::DEFAULT);
     let mut random = rand_pcg::Pcg64Mcg::seed_from_u64(2);
     for case in 0..60 {
@@ -206,7 +206,7 @@ fn whatever_a_client_says_that_knows_the_token_the_server_goes_on() {
 }
 
 #[test]
-fn what_was_recorded_opens_no_session() {
+fn a_replayed_handshake_opens_no_session() {
     let serving = Serving::new(Limits::DEFAULT);
     let mut raw = Raw::open(&serving);
     assert_eq!(raw.ask(&Request::Ping), Reply::Done);
@@ -228,7 +228,7 @@ fn what_was_recorded_opens_no_session() {
 /// Connections that stall at any point of the handshake are disconnected, even if they progress
 /// slowly.
 #[test]
-fn who_stands_still_is_hung_up_on() {
+fn stalled_clients_are_disconnected() {
     let serving = Serving::new(Limits::DEFAULT);
     let hello = Hello::fresh(Service::Measure, true).emit();
     let mut slow: Vec<TcpStream> = (0..8)

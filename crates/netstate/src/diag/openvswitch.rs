@@ -271,7 +271,7 @@ system@ovs-system:
 ";
 
     #[test]
-    fn what_the_daemon_shows_is_parsed() {
+    fn the_daemon_s_output_is_parsed() {
         let known = shown(GOLDEN).unwrap();
         let first = Datapath { name: "netdev@ovs-netdev".to_owned(), hit: 23, missed: 7, lost: 1 };
         assert_eq!((known.len(), &known[0]), (2, &first));

@@ -114,7 +114,7 @@ ERR:          0
     }
 
     #[test]
-    fn what_came_since_is_by_cpu_and_wraps() {
+    fn differences_are_by_cpu_and_counters_wrap() {
         let at = |zero: u64, one: u64| Interrupts {
             counts: [("eth0-rx-0".to_owned(), [(0, zero), (1, one)].into())].into(),
         };

@@ -95,7 +95,7 @@ ffffffffc0a01000 t nft_secmark_obj_init\t[nf_tables]
     }
 
     #[test]
-    fn what_is_hidden_doubtful_or_of_a_module_has_no_address() {
+    fn hidden_ambiguous_and_module_symbols_have_no_address() {
         let names = ["fixed_percpu_data", "twice", "nft_secmark_obj_init"];
         let expected = [Symbol::Hidden, Symbol::Ambiguous, Symbol::Missing];
         assert_eq!(find(GOLDEN.as_bytes(), names).unwrap(), expected);

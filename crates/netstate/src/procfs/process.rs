@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_given_meanwhile_are_read_again() {
+    fn ids_assigned_during_the_read_are_read_again() {
         let kept = |before, now| {
             let kernel_threads = [2, 300, 500, 900].into();
             let mut reader = ProcessReader { kernel_threads, last_pid: before };

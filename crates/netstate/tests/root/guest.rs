@@ -9,7 +9,7 @@ use netstate::netfilter::ebtables;
 use qemu::Guest;
 
 /// The test that the guest runs, in this program: it performs the part inside.
-const INSIDE: &str = "guest::tables_of_ebtables_are_told_where_they_may_be";
+const INSIDE: &str = "guest::tables_of_ebtables_are_reported_where_they_may_exist";
 
 fn tables_come_and_go_with_their_modules() {
     let modprobe = |arguments: &[&str]| {
@@ -37,7 +37,7 @@ fn tables_come_and_go_with_their_modules() {
 }
 
 #[test]
-fn tables_of_ebtables_are_told_where_they_may_be() {
+fn tables_of_ebtables_are_reported_where_they_may_exist() {
     if qemu::is_inside() {
         return tables_come_and_go_with_their_modules();
     }

@@ -74,7 +74,7 @@ fn a_fifo_over_a_mounted_namespace_stops_nobody() {
 }
 
 #[test]
-fn what_is_no_namespace_is_not_opened() {
+fn other_files_are_not_opened_as_namespaces() {
     require!(need::root(), need::tool("mkfifo"));
     let directory = tempfile::tempdir().unwrap();
     let fifo = directory.path().join("fifo");

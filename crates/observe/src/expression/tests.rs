@@ -238,7 +238,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_no_program_is_refused() {
+fn invalid_programs_are_refused() {
     let one = |code, when_true, k| libpcap::Instruction { code, when_true, when_false: 0, k };
     for (program, error) in [
         (&[][..], TranslateError::Outside { at: 0 }),

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_left_and_did_not_come_is_lost_by_flow_and_direction() {
+    fn lost_packets_are_counted_by_flow_and_direction() {
         let mut compared = Compared::default();
         // Counts of before say nothing.
         assert!(compared.add(&round(&[(1, (500, 0), (0, 200))], 0)));
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_came_may_go_elsewhere() {
+    fn flows_that_never_arrived_may_have_another_destination() {
         let mut compared = Compared::default();
         compared.add(&round(&[], 0));
         compared.add(&round(&[(1, (100, 0), (0, 0)), (2, (0, 70), (0, 0))], 0));

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_flight_is_not_lost() {
+    fn packets_in_flight_are_not_lost() {
         let mut loss = Loss::default();
         loss.add(Bounds::of(0, 0, 0), true);
         // 100 left, 90 came, and 5 more left meanwhile.
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_late_was_not_lost() {
+    fn late_packets_are_not_lost() {
         let mut loss = Loss::default();
         loss.add(Bounds::of(10, 4, 10), true);
         assert_eq!((loss.lost(), loss.open()), (6, 0));

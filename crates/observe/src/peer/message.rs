@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_arrives_and_is_checked() {
+    fn requests_arrive_and_are_checked() {
         let flows = ["10.1.0.11 -> 10.1.0.12:80/tcp", "[2001:db8::1]:53", "10.2.0.0/16"];
         let flows: Vec<FlowPattern> = flows.map(|text| text.parse().unwrap()).into();
         let filter = Filter { flows: flows.clone(), vni: Some(42), ..Filter::default() };

@@ -130,7 +130,7 @@ fn totals() -> Totals {
 }
 
 #[test]
-fn what_was_counted_is_there() {
+fn the_page_has_all_counts() {
     let text = totals().exposition("1");
     let path = "way=\"ns1 eth0 tx > ns2 nic0 rx\"";
     let nic = "device=\"nic0\",namespace=\"ns2\",side=\"rx\"";

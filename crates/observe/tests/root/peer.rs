@@ -69,7 +69,7 @@ fn served(host: &Host, act: impl FnOnce(&mut Watch, &Connect<'_>)) {
 }
 
 #[test]
-fn a_server_tells_of_the_flows_that_were_asked_for_and_of_no_others() {
+fn a_server_reports_only_the_requested_flows() {
     require!(need::root(), need::tool("nft"));
     let [a, b] = Wire { mtu: 1500, offload: Offload::Full }.hosts().unwrap();
     let bind = |host: &Host, address: Ipv4Addr, port: u16| {

@@ -184,7 +184,7 @@ fn a_reassembled_datagram_is_dropped_once() {
 
 /// Two ports without a listener; one of them is selected.
 #[test]
-fn drops_of_a_flow_are_told_apart_from_all_others() {
+fn drops_of_a_flow_are_counted_apart_from_all_others() {
     const DATAGRAMS: u64 = 50;
     require!(need::root());
     let network = network(Offload::Full);
@@ -290,7 +290,7 @@ fn packets_in_windows_are_followed_whole() {
 }
 
 #[test]
-fn what_waits_in_a_queue_is_told_and_what_the_cpus_do() {
+fn queue_lengths_and_cpu_times_are_reported() {
     require!(need::root(), need::tools(&["tc"]));
     let network = network(Offload::Full);
     let mut command = std::process::Command::new("tc");

@@ -363,7 +363,7 @@ fn gso_packets_and_what_the_kernel_vouches_for() {
 }
 
 #[test]
-fn what_is_no_tcp_or_udp_passes_and_overtakes_nothing_of_its_flow() {
+fn packets_other_than_tcp_and_udp_pass_and_keep_the_order_of_their_flow() {
     let all = packets(&TCP4);
     let mut run = Run::new(options());
     run.push(&all[0]);

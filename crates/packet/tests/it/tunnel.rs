@@ -40,7 +40,7 @@ fn encapsulated(tunnel: &Tunnel, frame: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_cannot_be_encapsulated_is_refused() {
+fn packets_that_cannot_be_encapsulated_are_refused() {
     let encap = Encap::new(&tunnel());
     let inside = TunnelSpec { v6: false, checksum: false, id: 1, tos: 0, source_port: 50_000 };
     let (vnet, frame) = Spec { tunnel: Some(inside), ..Spec::PLAIN }.build();
@@ -63,7 +63,7 @@ fn what_cannot_be_encapsulated_is_refused() {
 }
 
 #[test]
-fn what_cannot_be_decapsulated_is_refused() {
+fn invalid_tunnel_packets_are_refused() {
     let good = encapsulated(&tunnel(), &single(false, 0));
     let none = VnetHdr::default();
     let change = |at: usize, bits: u8| {

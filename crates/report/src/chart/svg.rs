@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_file_holds_is_text_only() {
+    fn content_of_a_file_is_rendered_as_text_only() {
         let mut svg = Svg::default();
         svg.text("t", (1.0, 2.0), Anchor::End, "</text><script>\"&\x1b");
         svg.rect("r", (f64::NAN, f64::INFINITY), (-1.0, 1e300), "<b>");

@@ -191,7 +191,7 @@ fn several_files_are_one_page_with_one_chart() {
 }
 
 #[test]
-fn what_carries_nothing_any_more_is_a_regression() {
+fn a_path_that_stopped_carrying_traffic_is_a_regression() {
     let mut machine = Machine(Pcg64::seed_from_u64(3));
     let carries = run(&mut machine, 1, 12, 1, 0.0);
     let nothing_in_every = |nth: u32, mut run: Results| {

@@ -147,7 +147,7 @@ fn cells_that_differ_are_never_in_one_table() {
 }
 
 #[test]
-fn what_has_no_figure_is_listed_with_its_reason() {
+fn missing_figures_are_listed_with_a_reason() {
     for report in [text(&troubled(), PLAIN), markdown(&troubled())] {
         let report = report.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(report.contains("vlan: the kernel has no 8021q (remedy: "), "{report}");
@@ -166,7 +166,7 @@ fn what_has_no_figure_is_listed_with_its_reason() {
 }
 
 #[test]
-fn trials_that_failed_or_never_were_are_told() {
+fn failed_and_missing_trials_are_reported() {
     let mut results = example::deep();
     results.complete = false;
     results.ended_by = "interrupted".parse().unwrap();

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_ratio_is_named() {
+    fn invalid_ratios_are_named() {
         for bad in [-1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             let error = ratio_interval(&[1.0, bad, 1.0], 0.95).unwrap_err();
             assert!(matches!(error, StatsError::NotARatio { index: 1, .. }), "{error}");

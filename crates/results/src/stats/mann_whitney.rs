@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_compared_is_an_error() {
+    fn files_that_cannot_be_compared_are_an_error() {
         assert!(matches!(mann_whitney(&[], &[1.0]), Err(StatsError::TooFew { .. })));
         let infinite = mann_whitney(&[1.0], &[1.0, f64::INFINITY]);
         assert!(matches!(infinite, Err(StatsError::NotFinite { index: 2, .. })));

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_would_feel_is_decided_if_the_cpu_says_nothing_either() {
+    fn a_negligible_change_ends_the_trial_if_cpu_time_is_undecided() {
         let nothing = interval(0.97, 1.001, 1.03);
         for (demand, decided, verdict) in [
             (None, true, None),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_more_blocks_may_prove_goes_on() {
+    fn a_run_continues_while_more_blocks_may_decide() {
         for open in [interval(0.99, 1.03, 1.06), interval(0.94, 0.98, 1.01)] {
             assert!(!is_decided(&[seen(open, None)]));
             assert!(!is_decided(&[seen(open, Some(interval(0.8, 0.9, 0.97)))]));

@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_look_stops_and_tells_whether_the_goal_was_reached() {
+    fn the_last_analysis_stops_and_reports_whether_the_goal_was_reached() {
         let rule = StopRule::goal(0.95, 0.05, 12).unwrap();
         assert_eq!(rule.decide(12, &[narrow(12)]), Decision::GoalReached);
         assert_eq!(rule.decide(12, &[wide(12)]), Decision::LastBlock);

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_trend_is_an_error() {
+    fn values_without_a_trend_are_an_error() {
         assert!(matches!(trend(&[1.0, 2.0]), Err(StatsError::TooFew { got: 2, .. })));
         assert!(matches!(
             trend(&[1.0, f64::NAN, 2.0]),

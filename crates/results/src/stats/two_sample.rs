@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_carries_nothing_any_more_has_a_ratio_of_0() {
+    fn a_path_that_stopped_carrying_traffic_has_a_ratio_of_0() {
         let ends = |a: &[f64], b: &[f64]| {
             let Interval { low, median, high, .. } = ratio_of_medians(a, b, 0.95).unwrap();
             [low, median, high]
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_ratio_is_named() {
+    fn invalid_ratios_are_named() {
         assert!(matches!(
             ratio_of_medians(&[1.0], &[1.0; 3], 0.95),
             Err(StatsError::TooFew { .. })

@@ -119,7 +119,7 @@ fn established_connections_of_pods_pass_on_real_nodes() {
 }
 
 #[test]
-fn what_kube_proxy_drops_is_dropped() {
+fn packets_that_kube_proxy_drops_are_dropped() {
     // A service without endpoints: first packets are rejected, in both modes.
     for case in ["kube-proxy-iptables", "kube-proxy-nftables"] {
         let rules = Ruleset::from_messages(&messages(case));

@@ -88,7 +88,7 @@ fn add_notified(watch: &Watch, touched: &mut Touched) -> bool {
 }
 
 #[test]
-fn what_is_renewed_is_what_is_read() {
+fn renewed_rules_equal_a_full_read() {
     require!(need::root(), need::tool("nft"));
     let host = Host::new("rules").unwrap();
     let watch = Watch::open_in(host.netns()).unwrap();
@@ -134,7 +134,7 @@ fn what_is_renewed_is_what_is_read() {
 }
 
 #[test]
-fn what_begins_or_ends_to_be_called_is_more_than_rules() {
+fn new_and_removed_hooks_are_more_than_rule_changes() {
     require!(need::root(), need::tool("nft"));
     let host = Host::new("rules").unwrap();
     let watch = Watch::open_in(host.netns()).unwrap();

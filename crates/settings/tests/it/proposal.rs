@@ -28,7 +28,7 @@ fn value(host: &Host, change: &Change) -> String {
 }
 
 #[test]
-fn what_a_known_command_sets_is_made_and_taken_back() {
+fn a_known_command_is_executed_and_undone() {
     let [host, _other] = require!(hosts());
     let directory = tempfile::tempdir().unwrap();
     for (command, count) in [
@@ -78,7 +78,7 @@ fn what_a_known_command_sets_is_made_and_taken_back() {
 }
 
 #[test]
-fn what_is_not_known_or_wrong_is_not_taken() {
+fn unknown_and_wrong_values_are_refused() {
     let [host, _other] = require!(hosts());
     for command in [
         "",

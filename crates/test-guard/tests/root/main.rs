@@ -201,7 +201,7 @@ fn two_at_once(one: &str, two: &str) -> (Option<i32>, String) {
 }
 
 #[test]
-fn what_is_left_while_two_tests_run_is_judged_at_the_end() {
+fn leftovers_of_concurrent_tests_are_judged_at_the_end() {
     require!(need::root(), need::tool("ip"));
     let (status, said) = two_at_once(
         "until_there two-runs; ip netns add left",
@@ -214,7 +214,7 @@ fn what_is_left_while_two_tests_run_is_judged_at_the_end() {
 }
 
 #[test]
-fn what_was_there_when_another_test_began_is_not_that_tests() {
+fn objects_older_than_a_test_are_not_blamed_on_it() {
     require!(need::root(), need::tool("ip"));
     // The third guard begins after the name was added, and while the first one runs.
     let third = "NEXTEST_BINARY_ID=three \"$G\" true";
@@ -227,7 +227,7 @@ fn what_was_there_when_another_test_began_is_not_that_tests() {
 }
 
 #[test]
-fn of_two_tests_at_once_only_one_is_blamed_for_its_process() {
+fn only_the_right_one_of_two_concurrent_tests_is_blamed_for_a_process() {
     require!(need::root(), need::tool("ip"));
     let (status, said) = two_at_once(
         "until_there two-runs; setsid sleep 1234.5 &",

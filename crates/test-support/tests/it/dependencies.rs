@@ -59,7 +59,7 @@ fn texts(item: &toml_edit::Item) -> BTreeSet<String> {
 }
 
 #[test]
-fn what_is_built_in_is_what_deny_toml_allows() {
+fn dependencies_match_deny_toml() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let deny: DocumentMut =
         std::fs::read_to_string(top.join("deny.toml")).unwrap().parse().unwrap();

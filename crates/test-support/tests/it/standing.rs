@@ -2,19 +2,19 @@
 
 use test_support::standing::{Standing, is_meant, stands};
 
-const STANDS: &str = "standing::it_is_asked_and_ends_when_told_or_killed";
+const STANDS: &str = "standing::it_answers_and_ends_on_request_or_when_killed";
 
 /// In a process of its own.
-fn stands_until_told() {
+fn stands_until_requested_to_end() {
     for asked in stands("and says so") {
         println!("{asked} {}", std::env::var("OVERLANE_STANDING_TEST").unwrap());
     }
 }
 
 #[test]
-fn it_is_asked_and_ends_when_told_or_killed() {
+fn it_answers_and_ends_on_request_or_when_killed() {
     if is_meant() {
-        return stands_until_told();
+        return stands_until_requested_to_end();
     }
     for killed in [false, true] {
         let environment = [("OVERLANE_STANDING_TEST", "back")];

@@ -136,7 +136,7 @@ fn profiles_features_and_link_attributes_are_varied() {
 }
 
 #[test]
-fn what_is_not_of_the_network_is_not_varied() {
+fn settings_outside_the_network_are_not_varied() {
     let error = Setting::parse_list("sysctl:kernel.panic=1").unwrap_err().to_string();
     assert!(error.contains("only keys below net"), "{error}");
 }

@@ -74,7 +74,7 @@ fn connections_across_a_bridge_go_fast_where_the_rules_let_them() {
 
 /// The rules see the bridge as device, and the ports by `physdev`.
 #[test]
-fn rules_are_asked_about_the_ports_that_the_kernel_tells_them() {
+fn rules_are_evaluated_with_the_ports_that_the_kernel_passes() {
     require!(need::root(), need::tool("iptables-nft"));
     let ports = "iptables-nft -P FORWARD DROP
         iptables-nft -A FORWARD -m physdev --physdev-in veth0 --physdev-out vxlan0 -j ACCEPT
@@ -96,7 +96,7 @@ fn rules_are_asked_about_the_ports_that_the_kernel_tells_them() {
 
 /// br_netfilter routes packets whose destination it has translated.
 #[test]
-fn what_is_translated_on_a_bridge_stays_slow_and_is_told() {
+fn flows_translated_on_a_bridge_stay_slow_and_are_reported() {
     require!(need::root(), need::tool("iptables-nft"));
     let pair = ruled(RULES);
     sh(

@@ -504,15 +504,15 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 #[test]
-fn random_packets_fare_the_same_on_both_paths() {
+fn random_packets_are_handled_alike_on_both_paths() {
     require!(need::root());
-    fare_the_same(ComparedPath::Fast, CASES);
+    assert_handled_alike(ComparedPath::Fast, CASES);
 }
 
 #[test]
-fn random_packets_that_rules_are_to_see_fare_the_same_on_both_paths() {
+fn random_filtered_packets_are_handled_alike_on_both_paths() {
     require!(need::root(), need::tool("nft"));
-    fare_the_same(ComparedPath::Half, CASES / 2);
+    assert_handled_alike(ComparedPath::Half, CASES / 2);
 }
 
 /// Lengths of frames: up to that of the largest IPv4 packet in a tunnel, and of the largest GSO packet
@@ -526,7 +526,7 @@ const GSO_MAX_SIZE: u32 = 524_280;
 /// Where the kernel limits VXLAN devices to 64 KiB, it segments larger packets before it encapsulates
 /// them. With an option, the fast path encapsulates them, and the device below segments them.
 #[test]
-fn packets_above_64_kib_fare_the_same_on_both_paths() {
+fn packets_above_64_kib_are_handled_alike_on_both_paths() {
     require!(need::root());
     let seed = number("OVERLANE_ACCEL_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     eprintln!("OVERLANE_ACCEL_SEED={seed}");
@@ -557,7 +557,7 @@ fn packets_above_64_kib_fare_the_same_on_both_paths() {
     assert!(taken[1] > 8 * PLAIN, "{taken:?}");
 }
 
-fn fare_the_same(way: ComparedPath, cases: usize) {
+fn assert_handled_alike(way: ComparedPath, cases: usize) {
     let seed = number("OVERLANE_ACCEL_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     let cases = number("OVERLANE_ACCEL_CASES").unwrap_or(cases as u64) as usize;
     eprintln!("OVERLANE_ACCEL_SEED={seed} OVERLANE_ACCEL_CASES={cases}");

@@ -133,7 +133,7 @@ const FORBIDS: [(&str, bool); 6] = [
 ];
 
 #[test]
-fn what_a_rule_forbids_does_not_arrive() {
+fn packets_that_a_rule_forbids_do_not_arrive() {
     require!(need::root(), need::tool("nft"), need::tool("iptables-nft"));
     let pair = held(Underlay::V4, Offload::Full, false, true);
     let accels = accelerate(&pair);

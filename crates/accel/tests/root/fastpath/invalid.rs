@@ -512,12 +512,12 @@ fn compare(is_routed: bool) {
 }
 
 #[test]
-fn routed_segments_fare_as_without_the_fast_path() {
+fn routed_segments_are_handled_as_without_the_fast_path() {
     compare(true);
 }
 
 #[test]
-fn bridged_segments_fare_as_without_the_fast_path() {
+fn bridged_segments_are_handled_as_without_the_fast_path() {
     compare(false);
 }
 

@@ -15,7 +15,7 @@ fn listen(processes: &Processes, host: &Host, device: &str) -> Process {
 }
 
 #[test]
-fn who_listens_where_packets_pass_by_is_told() {
+fn bypassed_packet_sockets_are_listed() {
     require!(need::root(), need::tool("tcpdump"));
     let pair = Pair::new(Offload::Full, false);
     let accels = pair.accelerate();

@@ -264,7 +264,7 @@ fn frames() -> OwnedFd {
 }
 
 #[test]
-fn outer_headers_of_every_kind_fare_the_same_on_both_paths() {
+fn outer_headers_of_every_kind_are_handled_alike_on_both_paths() {
     require!(need::root());
     for underlay in Underlay::BOTH {
         let bench = Bench::new(underlay);

@@ -88,7 +88,7 @@ fn all_obey(pair: &Pair, route: &str, expected: Answered, reason: &str) {
 }
 
 #[test]
-fn what_a_route_forbids_the_fast_path_does_not_send() {
+fn the_fast_path_does_not_send_packets_that_a_route_forbids() {
     require!(need::root());
     for (underlay, remote) in [(Underlay::V4, "10.0.0.2/32"), (Underlay::V6, "fd07::2/128")] {
         let pair = Pair::over(underlay, Offload::Full, false);

@@ -222,13 +222,13 @@ pub const CASES: &[Case] = &[
 ];
 
 #[test]
-fn what_would_be_passed_by_is_refused_while_it_is_there() {
+fn hooks_that_would_be_bypassed_are_refused_while_they_exist() {
     require!(need::root());
     refused_in_turn(&Pair::new(Offload::Full, true), CASES);
 }
 
 #[test]
-fn what_concerns_other_packets_only_is_no_reason() {
+fn options_for_other_packets_are_no_reason() {
     require!(need::root());
     let pair = Pair::new(Offload::Full, true);
     let accels = pair.accelerate();

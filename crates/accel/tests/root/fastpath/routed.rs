@@ -147,7 +147,7 @@ const CASES: &[Case] = &[
 ];
 
 #[test]
-fn what_a_router_would_ask_is_refused_while_it_is_there() {
+fn rules_that_a_router_evaluates_are_refused_while_they_exist() {
     require!(need::root());
     refused_in_turn(&Pair::routed(Offload::Full, true, true), CASES);
 }
@@ -173,7 +173,7 @@ fn a_device_of_its_own_is_refused_like_a_bridge() {
 }
 
 #[test]
-fn what_a_router_answers_the_kernel_answers() {
+fn the_kernel_answers_packets_that_a_router_answers() {
     require!(need::root());
     let pair = Pair::routed(Offload::Full, true, true);
     // No rate limit: a starved machine sends more than six such errors.

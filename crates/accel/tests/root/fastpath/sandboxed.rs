@@ -42,7 +42,7 @@ fn traffic_crosses_the_border_past_bridge_and_device() {
 }
 
 #[test]
-fn what_would_be_passed_by_is_refused_in_both_namespaces() {
+fn hooks_that_would_be_bypassed_are_refused_in_both_namespaces() {
     require!(need::root());
     let pair = Pair::sandboxed(Offload::Full, true);
     let accels = pair.accelerate();
@@ -113,7 +113,7 @@ pub fn pairs(host: &Host) -> Vec<String> {
 }
 
 #[test]
-fn what_a_killed_process_left_is_removed_and_nothing_else() {
+fn only_leftovers_of_a_killed_process_are_removed() {
     require!(need::root());
     let host = Host::new("a").unwrap();
     sh(
@@ -147,7 +147,7 @@ fn a_device_is_wanted_by_the_name_of_its_namespace_and_its_own() {
 }
 
 #[test]
-fn what_cannot_be_joined_stays_slow_and_says_why() {
+fn a_sandbox_that_cannot_be_joined_takes_the_slow_path_with_a_reason() {
     require!(need::root());
     let pair = Pair::sandboxed(Offload::Full, true);
     let name = format!("ovl{}", pair.sandbox_a().netns().inode());

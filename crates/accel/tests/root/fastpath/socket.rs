@@ -10,7 +10,7 @@ use super::pair::Pair;
 
 /// Only the tunnel gets packets to its port: the fast path takes none from another socket.
 #[test]
-fn nobody_else_gets_the_port_of_a_tunnel() {
+fn no_other_process_gets_the_port_of_a_tunnel() {
     require!(need::root());
     let pair = Pair::new(Offload::Full, true);
     let shared = |address| sys::udp::bind_shared(address).map(drop).map_err(|error| error.errno);

@@ -77,7 +77,7 @@ const CASES: &[Case] = &[
 ];
 
 #[test]
-fn what_would_be_passed_by_is_refused_over_ipv6_too() {
+fn hooks_that_would_be_bypassed_are_refused_over_ipv6_too() {
     require!(need::root());
     refused_in_turn(&Pair::over(Underlay::V6, Offload::Full, true), CASES);
 }

@@ -185,7 +185,7 @@ fn services_are_translated_as_conntrack_says() {
 }
 
 #[test]
-fn a_rule_that_depends_on_the_packet_keeps_its_flows_slow_and_is_told() {
+fn a_rule_that_depends_on_the_packet_keeps_its_flows_slow_and_is_reported() {
     require!(need::root(), need::tool("iptables-nft"));
     let pair = ruled(true, RULES);
     let accels = accelerate(&pair);
@@ -405,7 +405,7 @@ fn rules_are_obeyed_while_the_daemon_hangs() {
 
 /// Rules of flannel without `--ip-masq`: no rule enables conntrack.
 #[test]
-fn where_no_rule_asks_conntrack_flows_without_entries_go_fast() {
+fn without_conntrack_rules_flows_without_entries_take_the_fast_path() {
     require!(need::root(), need::tool("iptables-nft"));
     let plain = "iptables-nft -P FORWARD DROP
         iptables-nft -A FORWARD -s 10.1.0.0/16 -j ACCEPT";

@@ -52,12 +52,12 @@ impl Choices {
 }
 
 #[test]
-fn what_rules_forbid_does_not_arrive_and_what_they_allow_does() {
+fn rules_decide_which_packets_arrive() {
     rules_hold(Joined::Routed);
 }
 
 #[test]
-fn what_rules_forbid_does_not_cross_a_bridge_and_what_they_allow_does() {
+fn rules_decide_which_packets_cross_a_bridge() {
     rules_hold(Joined::Bridged);
 }
 

@@ -361,7 +361,7 @@ fn the_fast_path_is_in_force_all_through_a_takeover() {
 }
 
 #[test]
-fn one_that_lingers_ends_when_it_is_told_to() {
+fn a_lingering_process_ends_on_request() {
     let network = require!(network());
     let a = Served::of(&network, "a");
     let arguments = ["--takeover", "--linger"];

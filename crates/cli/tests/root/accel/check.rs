@@ -54,7 +54,7 @@ fn traffic_that_could_go_fast_is_counted_and_goes_on() {
 }
 
 #[test]
-fn what_would_stay_slow_is_named_with_its_remedy() {
+fn parts_that_would_stay_slow_are_named_with_a_remedy() {
     let network = require!(network());
     require!(need::tool("nft"));
     let a = Served::of(&network, "a");

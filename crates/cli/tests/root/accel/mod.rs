@@ -244,7 +244,7 @@ fn one_process_serves_a_namespace() {
 }
 
 #[test]
-fn maps_are_as_large_as_asked_for_and_the_status_tells_what_does_not_fit() {
+fn maps_have_the_requested_size_and_the_status_counts_entries_that_do_not_fit() {
     let network = require!(network());
     let a = Served::of(&network, "a");
     let mut connection = Connection::new(&network);
@@ -270,7 +270,7 @@ fn maps_are_as_large_as_asked_for_and_the_status_tells_what_does_not_fit() {
 }
 
 #[test]
-fn what_is_refused_has_a_code_an_object_and_a_remedy() {
+fn refusals_have_a_code_an_object_and_a_remedy() {
     let network = require!(network());
     require!(need::tool("nft"));
     let a = Served::of(&network, "a");

@@ -26,7 +26,7 @@ fn refused(arguments: &[&str], named: &[&str]) -> Ended {
 }
 
 #[test]
-fn what_lab_run_refuses() {
+fn options_that_lab_run_refuses() {
     let with = |arguments: &[&str], named: &[&str]| {
         let all: Vec<&str> = ["lab", "run"].iter().chain(arguments).copied().collect();
         refused(&all, named);
@@ -136,7 +136,7 @@ fn options_that_contradict_each_other() {
 }
 
 #[test]
-fn what_lab_up_exec_and_down_refuse() {
+fn arguments_that_lab_up_exec_and_down_refuse() {
     refused(&["lab", "up", "nat2"], &["MODE", "unknown mode \"nat2\"", "known: host"]);
     refused(&["lab", "up", "host", "--offload", "some"], &["--offload", "known: full"]);
     refused(&["lab", "up", "host", "--mtu", "99999"], &["--mtu", "576 to 65535"]);

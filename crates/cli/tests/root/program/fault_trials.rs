@@ -59,7 +59,7 @@ fn estimates(log: &str) -> Vec<u32> {
 }
 
 #[test]
-fn what_faults_cost_is_in_results_and_reports() {
+fn fault_costs_are_in_results_and_reports() {
     require!(need::root(), need::tools(&["vtysh", "ss"]), mode());
     let directory = tempfile::tempdir().unwrap();
     let [out, page] = ["r.json", "r.html"].map(|name| directory.path().join(name));

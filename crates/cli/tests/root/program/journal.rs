@@ -84,7 +84,7 @@ fn command(journal: &Path, id: u64, inverse: &str) {
 }
 
 #[test]
-fn what_is_no_entry_is_told_of_and_blocks_nothing() {
+fn invalid_entries_are_reported_and_block_nothing() {
     require!(need::root(), need::tool("ip"));
     let space = Space::new("damaged");
     fs::create_dir(space.journal()).unwrap();
@@ -202,7 +202,7 @@ fn two_at_once_take_each_change_back_once() {
 }
 
 #[test]
-fn nobody_listening_is_no_reason_to_stop() {
+fn a_missing_listener_is_no_reason_to_stop() {
     const CHANGES: u64 = 5;
     let place = tempfile::tempdir().unwrap();
     let (journal, trace) = (place.path().join("journal"), place.path().join("trace"));
@@ -221,7 +221,7 @@ fn nobody_listening_is_no_reason_to_stop() {
 }
 
 #[test]
-fn where_no_journal_is_nothing_is_made() {
+fn without_a_journal_nothing_is_created() {
     let place = tempfile::tempdir().unwrap();
     let journal = place.path().join("journal");
     let list = run(["undo", "--list", "--journal", journal.to_str().unwrap()]).expect(0);

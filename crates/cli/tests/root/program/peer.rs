@@ -160,7 +160,7 @@ fn settled(watch: &mut Running, direction: &str, left: u64) -> Value {
 }
 
 #[test]
-fn what_is_dropped_between_two_hosts_is_named_by_flow_and_nothing_else_is() {
+fn only_drops_between_two_hosts_are_named_by_flow() {
     require!(possible());
     let three = Three::new();
     let token = three.directory.path().join("token");
@@ -316,7 +316,7 @@ fn another_host_that_is_of_no_use_is_named_and_watching_goes_on() {
 }
 
 #[test]
-fn who_is_asked_for_what_is_checked_first() {
+fn arguments_of_peer_are_checked_first() {
     for (arguments, problem) in [
         (&["--peer", "192.0.2.2"][..], "select flows"),
         (&["--peer", "a b", "--vni", "7"], "expected HOST"),

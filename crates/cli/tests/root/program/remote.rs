@@ -230,7 +230,7 @@ fn every_workload_over_a_tunnel_against_the_hosts_own_path() {
 }
 
 #[test]
-fn who_may_not_or_cannot_is_told_why() {
+fn refused_clients_get_the_reason() {
     require!(possible());
     let two = Two::new();
     let at_a = |arguments: &[&str]| Running::start(inside(&two.a, overlane(arguments))).wait();

@@ -17,7 +17,7 @@ fn units() -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_a_unit_starts_is_a_command_of_the_program() {
+fn a_unit_starts_a_command_of_the_program() {
     for unit in units() {
         let text = std::fs::read_to_string(&unit).unwrap();
         let start = text.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/overlane "));

@@ -38,7 +38,7 @@ fn a_device_that_no_namespace_has_is_refused() {
 }
 
 #[test]
-fn expressions_that_are_none_are_refused_in_libpcaps_words() {
+fn invalid_expressions_are_refused_with_libpcaps_message() {
     require!(observe::Expression::compile("ip").map_err(|error| error.to_string()));
     for (expression, problem) in [
         ("tcp port", "syntax error"),
@@ -162,7 +162,7 @@ fn a_capture_shows_journeys_in_tshark() {
 /// While the tracer is stopped, more events arrive than the ring holds: 10 steps of 20,000
 /// datagrams.
 #[test]
-fn of_more_than_can_be_told_packets_are_followed_by_chance() {
+fn under_overload_packets_are_sampled() {
     require!(need::root());
     let network = network().unwrap();
     let processes = Processes::new().unwrap();

@@ -160,7 +160,7 @@ fn a_path_that_drops_full_size_packets_is_proven_by_what_arrives() {
 }
 
 #[test]
-fn what_ends_a_trial_takes_the_change_back() {
+fn every_end_of_a_trial_undoes_the_change() {
     require!(possible());
     let two = Two::new();
     let server = two.serve();
@@ -211,7 +211,7 @@ fn what_ends_a_trial_takes_the_change_back() {
 
 /// A VXLAN device keeps an MTU above the limit of its NIC, but does not accept it again.
 #[test]
-fn what_could_not_be_put_back_is_not_changed() {
+fn settings_that_cannot_be_restored_are_not_changed() {
     require!(possible(), need::tools(&["ip", "ethtool", "bridge"]));
     let two = Two::new();
     two.a.netlink().set_mtu("nic0", 1400).unwrap();
@@ -229,7 +229,7 @@ fn what_could_not_be_put_back_is_not_changed() {
 }
 
 #[test]
-fn what_try_refuses() {
+fn arguments_that_try_refuses() {
     let directory = tempfile::tempdir().unwrap();
     let journal = ["--journal", directory.path().to_str().unwrap()];
     let against = ["--against", "127.0.0.1"];

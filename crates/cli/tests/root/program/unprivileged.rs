@@ -79,8 +79,8 @@ fn tun_is_closed() -> bool {
 }
 
 #[test]
-fn an_ordinary_user_measures_and_is_told_what_is_left_out() {
-    const TEST: &str = "an_ordinary_user_measures_and_is_told_what_is_left_out";
+fn an_ordinary_user_can_measure_and_sees_the_omissions() {
+    const TEST: &str = "an_ordinary_user_can_measure_and_sees_the_omissions";
     require!(possible());
     let copy = Copy::new();
     let list = copy.run(&["lab", "list", "--json"]).expect(0).json();

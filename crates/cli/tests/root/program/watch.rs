@@ -52,7 +52,7 @@ fn a_recording_is_played_as_the_json_that_it_is() {
 }
 
 #[test]
-fn what_is_no_recording_is_refused() {
+fn invalid_recordings_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("r.jsonl");
     let recorded = fs::read_to_string(recording()).unwrap();
@@ -271,7 +271,7 @@ fn another_size_is_drawn_anew() {
 }
 
 #[test]
-fn a_damaged_recording_is_told_when_the_terminal_is_as_it_was() {
+fn a_damaged_recording_is_reported_after_the_terminal_is_restored() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     let recorded = fs::read_to_string(recording()).unwrap();
     writeln!(file, "{}\nnoise", recorded.lines().next().unwrap()).unwrap();
@@ -286,7 +286,7 @@ fn a_damaged_recording_is_told_when_the_terminal_is_as_it_was() {
 }
 
 #[test]
-fn what_is_no_recording_does_not_take_the_terminal() {
+fn an_invalid_recording_leaves_the_terminal_alone() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     writeln!(file, "noise").unwrap();
     for path in [file.path(), Path::new("/dev/zero"), Path::new("/dev/urandom")] {

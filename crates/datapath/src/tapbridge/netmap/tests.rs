@@ -182,7 +182,7 @@ fn arp(operation: Operation, sender: [u8; 4], target: [u8; 4]) -> Vec<u8> {
 }
 
 #[test]
-fn who_is_asked_for_is_answered_but_for_oneself() {
+fn arp_requests_are_answered_except_for_the_sender_s_own_address() {
     let own = [192, 168, 64, 64];
     let mut request = arp(Operation::REQUEST, own, [192, 168, 64, 32]);
     let outcome = netmap().translate(Side::Left, &PLAIN, &mut request);

@@ -101,7 +101,7 @@ fn frames_cross_both_ways_whatever_was_agreed_on() {
 }
 
 #[test]
-fn a_gso_packet_stays_whole_for_who_takes_it_and_is_cut_for_others() {
+fn a_gso_packet_stays_whole_for_sides_with_the_offload_and_is_segmented_for_others() {
     let joined = Joined::new(1);
     let mut left = joined.up(Side::Left, offered(Offload::PLAIN, 1));
     let mut right = joined.up(Side::Right, offered(Offload::PLAIN, 1));
@@ -157,7 +157,7 @@ fn a_guest_without_room_holds_the_sender_back_and_not_for_long() {
 }
 
 #[test]
-fn nobody_there_is_a_drop_and_no_error() {
+fn a_missing_receiver_is_a_drop_and_no_error() {
     let joined = Joined::new(1);
     let mut left = joined.up(Side::Left, PLAIN);
     left.transmit([0; 12], &frame(100), false);

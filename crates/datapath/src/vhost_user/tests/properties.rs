@@ -21,7 +21,7 @@ fn descriptor() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[test]
-fn what_fuzzing_has_kept_harms_no_more() {
+fn crashes_found_by_fuzzing_are_fixed() {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/vhost_user_ring");
     let kept = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let kept: Vec<_> = kept.map(|path| std::fs::read(path).unwrap()).collect();

@@ -23,7 +23,7 @@ fn learned_confirmed_forgotten() {
 }
 
 #[test]
-fn what_is_configured_stays() {
+fn static_entries_stay() {
     let fdb = Fdb::new([(mac(1), remote(1))]);
     assert_eq!(fdb.learn(mac(1), remote(1), 0, &LIMITS), Learned::Known);
     assert_eq!(fdb.learn(mac(1), remote(2), 0, &LIMITS), Learned::Configured);
@@ -79,7 +79,7 @@ fn a_virtual_machine_that_moves_is_followed_at_once() {
 }
 
 #[test]
-fn who_still_sends_has_not_moved() {
+fn an_owner_that_still_sends_has_not_moved() {
     let fdb = Fdb::new([]);
     fdb.learn(mac(1), remote(1), 100, &LIMITS);
     assert_eq!(fdb.learn(mac(1), remote(2), 100, &LIMITS), Learned::Moved);

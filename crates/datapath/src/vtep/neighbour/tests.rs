@@ -63,7 +63,7 @@ fn asked(network: &Network, frame: &[u8], now: u32) -> Option<Result<Vec<u8>, Re
 
 /// Returns the same frame with these tags in front, each with protocol and control information.
 #[test]
-fn what_was_said_is_told_on_as_long_as_it_holds() {
+fn learned_neighbours_are_answered_until_they_expire() {
     let (network, policy) = network(&config());
     let who4 = request(MacAddr::BROADCAST, ip4(1), ip4(2));
     let who6 = solicitation(ip6(1), ip6(2));
@@ -92,7 +92,7 @@ fn what_was_said_is_told_on_as_long_as_it_holds() {
 }
 
 #[test]
-fn who_asks_only_is_not_known_to_route_or_not() {
+fn a_solicitation_does_not_show_whether_its_sender_routes() {
     let (network, policy) = network(&config());
     let asks = |mac: MacAddr| {
         let group = icmpv6::solicited_node(ip6(1));
@@ -150,7 +150,7 @@ fn each_vlan_has_neighbours_of_its_own() {
 }
 
 #[test]
-fn what_is_configured_is_told_and_stays() {
+fn static_neighbours_are_answered_and_stay() {
     let mut config = config();
     config.neighbours.insert(ip4(9).to_string(), OWNER.to_string());
     let policy = Policy::without_paths(&config);
@@ -186,7 +186,7 @@ fn as_the_bridge_has_it() -> Network {
 }
 
 #[test]
-fn nothing_odd_is_answered() {
+fn malformed_requests_are_not_answered() {
     let network = as_the_bridge_has_it();
     for (name, frame) in unsupported_frames() {
         let got = asked(&network, &frame, 0);

@@ -135,7 +135,7 @@ fn groups_are_joined_again_where_the_link_comes_back() {
 }
 
 #[test]
-fn who_is_in_the_group_but_no_remote_end_is_not_heard() {
+fn packets_of_group_members_that_are_no_remotes_are_dropped() {
     require!(need::tun());
     let [a, b] = hosts(&PLAN);
     let vtep = Vtep::new(&PLAN, &a, 0, &config(&PLAN, 0, &[2]));

@@ -133,7 +133,7 @@ fn broadcast_reaches_every_remote_end() {
 }
 
 #[test]
-fn what_the_path_does_not_take_is_answered() {
+fn packets_too_large_for_the_path_are_answered() {
     require!(need::tun());
     for v6 in [false, true] {
         let plan = Plan { v6, ..PLAN };
@@ -166,7 +166,7 @@ fn what_the_path_does_not_take_is_answered() {
 }
 
 #[test]
-fn who_may_not_send_is_not_heard() {
+fn packets_of_unknown_remotes_are_dropped() {
     require!(need::tun());
     let [host_a, host_b] = hosts(&PLAN);
     let mut config = PLAN.config(0, &[1]);

@@ -215,7 +215,7 @@ fn queues_and_who_takes_their_interrupts() {
 /// OV023 names the device that receives most. Among devices that the same packets cross, it names
 /// the NIC.
 #[test]
-fn what_is_steered_is_the_nic_that_receives_most() {
+fn the_busiest_nic_is_steered() {
     fn received(host: &mut Host, name: &str, packets: u64) {
         device(host, "a", name).rps = Some(vec!["0".into()]);
         let link = link(host, "a", name);

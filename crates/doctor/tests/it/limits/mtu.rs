@@ -183,7 +183,7 @@ fn ends_of_the_smaller_mtu_announce_what_fits() {
 
 /// OV019 and OV064: a device that only carries the tunnel does not lead a sender into it.
 #[test]
-fn what_carries_a_tunnel_is_no_way_into_it() {
+fn the_underlay_of_a_tunnel_is_no_route_into_it() {
     fn nat(host: &mut Host) {
         read(&mut namespace(host, "a").chains).push(chain("ip", "nat"));
     }

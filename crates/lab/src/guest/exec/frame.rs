@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_is_refused() {
+    fn invalid_frames_are_refused() {
         for (bytes, said) in [
             ([9, 0, 0, 0, 0], "frame of kind 9: expected 0 to 7"),
             ([4, 0, 0, 0, 1], "frame of 16777216 bytes: expected at most 262144"),

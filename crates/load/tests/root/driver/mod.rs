@@ -211,7 +211,7 @@ fn a_published_port_is_enough_for_one_port_tools() {
 }
 
 #[test]
-fn a_broken_path_is_told_in_the_engines_words() {
+fn a_broken_path_is_reported_in_the_engines_words() {
     let wire = require!(wire_or_skip());
     let at = Wire::server_at(PORT);
     require!(installed(Tool::Iperf3, at));

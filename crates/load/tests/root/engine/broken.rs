@@ -103,7 +103,7 @@ fn a_black_hole_does_not_answer() {
 
 /// If small datagrams pass and large ones do not, the error says so.
 #[test]
-fn lost_fragments_are_told_from_a_dead_path() {
+fn lost_fragments_are_distinguished_from_a_dead_path() {
     let wire = require!(wire_or_skip());
     let rules = "table ip t { chain c { type filter hook prerouting priority -450; \
                  ip frag-off & 0x3fff != 0 drop; }; }";
@@ -277,7 +277,7 @@ fn resets_in_the_middle_are_resets() {
 
 /// Behaviour of a proxy whose server is unreachable: it accepts, and closes.
 #[test]
-fn accepted_and_closed_is_told_apart_from_refused() {
+fn accepted_and_closed_is_distinguished_from_refused() {
     let wire = require!(wire_or_skip());
     let at = Wire::server_at(PORT + 1);
     let proxy = wire.server.run(|| std::net::TcpListener::bind(at).unwrap()).unwrap();
@@ -361,7 +361,7 @@ impl Drop for Over<'_> {
 
 /// An untrusted party's connection or datagram neither counts nor disturbs.
 #[test]
-fn strangers_at_the_port_are_ignored() {
+fn foreign_packets_at_the_port_are_ignored() {
     let wire = require!(wire_or_skip());
     let at = Wire::server_at(PORT);
     let over = AtomicBool::new(false);

@@ -159,7 +159,7 @@ fn the_kernels_reasons_come_first_and_counters_of_the_same_drops_add_nothing() {
 }
 
 #[test]
-fn what_connection_tracking_refused_is_told_from_a_rule() {
+fn packets_refused_by_conntrack_are_distinguished_from_rule_drops() {
     let mut host = receiver(Udp::default());
     host.label = "b".to_owned();
     host.conntrack = Some(ConntrackDelta { drop: 30, ..ConntrackDelta::default() });

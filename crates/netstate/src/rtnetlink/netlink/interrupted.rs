@@ -40,7 +40,7 @@ fn change(netlink: &Netlink, there: &AtomicBool) {
 }
 
 #[test]
-fn a_list_during_which_a_link_comes_or_goes_is_told_to_be_interrupted() {
+fn a_dump_during_a_link_change_is_reported_as_interrupted() {
     require!(need::networks());
     let namespace = namespace();
     let [reader, changer] = [(); 2].map(|()| Netlink::open_in(&namespace).unwrap());

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attribute_that_is_not_known_is_told() {
+    fn an_unknown_attribute_is_reported() {
         let new = || DefaultNla::new(99, vec![0]);
         assert_eq!(vxlan(vec![InfoVxlan::Other(new())]).unknown, [99]);
         assert_eq!(bridge(&[InfoBridge::Other(new())]).unknown, [99]);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_groups_is_no_option() {
+    fn group_attributes_are_no_options() {
         let bridge = bridge(&[InfoBridge::MulticastSnooping(true), InfoBridge::GroupFwdMask(8)]);
         assert!(bridge.options.is_empty() && bridge.unknown.is_empty());
         let port = port(&[InfoBridgePort::MulticastToUnicast(true), InfoBridgePort::Guard(true)]);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_this_kernel_may_lack_are_told() {
+    fn options_that_this_kernel_may_lack_are_reported() {
         for (attribute, name) in [
             (InfoBridgePort::Locked(true), "locked"),
             (InfoBridgePort::Mab(true), "mab"),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_label_of_the_inner_packet_s_is_an_option_that_is_told() {
+    fn a_flow_label_from_the_inner_packet_is_a_reported_option() {
         assert_eq!(vxlan(vec![InfoVxlan::LabelPolicy(1)]).options, ["flowlabel inherit"]);
         assert!(vxlan(vec![InfoVxlan::LabelPolicy(0)]).options.is_empty());
     }

@@ -346,7 +346,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_odd_route_is_one_for_the_addresses_of_its_network() {
+    fn an_unsupported_route_covers_the_addresses_of_its_network() {
         let unsupported = |to: &str, length| (to.parse().unwrap(), length, "several next hops");
         let covered = |routes: Vec<_>, to: &str| {
             let overlay = Overlay { unsupported_routes: routes, ..Overlay::default() };

@@ -128,7 +128,7 @@ fn an_identification_that_is_used_again_is_another_datagram_s() {
 /// In IPv6 only fragments have an identification, a new one for each fragmentation, and the first
 /// fragment has the protocol.
 #[test]
-fn what_ipv6_puts_together_and_cuts_again_is_one_journey() {
+fn ipv6_packets_reassembled_and_refragmented_are_one_journey() {
     let six = |id, fragment| Flow {
         source: "2001:db8::1".parse().unwrap(),
         destination: "2001:db8::2".parse().unwrap(),
@@ -228,7 +228,7 @@ fn fragments_of_a_tunnel_are_of_the_packet_in_it() {
 }
 
 #[test]
-fn a_fragment_waits_for_the_others_as_long_as_the_kernel_lets_it() {
+fn a_fragment_waits_for_the_others_until_the_kernel_s_timeout() {
     let mut journeys = Journeys::default();
     journeys.take([event(10, 0xa, Kind::Received, piece(0, true))]);
     assert_eq!(journeys.settle(60_000 * MILLISECOND), []);

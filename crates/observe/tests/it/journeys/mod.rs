@@ -120,7 +120,7 @@ fn an_address_that_is_used_again_is_another_packet() {
 }
 
 #[test]
-fn what_a_socket_has_is_sent_no_more() {
+fn a_delivered_packet_is_not_sent_again() {
     // None of them has an identification, and no reader was seen.
     for (one, other) in [(0, 0), (7, 0), (0, 7)] {
         let (one, other) = (flow(UDP, 0, one), flow(UDP, 0, other));
@@ -142,7 +142,7 @@ fn what_a_socket_has_is_sent_no_more() {
 }
 
 #[test]
-fn what_was_translated_on_its_way_is_the_same_packet() {
+fn a_translated_packet_stays_the_same_packet() {
     let before = flow(UDP, 0, 7);
     let after = Flow { destination: "172.17.0.2".parse().unwrap(), ..before };
     let ended = Journeys::default().take([
@@ -187,7 +187,7 @@ fn segments_are_legs_of_the_packet_that_they_were_cut_from() {
 }
 
 #[test]
-fn what_another_cpu_or_device_or_connection_sends_is_no_segment() {
+fn packets_of_another_cpu_device_or_connection_are_no_segments() {
     let whole = flow(TCP, 1000, 7);
     let segment = || event(20, 0xb, Kind::Sent, flow(TCP, 1100, 8));
     let other_cpu = Event { cpu: 1, ..segment() };
@@ -247,7 +247,7 @@ fn datagrams_that_look_the_same_are_packets_of_their_own() {
 }
 
 #[test]
-fn what_was_merged_says_into_which_packet() {
+fn a_merged_packet_names_the_packet_it_became_part_of() {
     let mut journeys = Journeys::default();
     let mut ended = Vec::new();
     for number in 0..3 {
@@ -267,7 +267,7 @@ fn what_was_merged_says_into_which_packet() {
 }
 
 #[test]
-fn what_merging_left_alone_goes_on() {
+fn packets_that_cannot_be_merged_are_passed_on() {
     let (one, other) = (flow(TCP, 1000, 7), flow(TCP, 1100, 8));
     let ended = Journeys::default().take([
         event(10, 0xa, Kind::Gro, one),
@@ -308,7 +308,7 @@ fn a_connection_s_packet_waits_for_its_reader_a_moment() {
 }
 
 #[test]
-fn what_is_seen_nowhere_for_long_is_given_up() {
+fn packets_unseen_for_long_are_given_up() {
     let one = flow(UDP, 0, 7);
     let mut journeys = Journeys::default();
     assert_eq!(journeys.take([event(10, 0xa, Kind::Queued, one)]), []);
@@ -322,7 +322,7 @@ fn what_is_seen_nowhere_for_long_is_given_up() {
 }
 
 #[test]
-fn what_was_not_seen_to_begin_is_no_journey() {
+fn packets_without_a_seen_start_are_no_journeys() {
     for kind in [Kind::Sent, Kind::Socket, Kind::Read, Kind::Consumed] {
         let mut journeys = Journeys::default();
         assert_eq!(journeys.take([event(10, 0xa, kind, flow(TCP, 1, 1))]), [], "{kind:?}");
@@ -334,7 +334,7 @@ fn what_was_not_seen_to_begin_is_no_journey() {
 }
 
 #[test]
-fn what_left_or_was_used_up_says_so() {
+fn endings_of_packets_have_texts() {
     let one = flow(UDP, 0, 7);
     let left = [
         event(10, 0xa, Kind::Queued, one),
@@ -385,7 +385,7 @@ fn much_that_is_under_way_is_looked_at_less_often() {
 }
 
 #[test]
-fn what_is_under_way_at_the_end_is_told() {
+fn packets_in_flight_at_the_end_are_reported() {
     let mut journeys = Journeys::default();
     journeys.take([
         gso(event(10, 0xa, Kind::Queued, flow(TCP, 1000, 7)), 100, 3),
@@ -401,7 +401,7 @@ fn what_is_under_way_at_the_end_is_told() {
 
 /// Memory must not grow in months of watching.
 #[test]
-fn what_has_ended_leaves_nothing_behind() {
+fn ended_journeys_are_freed() {
     let mut journeys = Journeys::default();
     let mut time = 0;
     for number in 0..1000 {

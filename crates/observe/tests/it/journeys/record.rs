@@ -26,7 +26,7 @@ impl Names for Invented {
 }
 
 #[test]
-fn a_drop_is_told_with_flow_hop_reason_and_cause() {
+fn a_drop_is_reported_with_flow_hop_reason_and_cause() {
     let one = flow(UDP, 0, 7);
     let outer = Flow {
         source: "10.0.0.7".parse().unwrap(),
@@ -73,7 +73,7 @@ fn a_drop_is_told_with_flow_hop_reason_and_cause() {
 }
 
 #[test]
-fn a_cut_packet_is_told_with_its_segments() {
+fn a_segmented_packet_is_reported_with_its_segments() {
     let mut events = vec![
         gso(event(1_000, 0xa, Kind::Queued, flow(TCP, 1000, 7)), 100, 3),
         gso(event(2_000, 0xa, Kind::Consumed, flow(TCP, 1000, 7)), 100, 3),
@@ -95,7 +95,7 @@ fn a_cut_packet_is_told_with_its_segments() {
 }
 
 #[test]
-fn a_segment_is_told_with_its_header_and_the_time_of_day() {
+fn a_segment_is_reported_with_its_header_and_the_time_of_day() {
     let syn = Flow { tcp_flags: 0x12, ..flow(TCP, 77, 1) };
     let ended = Journeys::default().take([event(10, 0xa, Kind::Dropped, syn)]);
     let mut packet = Packet::of(&ended[0], &Invented);
@@ -112,7 +112,7 @@ fn a_segment_is_told_with_its_header_and_the_time_of_day() {
 }
 
 #[test]
-fn addresses_of_both_families_are_told_as_people_write_them() {
+fn addresses_of_both_families_have_their_usual_text_form() {
     let six = Flow {
         source: "2001:db8::1".parse().unwrap(),
         destination: "2001:db8::2".parse().unwrap(),

@@ -59,7 +59,7 @@ const CASES: &[Case] = &[
 ];
 
 #[test]
-fn packets_are_cut_where_trace_tells() {
+fn packets_are_segmented_where_trace_reports_it() {
     require!(network("vxlan", Offload::Full));
     let (mut table, mut problems) = (Vec::new(), Vec::new());
     for case in CASES {

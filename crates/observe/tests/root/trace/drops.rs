@@ -60,7 +60,7 @@ fn run(case: &Case) -> Result<(DropRecord, String), String> {
 }
 
 #[test]
-fn every_drop_is_told_with_its_reason_and_place() {
+fn every_drop_is_reported_with_its_reason_and_place() {
     let machine = require!(privileged());
     let is_possible = |case: &&Case| {
         let probed = lab::find(case.mode).unwrap().probe(&machine);
@@ -98,7 +98,7 @@ fn every_drop_is_told_with_its_reason_and_place() {
 
 /// moby#53004: flow, hop, reason and cause in one text.
 #[test]
-fn an_outer_source_that_is_not_the_entry_s_is_told_with_its_cause() {
+fn an_outer_source_other_than_the_entry_s_is_reported_with_its_cause() {
     require!(network("vxlan", Offload::Full));
     let case = CASES.iter().find(|case| case.reason == "VXLAN_ENTRY_EXISTS").unwrap();
     let (_, text) = run(case).unwrap();

@@ -296,7 +296,7 @@ fn vxlan(network: &Network, port: u16, bytes: usize) -> Vec<u8> {
 
 /// A router with connection tracking reassembles a datagram, and fragments it again.
 #[test]
-fn what_a_router_puts_together_and_cuts_again_is_one_journey() {
+fn packets_reassembled_and_refragmented_by_a_router_are_one_journey() {
     let network = require!(network("routed", Offload::Full));
     let rules = "table ip t { chain c { type filter hook forward priority 0; ct state new; }; }";
     let router = network.host("b").unwrap();
@@ -350,7 +350,7 @@ fn lost_packet(network: &Network, sockets: &Sockets, port: u16) -> (Packet, Stri
 }
 
 #[test]
-fn a_fragment_that_a_rule_drops_and_those_that_wait_for_it_are_told_by_reason() {
+fn a_dropped_fragment_and_its_waiting_fragments_are_reported_by_reason() {
     for (is_six, rule) in [
         (
             false,
@@ -390,7 +390,7 @@ fn a_fragment_that_a_rule_drops_and_those_that_wait_for_it_are_told_by_reason() 
 }
 
 #[test]
-fn fragments_for_which_there_is_no_memory_are_told() {
+fn fragments_without_memory_are_reported() {
     for is_six in [false, true] {
         let network = require!(network("vxlan", Offload::Full));
         let server = network.server();

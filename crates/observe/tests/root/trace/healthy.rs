@@ -54,7 +54,7 @@ fn losses<'p>(packets: impl Iterator<Item = &'p Packet>) -> Vec<String> {
 }
 
 #[test]
-fn a_healthy_network_loses_nothing_and_every_datagram_is_told_once() {
+fn a_healthy_network_loses_nothing_and_every_datagram_is_reported_once() {
     type Begin = fn(&Network, u16) -> Datagrams;
     let (any, without_identification): (Begin, Begin) =
         (Datagrams::new, Datagrams::without_identification);
@@ -95,7 +95,7 @@ fn a_healthy_network_loses_nothing_and_every_datagram_is_told_once() {
 }
 
 #[test]
-fn a_healthy_stream_loses_nothing_and_every_byte_is_told_once() {
+fn a_healthy_stream_loses_nothing_and_every_byte_is_reported_once() {
     for (mode, offload) in
         [("host", Offload::Full), ("vxlan", Offload::Full), ("vxlan", Offload::None)]
     {

@@ -75,7 +75,7 @@ fn one_goes_on_when_the_other_has_gone() {
 }
 
 #[test]
-fn only_what_is_wanted_is_told() {
+fn only_requested_events_are_reported() {
     let network = require!(network("vxlan", Offload::Full));
     let port = port();
     let datagrams = Datagrams::new(&network, port);
@@ -124,7 +124,7 @@ fn only_what_is_wanted_is_told() {
 }
 
 #[test]
-fn one_packet_in_some_is_told_whole() {
+fn a_sampled_packet_is_reported_with_all_its_steps() {
     let network = require!(network("vxlan", Offload::Full));
     let port = port();
     let datagrams = Datagrams::new(&network, port);
@@ -243,7 +243,7 @@ fn nothing_stays_attached_after_a_kill() {
 /// A datagram is reported when it reaches its socket, not after the timeout for packets that are
 /// not seen any more. The kernel traces no read of a short one.
 #[test]
-fn a_datagram_is_told_when_its_socket_has_it() {
+fn a_datagram_is_reported_once_its_socket_has_it() {
     let network = require!(network("vxlan", Offload::Full));
     let port = port();
     let datagrams = Datagrams::new(&network, port);

@@ -28,7 +28,7 @@ fn traced(trace: &Path) -> Change {
 }
 
 #[test]
-fn what_is_no_entry_is_skipped_and_told_of() {
+fn invalid_entries_are_skipped_and_reported() {
     let place = tempfile::tempdir().unwrap();
     let (directory, trace) = (place.path().join("journal"), place.path().join("trace"));
     let journal = Journal::open(&directory).unwrap();

@@ -163,7 +163,7 @@ fn kill_at_each_step(test: &str) {
 }
 
 #[test]
-fn what_the_disk_did_not_keep_is_not_relied_on() {
+fn entries_not_on_disk_are_not_relied_on() {
     require!(need::root());
     let space = Space::new();
     let change = space.forwarding();
