@@ -79,8 +79,8 @@ class Archive:
         """A program or library, and what it is linked with (`ldd`)."""
         self.copy(path, to)
         # ldd fails for a static program, which needs none.
-        told = subprocess.run(["ldd", path], capture_output=True, text=True).stdout
-        for line in told.splitlines():
+        listing = subprocess.run(["ldd", path], capture_output=True, text=True).stdout
+        for line in listing.splitlines():
             if "not found" in line:
                 raise SystemExit(f"{path}: {line.strip()}")
             for word in line.split():
@@ -139,9 +139,9 @@ def kernel(root):
     return images[-1], root / "lib/modules" / version, root / f"boot/config-{version}"
 
 
-def run(root, programs, inside, arguments, limit, told):
+def run(root, programs, inside, arguments, limit, on_line):
     """Boots it, and runs `inside` in it with `arguments`: a dictionary `programs` says where in
-    the guest which of this machine is. `told` is called with each line that it tells. Returns
+    the guest which of this machine is. `on_line` is called with each line that it prints. Returns
     what it said to standard error, and the console."""
     image, modules, configuration = kernel(root)
     with tempfile.TemporaryDirectory() as work:
@@ -170,7 +170,7 @@ def run(root, programs, inside, arguments, limit, told):
         with open(at("qemu"), "w") as log:
             qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
-            follow(qemu, at("stdout"), limit, told)
+            follow(qemu, at("stdout"), limit, on_line)
         finally:
             qemu.kill()
             qemu.wait()
@@ -178,7 +178,7 @@ def run(root, programs, inside, arguments, limit, told):
         return read("stderr"), read("qemu") + read("console")
 
 
-def follow(qemu, path, limit, told):
+def follow(qemu, path, limit, on_line):
     """Yields whole lines until the guest ends, or until the limit (s)."""
     end, offset = time.monotonic() + limit, 0
     while True:
@@ -189,7 +189,7 @@ def follow(qemu, path, limit, told):
                 whole, newline, _ = lines.read().rpartition(b"\n")
             offset += len(whole) + len(newline)
             for line in whole.decode(errors="replace").splitlines():
-                told(line)
+                on_line(line)
         if is_over:
             return
         time.sleep(0.2)

@@ -111,26 +111,26 @@ class Tool:
 
 
 def of_overlane(said):
-    if told := re.search(r"(\d+) packets reported,.* (\d+) events lost", said):
-        return int(told[1]), int(told[2])
+    if reported := re.search(r"(\d+) packets reported,.* (\d+) events lost", said):
+        return int(reported[1]), int(reported[2])
     lines = [json.loads(line) for line in text(f"{WRITTEN}/out").splitlines()]
     return sum(line["events"] for line in lines), sum(line["events_lost"] for line in lines)
 
 
 def of_pwru(said):
     """It reports the probes that the kernel did not run, but not the overflows of its queue."""
-    told = 0
+    reported = 0
     for entry in os.scandir(WRITTEN):
         with open(entry.path, "rb") as file:
-            told += sum(line.startswith(b"0x") for line in file)
+            reported += sum(line.startswith(b"0x") for line in file)
     missed = re.search(r"recursion misses.*total=(\d+)", said)
-    return told, int(missed[1]) if missed else None
+    return reported, int(missed[1]) if missed else None
 
 
 def of_retis(said):
-    told = re.search(r"(\d+) event\(s\) processed", said)
+    reported = re.search(r"(\d+) event\(s\) processed", said)
     lost = re.search(r"total events lost: (\d+)", said)
-    return int(told[1]) if told else None, int(lost[1]) if lost else 0
+    return int(reported[1]) if reported else None, int(lost[1]) if lost else 0
 
 
 READ = {"overlane": of_overlane, "pwru": of_pwru, "retis": of_retis}
@@ -166,8 +166,8 @@ def sample(block, arm, of_arm, within, target):
             tool.child.kill()
             tool.child.wait()
         raise
-    told, lost = tool.end() if tool else (None, None)
-    tell(block=block, arm=arm, rates=found, start=tool and tool.start, told=told, lost=lost)
+    reported, lost = tool.end() if tool else (None, None)
+    tell(block=block, arm=arm, rates=found, start=tool and tool.start, reported=reported, lost=lost)
 
 
 def main():
