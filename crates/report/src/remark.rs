@@ -150,6 +150,7 @@ pub(crate) fn warnings(results: &Results) -> Vec<String> {
             ));
         }
     }
+    warnings.extend(crate::ecn::cleared(results));
     warnings.extend(unknown_cpu(results));
     warnings.extend(void_samples(results));
     warnings.extend(trends(results));
