@@ -752,6 +752,7 @@ fn a_file_cut_short_anywhere_says_so() {
     let inside = whole.windows(14).position(|at| at == b"\"RcvbufErrors\"").unwrap();
     let error = Results::from_json(&whole[..inside + 16]).unwrap_err().to_string();
     assert!(error.contains("inside /cells/0/samples/0/udp_errors"), "{error}");
+    assert!(Results::from_json(b"").unwrap_err().to_string().ends_with("the file is empty"));
     let mut longer = whole.clone();
     longer.extend_from_slice(b"{}");
     assert!(matches!(Results::from_json(&longer), Err(ReadError::Syntax { .. })));
