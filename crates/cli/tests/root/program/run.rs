@@ -432,6 +432,7 @@ fn datagrams_at_a_rate_have_loss_jitter_and_order() {
         (vec!["--rate", "1M", "--gso"], "not with --gso"),
         (vec!["--rate", "1M", "--sizes", "8"], "messages need 16 bytes"),
         (vec!["--dscp", "64"], "expected 0 to 63"),
+        (vec!["--vary", "rps=1,1"], "rps=1 is listed twice"),
     ];
     for (more, problem) in refused {
         let ended = run([&["lab", "run", "--modes", "host"], &more[..]].concat()).expect(2);
