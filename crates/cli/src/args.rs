@@ -316,6 +316,12 @@ pub struct Asking {
     /// Mark all packets of both ends with this DSCP: 0 to 63, or a name such as EF, AF11, CS1
     #[arg(long, value_name = "DSCP", value_parser = crate::quantity::dscp)]
     pub dscp: Option<u8>,
+    /// Use ECN: ECT(0) on datagrams, TCP connections that negotiate it; count packets with CE
+    ///
+    /// The lab's clients ask for ECN (net.ipv4.tcp_ecn=1). Elsewhere that setting must be in force in
+    /// the client's namespace. A TCP connection without ECN is an error.
+    #[arg(long)]
+    pub ecn: bool,
 }
 
 /// Default of `--workloads`.

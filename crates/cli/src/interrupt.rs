@@ -21,8 +21,9 @@ fn is_ignored(status: &str, signal: i32) -> bool {
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// Returns a flag that the first SIGINT, SIGTERM or SIGHUP sets. The second one ends the process at once;
-/// the kernel then removes its resources.
+/// Returns a flag that the first SIGINT, SIGTERM or SIGHUP sets. A SIGINT after it (Ctrl-C again) ends
+/// the process at once; the kernel then removes its resources. Another SIGTERM or SIGHUP does not:
+/// timeout(1) sends its signal to the process and to the group, and the results would be lost.
 ///
 /// # Errors
 /// If handlers cannot be installed.
@@ -30,9 +31,11 @@ pub fn flag() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in ending() {
         // Order matters: the conditional shutdown must see the flag before this signal sets it.
-        signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())
-            .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
-            .context("install signal handlers")?;
+        if signal == SIGINT {
+            signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())
+                .context("install signal handlers")?;
+        }
+        signal_hook::flag::register(signal, stop.clone()).context("install signal handlers")?;
     }
     Ok(stop)
 }

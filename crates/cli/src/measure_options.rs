@@ -77,6 +77,7 @@ pub fn asked(arguments: &Asking, impact: Option<Impact>) -> anyhow::Result<Asked
         engines,
         gso: arguments.gso,
         dscp: arguments.dscp,
+        ecn: arguments.ecn,
     };
     if impact.is_some() {
         within_impact(&asked)?;

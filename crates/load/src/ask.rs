@@ -29,6 +29,8 @@ pub struct Ask {
     pub socket_buffer_bytes: Option<u32>,
     /// DSCP of all packets. `None`: the kernel's default.
     pub dscp: Option<u8>,
+    /// ECN ([`Load::ecn`](crate::Load::ecn)).
+    pub ecn: bool,
     /// Traffic generator.
     pub engine: Engine,
 }
@@ -48,6 +50,7 @@ impl Ask {
             beside: None,
             socket_buffer_bytes: None,
             dscp: None,
+            ecn: false,
             engine: Engine::Overlane,
         }
     }

@@ -40,6 +40,7 @@ impl Load {
         let of = |workload: &Workload| Load {
             socket_buffer_bytes: self.socket_buffer_bytes,
             dscp: self.dscp,
+            ecn: self.ecn,
             warmup: self.warmup,
             duration: self.duration,
             client_cpus: self.client_cpus.clone(),
@@ -63,6 +64,7 @@ mod tests {
             message_bytes: 7,
             outstanding: 4,
             dscp: Some(46),
+            ecn: true,
             beside: Some(Beside::Both),
             ..Load::new(Workload::UdpRr)
         };
@@ -72,6 +74,7 @@ mod tests {
         assert_eq!(workloads, [Workload::TcpStream, Workload::TcpMaerts]);
         for bulk in beside {
             assert_eq!((bulk.flows, bulk.outstanding, bulk.dscp), (1, 1, Some(46)));
+            assert!(bulk.ecn);
             assert_eq!(bulk.message_bytes, bulk.workload.default_message_bytes());
             assert_eq!(bulk.beside, None);
         }

@@ -77,6 +77,16 @@ impl Flow<'_> {
         connecting.into_stream().ok_or(EngineError::Stopped)
     }
 
+    /// Fails if the load asks for ECN and the connection has not negotiated it.
+    pub fn prove_ecn(&self, stream: &TcpStream) -> Result<(), EngineError> {
+        if !self.load.ecn || sys::tcp::state(stream)?.ecn {
+            return Ok(());
+        }
+        // The thread is in the client's namespace.
+        let own = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_ecn");
+        Err(EngineError::NoEcn { target: self.address, tcp_ecn: own.unwrap_or_default() })
+    }
+
     /// Runs the client's side of the first exchange.
     pub fn say_hello(&self, stream: &TcpStream) -> Result<(), EngineError> {
         self.write_all(stream, &self.ask(HELLO_BYTES).emit())?;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use results::EcnCounts;
 use serde::{Deserialize, Serialize};
 
 use super::arrivals::Arrivals;
@@ -31,6 +32,9 @@ pub struct ServerReport {
     /// Arrivals of numbered datagrams. Only clients that ask for them know the field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arrivals: Option<Arrivals>,
+    /// Datagrams by ECN codepoint. Only clients that ask for them know the field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ecn: Option<EcnCounts>,
 }
 
 impl From<FlowReport> for ServerReport {
@@ -40,6 +44,7 @@ impl From<FlowReport> for ServerReport {
             socket_errors: report.socket_errors,
             notes: report.notes,
             arrivals: report.arrivals,
+            ecn: report.ecn,
         }
     }
 }

@@ -39,6 +39,14 @@ pub struct Endpoint {
     threads: Vec<JoinHandle<FlowReport>>,
 }
 
+/// Segments that the connections of an end have sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Segments {
+    pub retransmitted: u64,
+    /// Delivered, and marked CE; `None` without connections, or if one has no ECN.
+    pub ecn: Option<(u64, u64)>,
+}
+
 /// Open connections with the index of their flow.
 type Streams = Arc<Mutex<Vec<(u32, TcpStream)>>>;
 
@@ -199,16 +207,19 @@ impl Endpoint {
         self.control.take_failure()
     }
 
-    /// Returns the retransmitted segments of all open connections since they began, without those
-    /// beside the load.
-    pub fn retransmitted_segments(&self) -> u64 {
+    /// Returns the segments of all open connections since they began, without those beside the load.
+    pub(super) fn segments(&self) -> Segments {
         let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        streams
-            .iter()
-            .filter(|(flow, _)| *flow < self.flows)
-            .filter_map(|(_, stream)| sys::tcp::state(stream).ok())
-            .map(|state| u64::from(state.retransmitted))
-            .sum()
+        let own = streams.iter().filter(|(flow, _)| *flow < self.flows);
+        let states: Vec<_> = own.filter_map(|(_, stream)| sys::tcp::state(stream).ok()).collect();
+        let ecn = states.iter().try_fold((0, 0), |(delivered, ce), state| {
+            let (more, marked) = state.delivered.filter(|_| state.ecn)?;
+            Some((delivered + u64::from(more), ce + u64::from(marked)))
+        });
+        Segments {
+            retransmitted: states.iter().map(|state| u64::from(state.retransmitted)).sum(),
+            ecn: ecn.filter(|_| !states.is_empty()),
+        }
     }
 
     /// Returns the state of the open connections, medians over them, without those beside the load;
@@ -359,6 +370,7 @@ impl Shared {
     /// Opens a connection and identifies its flow to the server.
     fn connection(&self, flow: &Flow<'_>) -> Result<TcpStream, EngineError> {
         let stream = flow.connect(!flow.load.workload.is_byte_stream())?;
+        flow.prove_ecn(&stream)?;
         flow.say_hello(&stream)?;
         self.connected(flow, &stream)?;
         Ok(stream)

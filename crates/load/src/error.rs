@@ -145,6 +145,14 @@ pub enum EngineError {
         /// Stage that was reached.
         stage: Stage,
     },
+    /// The load asks for ECN, and a TCP connection has not negotiated it.
+    #[error("TCP to {target} has not negotiated ECN: {}", no_ecn(tcp_ecn))]
+    NoEcn {
+        /// Address that the client connected to.
+        target: SocketAddr,
+        /// `net.ipv4.tcp_ecn` in the client's namespace; empty if unknown.
+        tcp_ecn: String,
+    },
     /// No datagram was answered.
     #[error("{sent} datagrams of {message_bytes} bytes were sent and none was received")]
     AllLost {
@@ -207,6 +215,16 @@ pub enum EngineError {
     /// A thread of the engine panicked: a defect of the engine.
     #[error("a thread of the load engine panicked: {0}")]
     Panicked(String),
+}
+
+/// Returns the cause of a connection without ECN.
+fn no_ecn(tcp_ecn: &str) -> String {
+    match tcp_ecn.trim() {
+        // The client asked for it.
+        "1" => "the server's net.ipv4.tcp_ecn is 0, or the path clears the flags of the SYN".into(),
+        "" => "set net.ipv4.tcp_ecn to 1 in the client's namespace".into(),
+        own => format!("net.ipv4.tcp_ecn is {own} in the client's namespace, 1 asks for ECN"),
+    }
 }
 
 impl EngineError {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use hdrhistogram::Histogram;
+use results::EcnCounts;
 use sys::errno::Errno;
 
 use super::arrivals::Arrivals;
@@ -75,6 +76,8 @@ pub(super) struct FlowReport {
     pub units_per_message: u64,
     /// Arrivals of numbered datagrams in the measured interval.
     pub arrivals: Option<Arrivals>,
+    /// Datagrams of the measured interval by ECN codepoint.
+    pub ecn: Option<EcnCounts>,
     pub notes: Vec<String>,
 }
 

@@ -1,10 +1,11 @@
 //! Input of the engine: the load, its two ends, and a callback around the measured interval.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use results::Beside;
 use results::workload::{MAX_MESSAGE_BYTES, Workload};
+use sys::errno::Errno;
 use sys::netns::NetNs;
 
 use super::control::TICK;
@@ -71,6 +72,9 @@ pub struct Load {
     pub socket_buffer_bytes: Option<u32>,
     /// DSCP of all packets of both ends. `None`: the kernel's default.
     pub dscp: Option<u8>,
+    /// Datagrams of both ends have the codepoint ECT(0), and TCP connections must have negotiated
+    /// ECN, as the client's kernel does if `net.ipv4.tcp_ecn` is 1 in its namespace.
+    pub ecn: bool,
     /// Discarded traffic before the measured interval.
     pub warmup: Duration,
     /// Measured interval, after the warm-up.
@@ -101,6 +105,7 @@ impl Load {
             beside: None,
             socket_buffer_bytes: None,
             dscp: None,
+            ecn: false,
             warmup: Duration::from_millis(100),
             duration: Duration::from_secs(1),
             client_cpus: Vec::new(),
@@ -242,6 +247,18 @@ impl Load {
     pub(super) fn tcp_options(&self, nodelay: bool) -> sys::tcp::Options {
         let (buffer_bytes, dscp) = (self.buffer_bytes(), self.dscp);
         sys::tcp::Options { limit: TICK, nodelay, buffer_bytes, dscp }
+    }
+
+    /// Marks the datagrams of a socket.
+    pub(super) fn mark_datagrams(
+        &self,
+        socket: &UdpSocket,
+        address: &SocketAddr,
+    ) -> Result<(), (&'static str, Errno)> {
+        if self.dscp.is_none() && !self.ecn {
+            return Ok(());
+        }
+        sys::dscp::set(socket, address, self.dscp.unwrap_or(0), self.ecn)
     }
 
     /// Requested socket buffers, as system calls take them.

@@ -6,7 +6,7 @@ use std::fmt;
 use hdrhistogram::Histogram;
 
 use super::{Arrivals, BesideMeasured, Workload};
-use results::{Bin, FlowShares, Pacing, TcpState, Unit};
+use results::{Bin, EcnCounts, FlowShares, Pacing, TcpState, Unit};
 
 /// Result of a load over the measured interval.
 #[derive(Clone)]
@@ -37,6 +37,9 @@ pub struct Measured {
     pub datagrams: Option<Datagrams>,
     /// Arrivals of numbered datagrams, draining included.
     pub arrivals: Option<Arrivals>,
+    /// Packets of the interval by ECN codepoint, draining included: datagrams of `udp_stream` with
+    /// [`Load::ecn`](super::Load::ecn), or segments that the client sent over connections with ECN.
+    pub ecn: Option<EcnCounts>,
     /// Time per transaction (rr, crr). For crr it runs from before `connect` until after the
     /// other end has closed.
     pub latency: Option<LatencyNs>,
@@ -77,6 +80,7 @@ impl fmt::Debug for Measured {
             .field("sent_units", &self.sent_units)
             .field("datagrams", &self.datagrams)
             .field("arrivals", &self.arrivals)
+            .field("ecn", &self.ecn)
             .field("latency", &self.latency)
             .field("histogram", &counted)
             .field("pace", &self.pace)

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use results::{Beside, Pacing, TcpState};
+use results::{Beside, EcnCounts, Pacing, TcpState};
 use serde::{Deserialize, Serialize};
 
 use super::flow::latency_histogram;
@@ -31,6 +31,7 @@ pub struct LoadRecord {
     beside: Option<Beside>,
     socket_buffer_bytes: Option<u32>,
     dscp: Option<u8>,
+    ecn: bool,
     warmup: Duration,
     duration: Duration,
     setup_limit: Duration,
@@ -57,6 +58,7 @@ impl LoadRecord {
             beside,
             socket_buffer_bytes,
             dscp,
+            ecn,
             warmup,
             duration,
             client_cpus: _,
@@ -80,6 +82,7 @@ impl LoadRecord {
             beside: *beside,
             socket_buffer_bytes: *socket_buffer_bytes,
             dscp: *dscp,
+            ecn: *ecn,
             warmup: *warmup,
             duration: *duration,
             setup_limit: *setup_limit,
@@ -104,6 +107,7 @@ impl LoadRecord {
             beside: self.beside,
             socket_buffer_bytes: self.socket_buffer_bytes,
             dscp: self.dscp,
+            ecn: self.ecn,
             warmup: self.warmup,
             duration: self.duration,
             setup_limit: self.setup_limit,
@@ -126,6 +130,8 @@ pub struct MeasuredRecord {
     /// Intended, sent, received.
     datagrams: Option<(Option<u64>, u64, u64)>,
     arrivals: Option<Arrivals>,
+    #[serde(default)]
+    ecn: Option<EcnCounts>,
     /// Value in ns, and its count.
     histogram: Option<Vec<(u64, u64)>>,
     pace: Option<Pacing>,
@@ -188,6 +194,7 @@ impl MeasuredRecord {
             sent_units,
             datagrams,
             arrivals,
+            ecn,
             // Derived from the histogram.
             latency: _,
             histogram,
@@ -217,6 +224,7 @@ impl MeasuredRecord {
             sent_units: *sent_units,
             datagrams: datagrams.map(|d| (d.intended, d.sent, d.received)),
             arrivals: *arrivals,
+            ecn: *ecn,
             histogram: histogram.as_ref().map(|histogram| {
                 let recorded = histogram.iter_recorded();
                 recorded.map(|bin| (bin.value_iterated_to(), bin.count_at_value())).collect()
@@ -281,6 +289,7 @@ impl MeasuredRecord {
                 received,
             }),
             arrivals: self.arrivals,
+            ecn: self.ecn,
             latency: histogram.as_ref().and_then(LatencyNs::of),
             histogram,
             pace: self.pace,
@@ -305,6 +314,7 @@ mod tests {
             message_bytes: 9,
             flows: 3,
             outstanding: 4,
+            ecn: true,
             transactions_per_s: Some(1.5),
             beside: Some(Beside::TcpMaerts),
             ..Load::new(Workload::TcpRr)
@@ -329,6 +339,7 @@ mod tests {
             sent_units: 10_001,
             datagrams: None,
             arrivals: Some(Arrivals { received: 9, reordered: 1, jitter_ns: 70 }),
+            ecn: Some(EcnCounts { arrived: 9, ce: 2, not_ect: Some(1) }),
             latency: LatencyNs::of(&histogram),
             histogram: Some(histogram),
             pace: None,

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use results::workload::Pattern;
-use results::{Direction, TcpState, Unit};
+use results::{Direction, EcnCounts, TcpState, Unit};
 
 use super::control::{FlowCount, Phase};
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, Segments};
 use super::reassembly::Room;
 use super::requests::Requests;
 use super::{
@@ -143,7 +143,7 @@ impl Progress {
 struct Counts {
     client: Counted,
     server: Counted,
-    retransmitted: u64,
+    segments: Segments,
     /// State of the client's connections.
     tcp: Option<TcpState>,
 }
@@ -214,16 +214,16 @@ impl Run<'_> {
         let begin = Counts {
             client: self.client.counted(),
             server,
-            retransmitted: self.client.retransmitted_segments(),
+            segments: self.client.segments(),
             tcp: None,
         };
         let steps = self.interval()?;
         let server = self.server.counts()?;
         let client = self.client.counted();
         self.client.turn_to(Phase::Closing);
-        let retransmitted = self.client.retransmitted_segments();
+        let segments = self.client.segments();
         let tcp = self.client.tcp_state();
-        let end = Counts { client, server, retransmitted, tcp };
+        let end = Counts { client, server, segments, tcp };
         self.server.turn_to(Phase::Closing)?;
         watch.end();
         if self.load.is_pipelined() {
@@ -291,7 +291,7 @@ impl Run<'_> {
         Ok(Counts {
             server: self.server.counts()?,
             client: self.client.counted(),
-            retransmitted: self.client.retransmitted_segments(),
+            segments: self.client.segments(),
             tcp: None,
         })
     }
@@ -491,6 +491,19 @@ impl Run<'_> {
             sum.add(one).expect("histograms of one shape");
         }
         notes.extend(requests.notes(load));
+        // Segments are those of the client's connections. tcp_crr's no longer exist, and with a
+        // sending server the client sends no data.
+        let client_sends = load.workload.is_tcp()
+            && load.workload.pattern() != Pattern::Connections
+            && load.workload.direction() == Direction::Forward;
+        let ecn = match load.workload {
+            Workload::UdpStream => EcnCounts::together(server.values().filter_map(|r| r.ecn)),
+            _ => begin.segments.ecn.zip(end.segments.ecn).map(|(begin, end)| EcnCounts {
+                arrived: end.0.saturating_sub(begin.0),
+                ce: end.1.saturating_sub(begin.1),
+                not_ect: None,
+            }),
+        };
         let seconds = end.since(begin, load.workload).as_secs_f64();
         let sum = |of: fn(&FlowMeasured) -> u64| flows.iter().map(of).sum();
         let pace = pace.or_else(|| requests.pace(load, sum(|f| f.sent_units) as f64 / seconds));
@@ -511,12 +524,9 @@ impl Run<'_> {
             latency: latency.as_ref().and_then(LatencyNs::of),
             histogram: latency,
             pace,
-            // Only of the client's connections. tcp_crr's no longer exist, and with a sending
-            // server the client retransmits nothing.
-            tcp_retransmits: (load.workload.is_tcp()
-                && load.workload.pattern() != Pattern::Connections
-                && load.workload.direction() == Direction::Forward)
-                .then(|| end.retransmitted.saturating_sub(begin.retransmitted)),
+            tcp_retransmits: client_sends
+                .then(|| end.segments.retransmitted.saturating_sub(begin.segments.retransmitted)),
+            ecn: ecn.filter(|_| client_sends || load.workload == Workload::UdpStream),
             // A receiver's TCP state shows nothing about the path.
             tcp: end.tcp.clone().filter(|_| {
                 load.workload.direction() == Direction::Forward

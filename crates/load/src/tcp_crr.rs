@@ -20,6 +20,10 @@ use super::{EngineError, Load};
 /// Runs transactions until the load is done. The first one proves the path.
 pub(super) fn client(flow: &Flow<'_>, report: &mut FlowReport) -> Result<(), EngineError> {
     let mut message = vec![0; flow.load.message_bytes as usize];
+    if flow.load.ecn {
+        // A connection of its own, since the proof would take part of a transaction's time.
+        prove_ecn(flow, &mut message)?;
+    }
     transaction(flow, &mut message)?;
     flow.tally().ready.store(true, Ordering::Release);
     let latency = report.latency.insert(latency_histogram());
@@ -37,12 +41,21 @@ pub(super) fn client(flow: &Flow<'_>, report: &mut FlowReport) -> Result<(), Eng
     Ok(())
 }
 
-fn transaction(flow: &Flow<'_>, message: &mut [u8]) -> Result<(), EngineError> {
+fn prove_ecn(flow: &Flow<'_>, message: &mut [u8]) -> Result<(), EngineError> {
     let stream = flow.connect(true)?;
-    flow.write_all(&stream, message)?;
-    flow.read_exact(&stream, message)?;
+    flow.prove_ecn(&stream)?;
+    exchange(flow, &stream, message)
+}
+
+fn transaction(flow: &Flow<'_>, message: &mut [u8]) -> Result<(), EngineError> {
+    exchange(flow, &flow.connect(true)?, message)
+}
+
+fn exchange(flow: &Flow<'_>, stream: &TcpStream, message: &mut [u8]) -> Result<(), EngineError> {
+    flow.write_all(stream, message)?;
+    flow.read_exact(stream, message)?;
     // Wait for the server's FIN: otherwise this end could close first.
-    match flow.read(&stream, &mut [0])? {
+    match flow.read(stream, &mut [0])? {
         0 => Ok(()),
         _ => Err(EngineError::Socket {
             flow: flow.index,

@@ -34,10 +34,9 @@ impl Flow<'_> {
             sys::buffers::set(&socket, bytes)
                 .map_err(|(operation, errno)| self.error(Stage::Connect, operation, errno))?;
         }
-        if let Some(dscp) = self.load.dscp {
-            sys::dscp::set(&socket, &self.address, dscp)
-                .map_err(|(operation, errno)| self.error(Stage::Connect, operation, errno))?;
-        }
+        self.load
+            .mark_datagrams(&socket, &self.address)
+            .map_err(|(operation, errno)| self.error(Stage::Connect, operation, errno))?;
         socket.connect(self.address).map_err(|e| failed("connect", &e))?;
         socket.set_write_timeout(Some(TICK)).map_err(|e| failed("setsockopt", &e))?;
         Ok(socket)
@@ -212,11 +211,9 @@ impl Newcomers<'_> {
                     sys::Error::new(operation, format!("UDP {}", self.listen), errno)
                 })?;
             }
-            if let Some(dscp) = self.load.dscp {
-                sys::dscp::set(&socket, &self.listen, dscp).map_err(|(operation, errno)| {
-                    sys::Error::new(operation, format!("UDP {}", self.listen), errno)
-                })?;
-            }
+            self.load.mark_datagrams(&socket, &self.listen).map_err(|(operation, errno)| {
+                sys::Error::new(operation, format!("UDP {}", self.listen), errno)
+            })?;
             socket.connect(peer).map_err(|e| local("connect", &e))?;
             socket.set_read_timeout(Some(TICK)).map_err(|e| local("setsockopt", &e))?;
             socket.set_write_timeout(Some(TICK)).map_err(|e| local("setsockopt", &e))?;

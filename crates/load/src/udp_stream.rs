@@ -19,8 +19,9 @@ use std::net::UdpSocket;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use results::EcnCounts;
 use sys::errno::Errno;
-use sys::udp::{MAX_PAYLOAD, MAX_SEGMENTS, ReceiveBatch, SendBatch};
+use sys::udp::{Codepoints, MAX_PAYLOAD, MAX_SEGMENTS, ReceiveBatch, SendBatch};
 
 use super::arrivals::{self, Arriving};
 use super::control::Phase;
@@ -210,16 +211,21 @@ pub(super) fn server(
     if flow.load.numbered {
         sys::udp::set_arrival_times(socket)?;
     }
+    if flow.load.ecn {
+        sys::udp::set_receive_ecn(socket)?;
+    }
     // The default slack would triple the shortest sleep.
     sys::affinity::set_timer_slack(1_000)?;
+    let batch = match flow.load.numbered {
+        true => ReceiveBatch::with_heads(BATCH),
+        false => ReceiveBatch::new(BATCH, flow.load.gso),
+    };
     let mut receiver = Receiver {
-        batch: match flow.load.numbered {
-            true => ReceiveBatch::with_heads(BATCH),
-            false => ReceiveBatch::new(BATCH, flow.load.gso),
-        },
+        batch: if flow.load.ecn { batch.counting_ecn() } else { batch },
         sleep: SHORTEST_SLEEP,
         room: granted as u64,
         arriving: flow.load.numbered.then(Arriving::default),
+        ecn: flow.load.ecn.then(EcnCounts::default),
     };
     flow.tally().ready.store(true, Ordering::Release);
     let mut head = [0; super::hello::HELLO_BYTES];
@@ -227,6 +233,7 @@ pub(super) fn server(
         match flow.control.phase() {
             Phase::Done => {
                 report.arrivals = receiver.arriving.as_ref().map(Arriving::report);
+                report.ecn = receiver.ecn;
                 return Ok(());
             }
             Phase::Setup | Phase::Closing => match socket.peek(&mut head) {
@@ -256,6 +263,8 @@ struct Receiver {
     room: u64,
     /// Arrivals of numbered datagrams in the measured interval.
     arriving: Option<Arriving>,
+    /// Datagrams of the measured interval by ECN codepoint, if they are counted.
+    ecn: Option<EcnCounts>,
 }
 
 /// Result of reading between two sleeps.
@@ -296,9 +305,13 @@ impl Receiver {
     ) -> Result<Read, EngineError> {
         match self.batch.receive(socket) {
             Ok(received) => {
+                // Nothing is under way at either end of the interval, so the phase is enough.
+                let counts = matches!(flow.control.phase(), Phase::Measure | Phase::Drain);
+                if let Some(ecn) = self.ecn.as_mut().filter(|_| counts) {
+                    let Codepoints { not_ect, ect, ce } = received.ecn;
+                    ecn.add(EcnCounts { arrived: not_ect + ect + ce, ce, not_ect: Some(not_ect) });
+                }
                 if let Some(arriving) = &mut self.arriving {
-                    // Nothing is under way at either end of the interval, so the phase is enough.
-                    let counts = matches!(flow.control.phase(), Phase::Measure | Phase::Drain);
                     self.batch.heads(received.messages, |head, at| {
                         if counts {
                             arriving.arrived(head, at);

@@ -239,6 +239,7 @@ mod tests {
             tcp_retransmits: None,
             tcp: None,
             arrivals: None,
+            ecn: None,
             socket_errors: BTreeMap::new(),
             flows: Vec::new(),
             beside: Vec::new(),

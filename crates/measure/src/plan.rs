@@ -100,6 +100,7 @@ impl Plan {
             gso: ask.gso && workload == Workload::UdpStream,
             socket_buffer_bytes: ask.socket_buffer_bytes,
             dscp: ask.dscp,
+            ecn: ask.ecn,
             warmup: self.warmup,
             duration: self.duration,
             client_cpus: self.placement.client_cpus.clone(),

@@ -303,6 +303,7 @@ fn filled(
             reordered: arrivals.reordered,
             received: arrivals.received,
         }),
+        ecn: measured.ecn,
         beside_rates: BesideRates::of(
             measured.beside.iter().map(|beside| (beside.workload, beside.bits_per_s())),
         ),

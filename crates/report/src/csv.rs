@@ -11,7 +11,7 @@ use crate::skb;
 /// The columns. Ratios are to the baseline of the same block; `*_low` and
 /// `*_high` are the ends of the interval at `confidence`. Sizes are bytes,
 /// latencies microseconds, `started` RFC 3339. Readers may count columns: new ones come last.
-const HEADER: [&str; 79] = [
+const HEADER: [&str; 82] = [
     "mode",
     "role",
     "offload",
@@ -91,10 +91,13 @@ const HEADER: [&str; 79] = [
     "beside",
     "beside_forward_bits_per_s",
     "beside_reverse_bits_per_s",
+    "ecn_arrived",
+    "ecn_ce",
+    "ecn_not_ect",
 ];
 
 /// Number of the columns that were added last ([`added_fields`]).
-const ADDED: usize = 15;
+const ADDED: usize = 18;
 
 /// Renders a header, one row per cell, and one per mode without cells. Every row has machine and
 /// plan, so that rows of several files can be combined. Fields without a value are empty.
@@ -102,7 +105,7 @@ const ADDED: usize = 15;
 /// `smallest_mean_skb_bytes` is the smallest mean skb of any device or stage from client to server
 /// (layer 3): at most the MTU if GSO packets were cut. `hop_drops` is the median per sample, all
 /// hops together. `tcp_retransmits` is the median per sample, both ends together. `tcp_cwnd` is in
-/// segments, `flow_*` are in the workload's rate unit.
+/// segments, `flow_*` are in the workload's rate unit. `ecn_*` are packets of all valid samples.
 pub fn csv(results: &Results) -> String {
     let mut out = HEADER.join(",") + "\r\n";
     let machine = run_fields(results);
@@ -229,6 +232,13 @@ fn added_fields(cell: &Cell) -> Vec<String> {
         cell.beside.map(|beside| beside.to_string()).unwrap_or_default(),
         number(beside.and_then(|rates| rates.forward_bits_per_s)),
         number(beside.and_then(|rates| rates.reverse_bits_per_s)),
+    ]);
+    let ecn = crate::ecn::counts(cell);
+    let whole = |count: Option<u64>| count.map(|count| count.to_string()).unwrap_or_default();
+    fields.extend([
+        whole(ecn.map(|ecn| ecn.arrived)),
+        whole(ecn.map(|ecn| ecn.ce)),
+        whole(ecn.and_then(|ecn| ecn.not_ect)),
     ]);
     fields
 }

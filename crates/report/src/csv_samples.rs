@@ -4,7 +4,7 @@ use results::{Cell, Latency, Results, Role, Sample};
 
 /// The columns. Ratios are to the baseline of the same block. Sizes are bytes, latencies and jitter
 /// microseconds, CPU times seconds of the whole machine, `started` RFC 3339.
-const HEADER: [&str; 65] = [
+const HEADER: [&str; 68] = [
     "mode",
     "role",
     "offload",
@@ -70,6 +70,9 @@ const HEADER: [&str; 65] = [
     "started",
     "seed",
     "complete",
+    "ecn_arrived",
+    "ecn_ce",
+    "ecn_not_ect",
 ];
 
 /// Renders a header and a row per sample, discarded ones included. Every row has the cell's identity
@@ -87,6 +90,7 @@ pub fn csv_samples(results: &Results) -> String {
         let identity = identity(cell);
         for sample in &cell.samples {
             let fields = identity.iter().cloned().chain(figures(sample)).chain(run.iter().cloned());
+            let fields = fields.chain(added(sample));
             let fields: Vec<String> =
                 fields.map(|field| foreign::csv_cell(&field).into_owned()).collect();
             // A row of another length would shift its columns.
@@ -125,6 +129,16 @@ fn identity(cell: &Cell) -> Vec<String> {
         cell.gso.to_string(),
         cell.engine.to_string(),
         cell.unit.to_string(),
+    ]
+}
+
+/// Returns the columns that were added after those of the run. Readers may count columns.
+fn added(sample: &Sample) -> [String; 3] {
+    let ecn = sample.ecn.as_ref();
+    [
+        text(ecn.map(|ecn| ecn.arrived)),
+        text(ecn.map(|ecn| ecn.ce)),
+        text(ecn.and_then(|ecn| ecn.not_ect)),
     ]
 }
 

@@ -8,6 +8,7 @@ use results::{
 };
 
 use crate::chart::{self, Published};
+use crate::ecn::congestion;
 use crate::machine::machine_line;
 use crate::page::{cards, charts, list, page};
 use crate::panel::{name, panels};
@@ -89,6 +90,7 @@ fn tables(results: &Results) -> Markup {
                             th { "offload" } th { "mode" } th.n { (panel.scale().label) }
                             th.n { "ratio" } th.n { "interval" } th.n { "CPU" }
                             th.n { "p50 µs" } th.n { "p99 µs" } th.n { "retransmits" }
+                            th.n { "CE" }
                             th.n { "jitter µs" } th.n { "reordered" }
                             th.n { "loss" }
                         } }
@@ -116,6 +118,7 @@ fn row(panel: &crate::panel::Panel<'_>, cell: &Cell) -> Markup {
             td.n { (cell.latency_us.map(|l| three_digits(l.p50)).unwrap_or_default()) }
             td.n { (cell.latency_us.map(|l| three_digits(l.p99)).unwrap_or_default()) }
             td.n { (retransmits(cell).map(three_digits).unwrap_or_default()) }
+            td.n { (congestion(cell).map(percent).unwrap_or_default()) }
             td.n { (cell.arrivals.map(|a| three_digits(a.jitter_us)).unwrap_or_default()) }
             td.n { (cell.arrivals.map(|a| percent(reordered(&a))).unwrap_or_default()) }
             td.n { (cell.loss.as_ref().map(|l| percent(l.fraction)).unwrap_or_default()) }
@@ -261,6 +264,10 @@ fn facts(cell: &Cell, sample: &Sample) -> Vec<String> {
         ));
     }
     facts.push(format!("{} retransmits", sample.tcp_retransmits));
+    facts.extend(sample.ecn.map(|ecn| {
+        let cleared = ecn.not_ect.map_or(String::new(), |n| format!(", {n} without codepoint"));
+        format!("ECN: {} of {} packets with CE{cleared}", ecn.ce, ecn.arrived)
+    }));
     facts.push(format!(
         "softnet: {} dropped, {} squeezed",
         sample.softnet_dropped, sample.softnet_squeezed
@@ -301,6 +308,7 @@ fn machine(results: &Results) -> Markup {
         ("outstanding", numbers(&plan.outstanding)),
         ("load", percents.join(", ")),
         ("beside", names(&plan.beside)),
+        ("ECN", if plan.ecn { "on".to_string() } else { String::new() }),
         ("socket buffers", numbers(&plan.socket_buffers)),
         ("engines", names(&plan.engines)),
         ("varied", words(&plan.vary)),

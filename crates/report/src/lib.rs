@@ -28,6 +28,7 @@ mod csv;
 mod csv_samples;
 mod detail;
 mod diagnosis;
+mod ecn;
 mod engines;
 mod fault;
 mod gain;

@@ -4,6 +4,7 @@ use results::{Arrivals, Cell, Results, Role, Status};
 
 use crate::beside::across;
 use crate::detail::{Detail, details};
+use crate::ecn::congestion;
 use crate::engines::engines;
 use crate::fault::faults;
 use crate::machine::machine_line;
@@ -53,6 +54,7 @@ fn push_panel(out: &mut String, results: &Results, panel: &Panel<'_>) {
     let has_demand = panel.has_cpu();
     let has_latency = panel.cells().any(|cell| cell.latency_us.is_some());
     let has_retransmits = panel.cells().any(|cell| retransmits(cell).is_some());
+    let has_ecn = panel.cells().any(|cell| congestion(cell).is_some());
     let has_arrivals = panel.cells().any(|cell| cell.arrivals.is_some());
     let has_loss = panel.cells().any(|cell| cell.loss.is_some());
     let has_skb = panel.cells().any(|cell| skb::fate(cell).is_some());
@@ -68,6 +70,7 @@ fn push_panel(out: &mut String, results: &Results, panel: &Panel<'_>) {
         (has_latency, "p50 µs"),
         (has_latency, "p99 µs"),
         (has_retransmits, "retransmits"),
+        (has_ecn, "packets with CE"),
         (has_arrivals, "jitter µs"),
         (has_arrivals, "reordered"),
         (has_loss, "loss"),
@@ -100,6 +103,9 @@ fn push_panel(out: &mut String, results: &Results, panel: &Panel<'_>) {
         }
         if has_retransmits {
             row.push(retransmits(cell).map_or(String::new(), three_digits));
+        }
+        if has_ecn {
+            row.push(congestion(cell).map_or(String::new(), percent));
         }
         if has_arrivals {
             let jitter = |arrivals: Arrivals| three_digits(arrivals.jitter_us);

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use results::{Cell, Results, Role};
 
+use crate::ecn::congestion;
 use crate::retransmits::retransmits;
 use crate::style::plain;
 use crate::unit::reordered;
@@ -15,7 +16,7 @@ struct Metric {
     value: fn(&Cell) -> Option<f64>,
 }
 
-const METRICS: [Metric; 15] = [
+const METRICS: [Metric; 16] = [
     Metric { name: "median", help: "Median of the valid samples, in `unit`", value: |c| c.median },
     Metric {
         name: "ratio",
@@ -76,6 +77,11 @@ const METRICS: [Metric; 15] = [
         name: "tcp_retransmits",
         help: "Retransmitted TCP segments per sample, median",
         value: retransmits,
+    },
+    Metric {
+        name: "ecn_ce_ratio",
+        help: "Packets that arrived with a congestion mark (ECN), as a share",
+        value: congestion,
     },
     Metric {
         name: "flow_least",

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use results::stats::relative_half_width;
-use results::{EndedBy, Results, Role, Status};
+use results::{EcnCounts, EndedBy, Results, Role, Status};
 
 use crate::fault;
 use crate::panel::{is_undecided, noise_floor};
@@ -150,6 +150,7 @@ pub(crate) fn warnings(results: &Results) -> Vec<String> {
             ));
         }
     }
+    warnings.extend(cleared(results));
     warnings.extend(unknown_cpu(results));
     warnings.extend(void_samples(results));
     warnings.extend(trends(results));
@@ -164,6 +165,22 @@ fn unknown_cpu(results: &Results) -> Option<String> {
     let first = unknown.first()?;
     let cells = count(unknown.len(), "cell");
     Some(format!("CPU time per unit of {cells} is unknown: {}.", plain(first)))
+}
+
+/// Returns the cells whose path clears the codepoint of datagrams.
+fn cleared(results: &Results) -> Option<String> {
+    let cells = results.cells.iter().filter(|cell| cell.status == Status::Ok);
+    let cleared: Vec<String> = cells
+        .filter_map(|cell| {
+            let EcnCounts { arrived, not_ect, .. } = crate::ecn::counts(cell)?;
+            let cleared = not_ect.filter(|cleared| *cleared > 0)?;
+            let share = percent(cleared as f64 / arrived.max(1) as f64);
+            Some(format!("{share} in {} in {}", crate::panel::name(cell), place(results, cell)))
+        })
+        .collect();
+    (!cleared.is_empty()).then(|| {
+        format!("ECN: datagrams arrived without their codepoint: {}.", some_of(&cleared, 3))
+    })
 }
 
 /// Returns the number of discarded samples, by reason.

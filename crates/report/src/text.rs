@@ -7,6 +7,7 @@ use results::{Cell, CpuClock, Results, Role, Status};
 
 use crate::beside::across;
 use crate::detail::{Detail, details};
+use crate::ecn::congestion;
 use crate::engines::engines;
 use crate::fault::faults;
 use crate::machine::machine_line;
@@ -212,6 +213,9 @@ fn columns(panel: &Panel<'_>) -> Vec<Column> {
         columns
             .push(column("retr", |_, cell| retransmits(cell).map_or(String::new(), three_digits)));
     }
+    if panel.cells().any(|cell| congestion(cell).is_some()) {
+        columns.push(column("CE", |_, cell| congestion(cell).map_or(String::new(), percent)));
+    }
     if panel.cells().any(|cell| cell.arrivals.is_some()) {
         columns.push(column("jitter", |_, cell| {
             cell.arrivals.map_or(String::new(), |arrivals| three_digits(arrivals.jitter_us))
@@ -235,7 +239,8 @@ fn columns(panel: &Panel<'_>) -> Vec<Column> {
 const BEFORE_BAR: usize = 3;
 
 /// Columns that a narrow terminal leaves out, in this order: the tables below have most of them.
-const LEFT_OUT: [&str; 8] = ["retr", "skb", "p99 µs", "p50 µs", "loss", "CPU", "reord", "jitter"];
+const LEFT_OUT: [&str; 9] =
+    ["retr", "skb", "p99 µs", "p50 µs", "loss", "CPU", "reord", "jitter", "CE"];
 
 fn table(panel: &Panel<'_>, style: Style) -> String {
     let mut columns = columns(panel);
@@ -369,6 +374,10 @@ fn legend(results: &Results) -> [String; 2] {
     let baseline = plain(&results.plan.baseline);
     let clock =
         if results.machine.cpu_clock == CpuClock::Tick { ", counted by timer ticks" } else { "" };
+    let marks = match results.cells.iter().any(|cell| congestion(cell).is_some()) {
+        true => " CE: share of the packets that arrived with a congestion mark (ECN).",
+        false => "",
+    };
     [
         format!(
             "ratio: to {baseline} of the same block and offload, median over blocks; ≈ not \
@@ -378,7 +387,7 @@ fn legend(results: &Results) -> [String; 2] {
         format!(
             "CPU: time of the load on all CPUs per unit of work, as ratio to {baseline}{clock}; – \
              unknown. retr: TCP segments retransmitted in a sample, median. jitter: µs \
-             (RFC 3550). reord: datagrams that arrived late. skb: smallest mean size on the path; at most the MTU if GSO packets are cut."
+             (RFC 3550). reord: datagrams that arrived late. skb: smallest mean size on the path; at most the MTU if GSO packets are cut.{marks}"
         ),
     ]
 }

@@ -280,6 +280,14 @@ fn check_sample(at: &str, sample: &Sample) -> Checked {
         }
         _ => {}
     }
+    if let Some(ecn) = &sample.ecn {
+        for (name, count) in [("ce", ecn.ce), ("not_ect", ecn.not_ect.unwrap_or(0))] {
+            if count > ecn.arrived {
+                let expected = format!("at most what arrived, {}", ecn.arrived);
+                return wrong(format!("{at}/ecn/{name}"), expected, count);
+            }
+        }
+    }
     let cpu = &sample.cpu;
     for (name, value) in [
         ("value", sample.value),

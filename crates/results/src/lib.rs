@@ -45,8 +45,8 @@ pub use names::{
 pub use plan::{ConfidenceGoal, Placement, Plan};
 pub use read::{LIMITS, ReadError};
 pub use sample::{
-    Arrivals, Bin, CpuSeconds, DropGoal, DropPoint, GuestSample, HopRecord, Latency, Loss, Pacing,
-    Sample, TcpState,
+    Arrivals, Bin, CpuSeconds, DropGoal, DropPoint, EcnCounts, GuestSample, HopRecord, Latency,
+    Loss, Pacing, Sample, TcpState,
 };
 pub use shares::FlowShares;
 pub use timeline::{CpuTimeline, InterruptTimeline, Mark, Timeline};

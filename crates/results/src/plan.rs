@@ -56,13 +56,16 @@ pub struct Plan {
     pub vary: Vec<String>,
     /// Whether `udp_stream` sends UDP GSO packets.
     pub gso: bool,
-    /// The ends of the lab's modes use IPv6; absent: IPv4.
+    /// The ends of the measured paths use IPv6; absent: IPv4.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ipv6: bool,
     /// DSCP of all packets; absent: the kernel's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("maximum" = 63)))]
     pub dscp: Option<u8>,
+    /// Whether the load uses ECN: ECT(0) on datagrams, TCP connections that negotiate it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ecn: bool,
     /// CPUs of the client's and server's threads.
     pub placement: Placement,
     /// How the link's NICs spread received packets: `none` (veth's default: on the CPU that sent)

@@ -47,7 +47,7 @@ pub enum ReadError {
     #[error("results are not read: {0}")]
     Limit(#[from] Exceeded),
     /// The file is truncated.
-    #[error("results are cut short: the file ends inside {pointer} (line {line}, column {column})")]
+    #[error("results are cut short: the file {}", end(pointer, *line, *column))]
     CutShort {
         /// JSON pointer (RFC 6901) to the value being read; `/` is the whole file.
         pointer: String,
@@ -77,6 +77,14 @@ pub enum ReadError {
     /// A field violates the schema.
     #[error("results are damaged or edited: {0}")]
     Field(#[from] FieldError),
+}
+
+/// Describes the end of a truncated file.
+fn end(pointer: &str, line: usize, column: usize) -> String {
+    match (line, column) {
+        (0 | 1, 0) => "is empty".to_owned(),
+        _ => format!("ends inside {pointer} (line {line}, column {column})"),
+    }
 }
 
 impl Results {

@@ -82,6 +82,11 @@ pub struct Sample {
     /// Order and spacing of datagrams at the receiver (`udp_stream` at a given rate).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arrivals: Option<Arrivals>,
+    /// Packets by ECN codepoint: datagrams that the receiver of `udp_stream` read, or segments that
+    /// the client's TCP connections delivered. Null without ECN; also if the client does not send,
+    /// and by a tool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ecn: Option<EcnCounts>,
     /// Rates of the bulk traffic beside the requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside_rates: Option<BesideRates>,
@@ -123,6 +128,42 @@ pub struct Arrivals {
     pub reordered: u64,
     /// Datagrams that arrived.
     pub received: u64,
+}
+
+/// Packets with ECN (RFC 3168) over one sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct EcnCounts {
+    /// Datagrams read, or TCP segments delivered (`tcpi_delivered`).
+    pub arrived: u64,
+    /// Packets of them that arrived with CE: a queue reported congestion. TCP: segments whose
+    /// acknowledgements have ECE (`tcpi_delivered_ce`). The receiver repeats ECE until the sender
+    /// has reduced its window, so these are more than the marked ones.
+    pub ce: u64,
+    /// Datagrams that arrived without a codepoint, because the path cleared it. Null for TCP, whose
+    /// receiver does not report it.
+    pub not_ect: Option<u64>,
+}
+
+impl EcnCounts {
+    /// Adds the packets of another flow.
+    pub fn add(&mut self, other: EcnCounts) {
+        self.arrived = self.arrived.saturating_add(other.arrived);
+        self.ce = self.ce.saturating_add(other.ce);
+        self.not_ect = match (self.not_ect, other.not_ect) {
+            (Some(a), Some(b)) => Some(a.saturating_add(b)),
+            (a, b) => a.or(b),
+        };
+    }
+
+    /// Combines flows. `None` without any.
+    pub fn together(flows: impl Iterator<Item = EcnCounts>) -> Option<EcnCounts> {
+        flows.reduce(|mut all, flow| {
+            all.add(flow);
+            all
+        })
+    }
 }
 
 /// State of the client's TCP connections at the end of a sample (`TCP_INFO`), medians over flows.

@@ -49,7 +49,8 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
     let rounds: u32 = arguments.next().map_or(Ok(1), |word| word.parse())?;
     let names: Vec<String> = arguments.collect();
     let capabilities = Capabilities::new(testbed::acquire()?)?;
-    let wanted = BuildOptions { offloads: &[], mtus: &[], steered_to: None, ipv6: false };
+    let wanted =
+        BuildOptions { offloads: &[], mtus: &[], steered_to: None, ipv6: false, ecn: false };
     let chosen = |mode: &&&'static dyn Mode| {
         names.is_empty() || names.iter().any(|name| name == mode.name())
     };

@@ -204,7 +204,8 @@ mod tests {
         let mode: &'static dyn Mode = Box::leak(Box::new(mode));
         let built = (mode, Params::new(1500, Offload::Full), Duration::from_secs(2));
         let mut runs = FaultRuns::new(std::iter::once(built), 2);
-        let wanted = BuildOptions { offloads: &[], mtus: &[], steered_to: None, ipv6: false };
+        let wanted =
+            BuildOptions { offloads: &[], mtus: &[], steered_to: None, ipv6: false, ecn: false };
         runs.inject(&wanted, &mut Progress::new("test"), stop);
         runs
     }

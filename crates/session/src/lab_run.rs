@@ -204,6 +204,7 @@ impl LabRun {
             mtus: &self.mtus,
             steered_to: (self.steering == Steering::Rss).then_some(&self.run_options.placement),
             ipv6: self.ipv6,
+            ecn: self.asked.ecn,
         }
     }
 }

@@ -66,7 +66,7 @@ pub fn record(paths: &[Path], vary: Vec<String>) -> Paths {
         mtu: vec![mtu],
         steering: results::Steering::None,
         vary,
-        ipv6: false,
+        ipv6: paths.last().is_some_and(|path| path.remote.address().is_ipv6()),
         peer: paths.last().map(|path| path.remote.machine()),
     }
 }

@@ -34,6 +34,8 @@ pub struct Asked {
     pub gso: bool,
     /// DSCP of all packets.
     pub dscp: Option<u8>,
+    /// The load uses ECN.
+    pub ecn: bool,
 }
 
 impl Asked {
@@ -61,7 +63,7 @@ impl Asked {
                     for &flows in &self.flows {
                         let ask = Ask { flows, socket_buffer_bytes, engine, ..Ask::new(task) };
                         let (gso, dscp) = (self.gso && is_udp_stream, self.dscp);
-                        let ask = Ask { gso, dscp, ..ask };
+                        let ask = Ask { gso, dscp, ecn: self.ecn, ..ask };
                         let ways = besides.iter().flat_map(|&beside| {
                             loads.iter().map(move |&load_percent| (beside, load_percent))
                         });
@@ -107,6 +109,7 @@ impl Asked {
         union(&mut self.engines, other.engines);
         self.gso |= other.gso;
         self.dscp = self.dscp.or(other.dscp);
+        self.ecn |= other.ecn;
     }
 }
 
@@ -208,6 +211,7 @@ pub fn record(asked: &Asked, run_options: &RunOptions, outcome: &Outcome) -> Pla
         ipv6: false,
         gso: asked.gso,
         dscp: asked.dscp,
+        ecn: asked.ecn,
         placement: run_options.placement.clone(),
         steering: results::Steering::None,
         blocks: run_options.stopping.blocks,

@@ -31,6 +31,8 @@ pub struct BuildOptions<'a> {
     pub steered_to: Option<&'a Placement>,
     /// The ends of all modes use IPv6.
     pub ipv6: bool,
+    /// TCP of the clients asks for ECN.
+    pub ecn: bool,
 }
 
 /// A setting that a mode does not support.
@@ -172,6 +174,10 @@ pub fn stand(
         if let Some(placement) = wanted.steered_to {
             steer(&network, placement)?;
         };
+        // Servers accept ECN by default. A guest as the client has a kernel of its own.
+        if wanted.ecn && network.guests().is_none() {
+            network.client().sysctl("net/ipv4/tcp_ecn", "1")?;
+        }
         Ok(network)
     });
     let network = network.map_err(|error| failed(&error))?;

@@ -1,4 +1,5 @@
-//! Marks the packets of a socket with a DSCP (RFC 2474).
+//! Marks the packets of a socket with a DSCP (RFC 2474), and datagrams with an ECN codepoint
+//! (RFC 3168).
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
@@ -8,8 +9,12 @@ use nix::errno::Errno;
 /// Largest value: six bits.
 pub const MOST: u8 = 63;
 
+/// Codepoint ECT(0): the ends support ECN (RFC 3168, section 5).
+const ECT_0: libc::c_int = 2;
+
 /// Sets the DSCP of all packets of a socket whose own address has this family (`IP_TOS`,
-/// `IPV6_TCLASS`). The two bits of ECN remain the kernel's. Accepted connections inherit it.
+/// `IPV6_TCLASS`), and ECT(0) of its datagrams if `ect` is set. The ECN bits of TCP remain the
+/// kernel's. Accepted connections inherit it.
 ///
 /// # Errors
 /// The system call and the errno; only if the descriptor is not such a socket.
@@ -17,8 +22,9 @@ pub fn set(
     socket: &impl AsFd,
     address: &SocketAddr,
     dscp: u8,
+    ect: bool,
 ) -> Result<(), (&'static str, Errno)> {
-    let value = libc::c_int::from(dscp.min(MOST)) << 2;
+    let value = libc::c_int::from(dscp.min(MOST)) << 2 | if ect { ECT_0 } else { 0 };
     let ipv4 = set_int(socket, libc::IPPROTO_IP, libc::IP_TOS, value);
     match address {
         SocketAddr::V4(_) => ipv4.map_err(|errno| ("setsockopt(IP_TOS)", errno)),
@@ -55,10 +61,10 @@ mod tests {
 
     #[test]
     fn the_kernel_has_the_value_of_either_family() {
-        for address in ["127.0.0.1:0", "[::1]:0"] {
+        for (address, ect) in [("127.0.0.1:0", false), ("[::1]:0", false), ("[::1]:0", true)] {
             let address: SocketAddr = address.parse().unwrap();
             let socket = UdpSocket::bind(address).unwrap();
-            set(&socket, &address, 46).unwrap();
+            set(&socket, &address, 46, ect).unwrap();
             let (level, name) = match address {
                 SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
                 SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
@@ -69,7 +75,7 @@ mod tests {
                 let value = (&raw mut value).cast();
                 libc::getsockopt(socket.as_raw_fd(), level, name, value, &raw mut length)
             };
-            assert_eq!((answer, value), (0, 46 << 2), "{address}");
+            assert_eq!((answer, value), (0, (46 << 2) | (2 * i32::from(ect))), "{address}");
         }
     }
 }

@@ -10,12 +10,12 @@ use nix::errno::Errno;
 pub(crate) const SPACE: usize =
     unsafe { libc::CMSG_SPACE(size_of::<libc::c_int>() as libc::c_uint) } as usize;
 
-/// Space for two control messages with an int, aligned like `cmsghdr`.
+/// Space for two control messages, one with an int and one with a time, aligned like `cmsghdr`.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 pub(crate) struct Control(pub(crate) [u8; CONTROL_BYTES]);
 
-pub(crate) const CONTROL_BYTES: usize = 2 * SPACE;
+pub(crate) const CONTROL_BYTES: usize = 3 * SPACE;
 
 pub(crate) const NO_CONTROL: Control = Control([0; CONTROL_BYTES]);
 
@@ -139,6 +139,16 @@ impl Value<'_> {
 pub(crate) fn arrival_ns(header: &libc::msghdr) -> Option<i64> {
     control(header, |kind, value| {
         (kind == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS)).then(|| value.time_ns()).flatten()
+    })
+}
+
+/// Returns the TOS octet or traffic class from the control messages.
+pub(crate) fn tos(header: &libc::msghdr) -> Option<u8> {
+    control(header, |kind, value| match kind {
+        // ip_cmsg_recv_tos writes a byte, ip6_datagram_recv_specific_ctl an int.
+        (libc::IPPROTO_IP, libc::IP_TOS) => value.octet(),
+        (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => value.int().map(|class| class as u8),
+        _ => None,
     })
 }
 

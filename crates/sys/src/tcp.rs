@@ -1,7 +1,6 @@
 //! TCP sockets whose blocking operations all have a time limit, and kernel information about a
 //! connection. Reading and writing use `std`.
 
-use std::mem::{size_of, zeroed};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -52,7 +51,7 @@ fn bounded_socket(
         buffers::set(&fd, bytes)?;
     }
     if let Some(value) = options.dscp {
-        dscp::set(&fd, address, value)?;
+        dscp::set(&fd, address, value, false)?;
     }
     Ok(fd)
 }
@@ -148,6 +147,35 @@ pub struct State {
     pub rtt_us: u32,
     /// Congestion window, segments (`tcpi_snd_cwnd`).
     pub cwnd: u32,
+    /// ECN is negotiated (`TCPI_OPT_ECN`).
+    pub ecn: bool,
+    /// Segments sent and delivered (`tcpi_delivered`), and those of them that the receiver reported
+    /// as marked CE (`tcpi_delivered_ce`); `None` before Linux 4.18.
+    pub delivered: Option<(u32, u32)>,
+}
+
+/// Start of `struct tcp_info`, up to `tcpi_delivered_ce` (Linux 4.18). The structure of the C
+/// library ends earlier.
+#[repr(C, align(8))]
+struct Info([u8; Info::BYTES]);
+
+impl Info {
+    const BYTES: usize = 200;
+    /// Offsets in `linux/tcp.h`, of which the kernel only extends the end.
+    const OPTIONS: usize = 5;
+    const RTT: usize = 68;
+    const SND_CWND: usize = 80;
+    const TOTAL_RETRANS: usize = 100;
+    const DELIVERED: usize = 192;
+    const DELIVERED_CE: usize = 196;
+    /// `TCPI_OPT_ECN`.
+    const ECN: u8 = 8;
+
+    fn number(&self, offset: usize) -> u32 {
+        let mut bytes = [0; 4];
+        bytes.copy_from_slice(&self.0[offset..offset + 4]);
+        u32::from_ne_bytes(bytes)
+    }
 }
 
 /// Returns the name of the congestion control of a connection (`TCP_CONGESTION`).
@@ -167,9 +195,8 @@ pub fn congestion_control(stream: &TcpStream) -> Result<String> {
 /// # Errors
 /// If the socket is not a TCP socket.
 pub fn state(stream: &TcpStream) -> Result<State> {
-    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
-    // SAFETY: tcp_info contains only integers, for which all zeroes are valid.
-    let mut info: libc::tcp_info = unsafe { zeroed() };
+    let mut length = Info::BYTES as libc::socklen_t;
+    let mut info = Info([0; Info::BYTES]);
     // SAFETY: `info` is writable for the passed `length`, and the descriptor is open while `stream`
     // is borrowed. An older kernel fills less; the rest stays zero.
     let answer = unsafe {
@@ -184,10 +211,14 @@ pub fn state(stream: &TcpStream) -> Result<State> {
     if answer != 0 {
         return Err(Error::last("getsockopt(TCP_INFO)", format!("{stream:?}")));
     }
+    let is_whole = length as usize >= Info::BYTES;
     Ok(State {
-        retransmitted: info.tcpi_total_retrans,
-        rtt_us: info.tcpi_rtt,
-        cwnd: info.tcpi_snd_cwnd,
+        retransmitted: info.number(Info::TOTAL_RETRANS),
+        rtt_us: info.number(Info::RTT),
+        cwnd: info.number(Info::SND_CWND),
+        ecn: info.0[Info::OPTIONS] & Info::ECN != 0,
+        delivered: is_whole
+            .then(|| (info.number(Info::DELIVERED), info.number(Info::DELIVERED_CE))),
     })
 }
 
@@ -223,6 +254,13 @@ mod tests {
         let state = state(&client).unwrap();
         assert_eq!(state.retransmitted, 0);
         assert!(state.cwnd > 0, "{state:?}");
+        assert!(matches!(state.delivered, Some((1.., 0))), "{state:?}");
+        // SAFETY: tcp_info contains only integers, for which all zeroes are valid.
+        let known: libc::tcp_info = unsafe { std::mem::zeroed() };
+        let offset = |field: *const u32| field as usize - (&raw const known) as usize;
+        assert_eq!(offset(&raw const known.tcpi_rtt), Info::RTT);
+        assert_eq!(offset(&raw const known.tcpi_snd_cwnd), Info::SND_CWND);
+        assert_eq!(offset(&raw const known.tcpi_total_retrans), Info::TOTAL_RETRANS);
         let file = "/proc/sys/net/ipv4/tcp_congestion_control";
         let default = std::fs::read_to_string(file).unwrap();
         assert_eq!(congestion_control(&client).unwrap(), default.trim());

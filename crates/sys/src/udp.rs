@@ -93,6 +93,22 @@ pub fn set_arrival_times(socket: &UdpSocket) -> Result<()> {
         .map_err(|e| Error::new("setsockopt(SO_TIMESTAMPNS)", format!("{socket:?}"), e))
 }
 
+/// Makes the kernel return the ECN codepoint of each datagram (`IP_RECVTOS`, `IPV6_RECVTCLASS`), for
+/// [`ReceiveBatch::counting_ecn`].
+///
+/// # Errors
+/// Only if the descriptor is not a socket.
+pub fn set_receive_ecn(socket: &UdpSocket) -> Result<()> {
+    let of = |level, name, operation: &'static str| {
+        set_int(socket, level, name, 1).map_err(|e| Error::new(operation, format!("{socket:?}"), e))
+    };
+    if let Ok(SocketAddr::V6(_)) = socket.local_addr() {
+        of(libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, "setsockopt(IPV6_RECVTCLASS)")?;
+    }
+    // Also on a socket of IPv6, for IPv4 peers of a socket of both families.
+    of(libc::IPPROTO_IP, libc::IP_RECVTOS, "setsockopt(IP_RECVTOS)")
+}
+
 /// Sets whether non-fatal ICMP errors (host or network unreachable) are also reported on a
 /// connected socket (`IP_RECVERR`, `IPV6_RECVERR`). If it is on, a send to a full queueing
 /// discipline also returns `ENOBUFS`.
@@ -218,20 +234,44 @@ pub struct Received {
     pub datagrams: u64,
     /// Payload in bytes.
     pub bytes: u64,
+    /// Datagrams by ECN codepoint; all zero unless the batch counts them.
+    pub ecn: Codepoints,
+}
+
+/// Datagrams by ECN codepoint (RFC 3168, section 5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Codepoints {
+    /// Not-ECT: without ECN.
+    pub not_ect: u64,
+    /// ECT(0) or ECT(1).
+    pub ect: u64,
+    /// CE: a queue on the path reports congestion.
+    pub ce: u64,
+}
+
+impl Codepoints {
+    fn count(&mut self, tos: u8, datagrams: u64) {
+        match tos & 3 {
+            0 => self.not_ect += datagrams,
+            3 => self.ce += datagrams,
+            _ => self.ect += datagrams,
+        }
+    }
 }
 
 /// Receives and counts many datagrams in one system call. Every payload is copied from the kernel
 /// into the same buffer.
 pub struct ReceiveBatch {
     headers: Box<[libc::mmsghdr]>,
-    // Empty if neither merged datagrams nor times of arrival are requested.
-    _controls: Box<[Control]>,
+    // Empty if neither merged datagrams, nor times of arrival, nor codepoints are requested.
+    controls: Box<[Control]>,
     // One for all messages, or two per message: its head, and the landing.
     _vectors: Box<[libc::iovec]>,
     // Empty if heads are not kept.
     heads: Box<[Head]>,
     _landing: Box<[u8]>,
     gro: bool,
+    ecn: bool,
 }
 
 impl ReceiveBatch {
@@ -244,12 +284,25 @@ impl ReceiveBatch {
         let heads = Box::default();
         ReceiveBatch {
             headers,
-            _controls: controls,
+            controls,
             _vectors: vectors,
             heads,
             _landing: landing,
             gro,
+            ecn: false,
         }
+    }
+
+    /// Counts the datagrams by ECN codepoint, for a socket with [`set_receive_ecn`].
+    #[must_use]
+    pub fn counting_ecn(mut self) -> ReceiveBatch {
+        if self.controls.is_empty() {
+            self.controls = vec![NO_CONTROL; self.headers.len()].into_boxed_slice();
+            for (header, control) in self.headers.iter_mut().zip(&mut self.controls) {
+                set_control(header, control);
+            }
+        }
+        ReceiveBatch { ecn: true, ..self }
     }
 
     /// Creates a batch of up to `count` messages that keeps their heads, for a socket with
@@ -268,11 +321,12 @@ impl ReceiveBatch {
         let gro = false;
         ReceiveBatch {
             headers,
-            _controls: controls,
+            controls,
             _vectors: vectors,
             heads,
             _landing: landing,
             gro,
+            ecn: false,
         }
     }
 
@@ -311,14 +365,22 @@ impl ReceiveBatch {
         for header in &mut self.headers[..messages] {
             let bytes = u64::from(header.msg_len);
             received.bytes += bytes;
-            received.datagrams += if self.gro {
+            let datagrams = if self.gro {
                 let segment = merged_segment_bytes(&header.msg_hdr);
-                // The kernel has replaced it by the length it used.
-                header.msg_hdr.msg_controllen = CONTROL_BYTES as _;
                 segment.map_or(1, |segment| bytes.div_ceil(segment).max(1))
             } else {
                 1
             };
+            received.datagrams += datagrams;
+            if self.ecn {
+                // The kernel merges only datagrams of one codepoint.
+                received.ecn.count(message::tos(&header.msg_hdr).unwrap_or(0), datagrams);
+            }
+            // With heads, the times of arrival are still to be read.
+            if !self.controls.is_empty() && self.heads.is_empty() {
+                // The kernel has replaced it by the length it used.
+                header.msg_hdr.msg_controllen = CONTROL_BYTES as _;
+            }
         }
         Ok(received)
     }
@@ -333,10 +395,14 @@ fn filled_by(vectors: &mut [libc::iovec], control: Option<&mut Control>) -> libc
     header.msg_hdr.msg_iov = vectors.as_mut_ptr();
     header.msg_hdr.msg_iovlen = vectors.len() as _;
     if let Some(control) = control {
-        header.msg_hdr.msg_control = control.0.as_mut_ptr().cast();
-        header.msg_hdr.msg_controllen = CONTROL_BYTES as _;
+        set_control(&mut header, control);
     }
     header
+}
+
+fn set_control(header: &mut libc::mmsghdr, control: &mut Control) {
+    header.msg_hdr.msg_control = control.0.as_mut_ptr().cast();
+    header.msg_hdr.msg_controllen = CONTROL_BYTES as _;
 }
 
 impl std::fmt::Debug for SendBatch {
@@ -389,7 +455,7 @@ mod tests {
         assert_eq!(send.send(&client, 10), Ok(10));
         assert_eq!(send.send(&client, 3), Ok(3));
         let mut receive = ReceiveBatch::new(4, false);
-        let expected = Received { messages: 13, datagrams: 13, bytes: 1300 };
+        let expected = Received { messages: 13, datagrams: 13, bytes: 1300, ..Received::default() };
         assert_eq!(read_all(&mut receive, &server), expected);
         assert_eq!(receive.receive(&server), Err(Errno::EAGAIN));
     }
@@ -412,6 +478,50 @@ mod tests {
     }
 
     #[test]
+    fn codepoints_are_counted_by_datagram() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let address: SocketAddr = address.parse().unwrap();
+            let server = bind_shared(address).unwrap();
+            let client = UdpSocket::bind(address).unwrap();
+            client.connect(server.local_addr().unwrap()).unwrap();
+            set_receive_ecn(&server).unwrap();
+            set_segment_bytes(&client, 100).unwrap();
+            set_gro(&server).unwrap();
+            let mut send = SendBatch::new(vec![7; 300].into(), 2);
+            let mut receive = ReceiveBatch::new(4, true).counting_ecn();
+            // Twice, because the kernel overwrites the length of the control buffers.
+            for (ect, expected) in [
+                (true, Codepoints { ect: 6, ..Codepoints::default() }),
+                (false, Codepoints { not_ect: 6, ..Codepoints::default() }),
+                (true, Codepoints { ect: 6, ..Codepoints::default() }),
+            ] {
+                crate::dscp::set(&client, &address, 0, ect).unwrap();
+                assert_eq!(send.send(&client, 2), Ok(2));
+                let received = receive.receive(&server).unwrap();
+                assert_eq!((received.datagrams, received.ecn), (6, expected), "{address}");
+            }
+        }
+    }
+
+    #[test]
+    fn codepoints_arrive_beside_times() {
+        let (client, server) = pair();
+        set_arrival_times(&server).unwrap();
+        set_receive_ecn(&server).unwrap();
+        let address = client.local_addr().unwrap();
+        crate::dscp::set(&client, &address, 0, true).unwrap();
+        let mut send = SendBatch::with_heads(vec![7; 100].into(), 3);
+        let mut receive = ReceiveBatch::with_heads(4).counting_ecn();
+        for _ in 0..2 {
+            assert_eq!(send.send(&client, 3), Ok(3));
+            assert_eq!(receive.receive(&server).unwrap().ecn.ect, 3);
+            let mut timed = 0;
+            receive.heads(3, |_, _| timed += 1);
+            assert_eq!(timed, 3);
+        }
+    }
+
+    #[test]
     fn heads_arrive_with_times() {
         let (client, server) = pair();
         set_arrival_times(&server).unwrap();
@@ -426,7 +536,7 @@ mod tests {
                 assert_eq!(send.send(&client, 3), Ok(3));
                 client.send(b"short").unwrap();
                 let bytes = 3 * (HEAD_BYTES as u64 + rest) + 5;
-                let expected = Received { messages: 4, datagrams: 4, bytes };
+                let expected = Received { messages: 4, datagrams: 4, bytes, ..Received::default() };
                 assert_eq!(receive.receive(&server), Ok(expected));
                 let (mut firsts, mut times) = (Vec::new(), Vec::new());
                 receive.heads(4, |head, at| {
@@ -445,7 +555,7 @@ mod tests {
         client.send(&[]).unwrap();
         let mut receive = ReceiveBatch::new(4, true);
         set_gro(&server).unwrap();
-        let expected = Received { messages: 1, datagrams: 1, bytes: 0 };
+        let expected = Received { messages: 1, datagrams: 1, ..Received::default() };
         assert_eq!(read_all(&mut receive, &server), expected);
     }
 

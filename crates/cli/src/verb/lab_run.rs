@@ -174,7 +174,13 @@ impl CheckedRun {
             arguments.vary.iter().chain(&arguments.tries).cloned().collect();
         let mut settings = Vec::new();
         for text in &arguments.vary {
-            settings.extend(varied(text)?);
+            for setting in varied(text)? {
+                // The same cells twice: a mistyped value.
+                if settings.contains(&setting) {
+                    return Err(usage("--vary", format!("{setting} is listed twice")));
+                }
+                settings.push(setting);
+            }
         }
         for text in &arguments.tries {
             settings.push(tried(text)?);

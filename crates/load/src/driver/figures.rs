@@ -128,6 +128,7 @@ pub(super) fn outcome(job: &Job<'_>, counted: Counted, figures: Figures) -> Tool
             tcp_retransmits: counted.tcp_retransmits,
             tcp: None,
             arrivals: None,
+            ecn: None,
             socket_errors: BTreeMap::new(),
             flows: Vec::new(),
             beside: Vec::new(),

@@ -184,6 +184,9 @@ pub fn can(tool: Tool, ask: &Ask, target: SocketAddr, listen: SocketAddr) -> Res
     if ask.dscp.is_some() {
         return Err("only the built-in engine marks packets (--dscp)".to_owned());
     }
+    if ask.ecn {
+        return Err("only the built-in engine checks and counts ECN (--ecn)".to_owned());
+    }
     if ask.beside.is_some() {
         return Err("only the built-in engine sends bulk traffic beside (--beside)".to_owned());
     }

@@ -34,6 +34,7 @@ fn trial(load: &Load, capacity: f64, unpaced: f64) -> Trialled {
         tcp_retransmits: None,
         tcp: None,
         arrivals: None,
+        ecn: None,
         socket_errors: BTreeMap::new(),
         flows: Vec::new(),
         beside: Vec::new(),

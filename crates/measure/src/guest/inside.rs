@@ -121,6 +121,11 @@ impl Inside<'_> {
     fn run(&mut self, run: Run) -> Result<Ran, String> {
         let Run { load, server, token } = run;
         let load = load.load()?;
+        if load.ecn {
+            // The lab's guests run for one test, so the value need not be restored.
+            std::fs::write("/proc/sys/net/ipv4/tcp_ecn", "1")
+                .map_err(|error| format!("net.ipv4.tcp_ecn: {error}"))?;
+        }
         if self.remote.as_ref().is_none_or(|remote| remote.address() != server) {
             let token = Token::of(&token).ok_or("the token is too short")?;
             let stop = Arc::clone(&self.stop);

@@ -181,6 +181,9 @@ pub struct LoadAsked {
     /// [`Load::dscp`]. Servers of older versions refuse it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dscp: Option<u8>,
+    /// [`Load::ecn`]. Servers of older versions refuse it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ecn: bool,
     /// [`Load::warmup`], nanoseconds.
     pub warmup_ns: u64,
     /// [`Load::duration`], nanoseconds.
@@ -211,6 +214,7 @@ impl LoadAsked {
             beside,
             socket_buffer_bytes,
             dscp,
+            ecn,
             warmup,
             duration,
             client_cpus: _,
@@ -228,6 +232,7 @@ impl LoadAsked {
             beside: *beside,
             socket_buffer_bytes: *socket_buffer_bytes,
             dscp: *dscp,
+            ecn: *ecn,
             warmup_ns: nanos(*warmup),
             duration_ns: nanos(*duration),
             cpus: server_cpus.clone(),
@@ -251,6 +256,7 @@ impl LoadAsked {
             beside: self.beside,
             socket_buffer_bytes: self.socket_buffer_bytes,
             dscp: self.dscp,
+            ecn: self.ecn,
             warmup: Duration::from_nanos(self.warmup_ns),
             duration: Duration::from_nanos(self.duration_ns),
             server_cpus: self.cpus,
@@ -321,6 +327,7 @@ mod tests {
             outstanding: 4,
             rest: Duration::from_millis(3),
             beside: Some(Beside::Both),
+            ecn: true,
             socket_buffer_bytes: Some(4096),
             server_cpus: vec![1, 5],
             ..Load::new(Workload::TcpRr)

@@ -470,11 +470,14 @@ fn plan_differences(a: &Results, b: &Results) -> Vec<String> {
     let cpus = |plan: &results::Plan| {
         format!("{:?} to {:?}", plan.placement.client_cpus, plan.placement.server_cpus)
     };
+    let on = |on| if on { "on" } else { "off" };
     let family = |plan: &results::Plan| if plan.ipv6 { "IPv6" } else { "IPv4" };
     [
         differing("placement", &cpus(p), &cpus(q)),
         differing("steering", &p.steering, &q.steering),
-        differing("addresses", &family(p), &family(q)),
+        differing("addresses", &family(p), &family(q))
+            .map(|families| format!("{families} (headers of IPv6 are 20 bytes longer)")),
+        differing("ECN", &on(p.ecn), &on(q.ecn)),
         differing("seconds a sample", &p.duration_s, &q.duration_s),
         differing("privileges", &a.machine.privileges, &b.machine.privileges),
     ]

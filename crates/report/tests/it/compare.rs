@@ -250,6 +250,27 @@ fn other_machines_compare_by_ratios_only_and_say_so() {
     assert!(!text.contains('\x1b'));
 }
 
+/// The comparison is made, and says why the figures differ.
+#[test]
+fn results_over_ipv6_compare_with_ipv4_and_a_warning() {
+    let v4 = example::results();
+    let mut v6 = v4.clone();
+    v6.plan.ipv6 = true;
+    v6.plan.ecn = true;
+    let plain = Style { colour: false, width: 80 };
+    for (a, b, families) in [(&v4, &v6, "IPv4 and IPv6"), (&v6, &v4, "IPv6 and IPv4")] {
+        let comparison = compare(a, b, None).unwrap();
+        assert!(!comparison.figures.is_empty());
+        let text = compare_text(&comparison, plain);
+        let warning = format!("addresses: {families} (headers of IPv6 are 20 bytes longer)");
+        let said = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains(&warning), "{text}");
+        assert!(said.contains("ECN: o"), "{text}");
+    }
+    let same = compare(&v6, &v6, None).unwrap();
+    assert!(!compare_text(&same, plain).contains("addresses"));
+}
+
 #[test]
 fn cells_match_by_their_whole_identity() {
     let a = example::deep();

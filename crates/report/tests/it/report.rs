@@ -377,6 +377,42 @@ fn csv_has_a_row_per_cell_and_per_mode_without_one() {
 }
 
 #[test]
+fn marks_of_ecn_have_a_column_and_cleared_codepoints_a_warning() {
+    let plain = example::results();
+    let mut marked = plain.clone();
+    let counts = results::EcnCounts { arrived: 1000, ce: 250, not_ect: Some(10) };
+    for cell in &mut marked.cells {
+        if cell.mode != "vxlan" || cell.workload.name() != "udp_stream" {
+            continue;
+        }
+        cell.samples.iter_mut().for_each(|sample| sample.ecn = Some(counts));
+    }
+    let warning = "ECN: datagrams arrived without their codepoint: 1.0% in vxlan";
+    let style = Style { colour: false, width: 160 };
+    for (report, column) in
+        [(report::text(&marked, style), "  CE  "), (report::markdown(&marked), "packets with CE")]
+    {
+        assert!(report.contains("25%"), "{report}");
+        assert!(report.contains(column), "{report}");
+        assert!(report.contains(warning), "{report}");
+    }
+    assert!(report::html(&marked).contains("ECN: 250 of 1000 packets with CE, 10 without"));
+    assert!(report::openmetrics(&marked).contains("overlane_result_ecn_ce_ratio{"));
+    let rows = parse(&report::csv(&marked));
+    let last = rows[0].len() - 3;
+    assert_eq!(rows[0][last..], ["ecn_arrived", "ecn_ce", "ecn_not_ect"]);
+    let samples = marked.cells.iter().find(|cell| cell.samples.iter().any(|s| s.ecn.is_some()));
+    let samples = samples.unwrap().samples.iter().filter(|sample| sample.valid).count();
+    let [arrived, ce, cleared] = [1000, 250, 10].map(|count| (count * samples).to_string());
+    assert!(rows.iter().any(|row| row[last..] == [arrived.clone(), ce.clone(), cleared.clone()]));
+    let rows = parse(&report::csv_samples(&marked));
+    assert!(rows.iter().any(|row| row[row.len() - 3..] == ["1000", "250", "10"]));
+    for report in [report::text(&plain, style), report::markdown(&plain)] {
+        assert!(!report.contains("CE"), "{report}");
+    }
+}
+
+#[test]
 fn markdown_tables_have_as_many_cells_in_every_row() {
     let mut results = troubled();
     results.cells[3].mode = "a|b*c".to_string();

@@ -80,6 +80,7 @@ fn sample() -> Sample {
         loss: Some(loss()),
         hops: vec![hop()],
         tcp_retransmits: 3,
+        ecn: Some(results::EcnCounts { arrived: 90_000, ce: 12, not_ect: Some(3) }),
         beside_rates: Some(beside_rates()),
         rates_by_second: vec![1e9, 2e9],
         softnet_dropped: 0,
@@ -124,7 +125,7 @@ fn background() -> Background {
 }
 
 /// Fields that older files lack, by the end of their path.
-const NEWER: [&str; 22] = [
+const NEWER: [&str; 23] = [
     "/faults",
     "/alternatives",
     "/background",
@@ -140,6 +141,7 @@ const NEWER: [&str; 22] = [
     "/arrivals",
     "/rates_bits_per_s",
     "/dscp",
+    "/ecn",
     "/ipv6",
     "/rates_by_second",
     "/beside",
@@ -296,6 +298,7 @@ fn full() -> Results {
             ipv6: true,
             beside: vec![results::Beside::Both],
             dscp: Some(46),
+            ecn: true,
             socket_buffers: vec![4096],
             engines: vec![Engine::Overlane],
             vary: vec![text("sysctl:net.core.netdev_budget=300,1000")],
@@ -732,6 +735,16 @@ fn errors_say_what_was_expected_and_what_came() {
 }
 
 #[test]
+fn more_marks_than_packets_are_refused() {
+    for name in ["ce", "not_ect"] {
+        let mut edited = serde_json::to_value(full()).unwrap();
+        edited["cells"][0]["samples"][0]["ecn"][name] = json!(90_001);
+        let error = field_error(&edited).to_string();
+        assert!(error.contains(&format!("/ecn/{name}")) && error.contains("90000"), "{error}");
+    }
+}
+
+#[test]
 fn a_file_cut_short_anywhere_says_so() {
     let whole = serde_json::to_vec_pretty(&full()).unwrap();
     for end in 0..whole.len() {
@@ -743,6 +756,7 @@ fn a_file_cut_short_anywhere_says_so() {
     let inside = whole.windows(14).position(|at| at == b"\"RcvbufErrors\"").unwrap();
     let error = Results::from_json(&whole[..inside + 16]).unwrap_err().to_string();
     assert!(error.contains("inside /cells/0/samples/0/udp_errors"), "{error}");
+    assert!(Results::from_json(b"").unwrap_err().to_string().ends_with("the file is empty"));
     let mut longer = whole.clone();
     longer.extend_from_slice(b"{}");
     assert!(matches!(Results::from_json(&longer), Err(ReadError::Syntax { .. })));

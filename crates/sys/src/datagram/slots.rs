@@ -240,7 +240,7 @@ impl ReceiveSlots {
         let header = self.headers.get(index)?;
         let from = address(self.names.get(index)?)?;
         let segment = merged_segment_bytes(&header.msg_hdr).and_then(|s| u16::try_from(s).ok());
-        let tos = tos_of(&header.msg_hdr);
+        let tos = message::tos(&header.msg_hdr).unwrap_or(0);
         let truncated = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
         let length = (header.msg_len as usize).min(MESSAGE_BYTES);
         let bytes = &mut self.buffer[index * MESSAGE_BYTES..][..length];
@@ -263,17 +263,6 @@ fn address(name: &Name) -> Option<SocketAddr> {
         }
         _ => None,
     }
-}
-
-/// Returns the TOS octet or traffic class from the control messages.
-fn tos_of(header: &libc::msghdr) -> u8 {
-    let tos = message::control(header, |kind, value| match kind {
-        // ip_cmsg_recv_tos writes a byte, ip6_datagram_recv_specific_ctl an int.
-        (libc::IPPROTO_IP, libc::IP_TOS) => value.octet(),
-        (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => value.int().map(|class| class as u8),
-        _ => None,
-    });
-    tos.unwrap_or(0)
 }
 
 impl std::fmt::Debug for SendSlots {

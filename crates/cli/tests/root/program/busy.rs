@@ -49,6 +49,22 @@ fn every_cell_has_an_interval(results: &Value) {
     }
 }
 
+/// CPU time per unit of work is attributed to the load, or unknown: never the crumbs that remain
+/// after subtracting the other programs' time.
+#[track_caller]
+fn no_cpu_time_is_a_crumb(results: &Value) {
+    // Less than the system calls of a datagram, and of a transaction, take on any machine.
+    for (workload, least_us) in [("udp_stream", 0.2), ("tcp_rr", 1.0)] {
+        for cell in results["cells"].as_array().unwrap() {
+            let demand = cell["service_demand"]["value"].as_f64();
+            if cell["workload"] == workload {
+                assert!(demand.is_none_or(|us| us > least_us), "{cell:#}");
+                assert!(demand.is_some() || cell["service_demand_reason"].is_string(), "{cell:#}");
+            }
+        }
+    }
+}
+
 #[test]
 fn the_lab_has_an_interval_for_every_cell_beside_a_busy_cpu() {
     require!(need::root(), need::tools(&["taskset"]));
@@ -60,6 +76,7 @@ fn the_lab_has_an_interval_for_every_cell_beside_a_busy_cpu() {
     let results = ended.json();
     schema::validate("results", &results);
     every_cell_has_an_interval(&results);
+    no_cpu_time_is_a_crumb(&results);
     assert_eq!(results["background"]["rule"], "background");
     assert!(results["background"]["machine"]["other"]["level"].as_f64().unwrap() > 0.1);
     // Names the programs before anything is measured.

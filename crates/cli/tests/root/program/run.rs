@@ -379,6 +379,37 @@ fn ipv6_is_measured_alone_and_against_ipv4() {
 }
 
 #[test]
+fn packets_with_ecn_are_counted_and_other_tools_are_refused() {
+    require!(need::root());
+    let more = ["--workloads", "tcp_stream,udp_stream", "--ecn", "--engine", "overlane,iperf3"];
+    let ended = run(lab_run("vxlan", &[&more[..], &["--offload", "full", "--json"]].concat()));
+    let results = ended.json();
+    schema::validate("results", &results);
+    assert_eq!(results["plan"]["ecn"], true);
+    let ok = [("mode", "vxlan"), ("engine", "overlane"), ("status", "ok")];
+    for workload in ["tcp_stream", "udp_stream"] {
+        let cell = cell(&results, &[&ok[..], &[("workload", workload)]].concat());
+        let samples = cell["samples"].as_array().unwrap();
+        for sample in samples.iter().filter(|sample| sample["valid"] == true) {
+            assert!(sample["ecn"]["arrived"].as_u64().unwrap() > 0, "{cell:#}");
+            let cleared = if workload == "udp_stream" { 0.into() } else { Value::Null };
+            assert_eq!(sample["ecn"]["not_ect"], cleared, "{cell:#}");
+        }
+    }
+    let tool = [("mode", "vxlan"), ("engine", "iperf3"), ("workload", "tcp_stream")];
+    let tool = cell(&results, &tool);
+    assert!(tool["reason"].as_str().unwrap().contains("--ecn"), "{tool:#}");
+    // The clients' own setting takes precedence for the cells that vary it.
+    let more = ["--workloads", "tcp_rr", "--ecn", "--vary", "sysctl:net.ipv4.tcp_ecn=2"];
+    let results = run(lab_run("bridge", &[&more[..], &["--offload", "full", "--json"]].concat()));
+    let results: Value = serde_json::from_str(&results.stdout).unwrap();
+    let without = [("mode", "bridge"), ("setting", "sysctl:net.ipv4.tcp_ecn=2")];
+    let without = cell(&results, &without);
+    let reason = without["reason"].as_str().unwrap();
+    assert!(reason.contains("has not negotiated ECN"), "{without:#}");
+}
+
+#[test]
 fn datagrams_at_a_rate_have_loss_jitter_and_order() {
     require!(need::root());
     let more = ["--workloads", "udp_stream", "--sizes", "1400", "--rate", "2M,8M", "--offload"];
@@ -401,6 +432,7 @@ fn datagrams_at_a_rate_have_loss_jitter_and_order() {
         (vec!["--rate", "1M", "--gso"], "not with --gso"),
         (vec!["--rate", "1M", "--sizes", "8"], "messages need 16 bytes"),
         (vec!["--dscp", "64"], "expected 0 to 63"),
+        (vec!["--vary", "rps=1,1"], "rps=1 is listed twice"),
     ];
     for (more, problem) in refused {
         let ended = run([&["lab", "run", "--modes", "host"], &more[..]].concat()).expect(2);

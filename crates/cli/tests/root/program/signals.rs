@@ -37,11 +37,16 @@ fn an_interrupted_run_writes_what_it_has() {
         let out = directory.path().join("r.json");
         let mut running = long("vxlan,nat-proxy", &out);
         let mark = running.mark().to_owned();
-        // Each block measures each cell once: if a cell comes again, a block is complete.
-        for _ in 0..2 {
+        // Each block measures both workloads of the mode once: after the third time, a block is
+        // complete.
+        for _ in 0..3 {
             running.await_next_stderr("sampling vxlan");
         }
         running.signal(signal);
+        if signal == Signal::SIGTERM {
+            // As timeout(1) does. A second Ctrl-C would end it at once.
+            running.signal(signal);
+        }
         let ended = running.wait().expect(130);
         let results = interrupted(&out);
         let samples: usize = results["cells"]

@@ -4,6 +4,7 @@
 mod beside;
 mod broken;
 mod buffers;
+mod ecn;
 mod ending;
 mod pipelined;
 mod placement;
