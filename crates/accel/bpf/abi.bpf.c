@@ -11,6 +11,7 @@ DESCRIBE(enum, limit);
 DESCRIBE(struct, state);
 DESCRIBE(struct, hook_lists);
 DESCRIBE(struct, constants);
+DESCRIBE(struct, entrance);
 DESCRIBE(enum, decap_choice);
 DESCRIBE(struct, symbols);
 DESCRIBE(enum, labelling_flag);

@@ -32,12 +32,17 @@ struct hook_lists {
 	u64 lists[15];
 };
 
-/* Constants that the loader sets for each copy of the programs. */
+/* Constants that the loader sets for each of the two copies of the programs. */
 struct constants {
-	u32 netns;	/* number of the namespace where it is attached */
+	u32 in_sandbox; /* 1: the copy for sandboxes, called by enter.bpf.c */
 	u32 tick;	/* length of a jiffy, ns */
 	u32 decap;	/* DECAP_* */
 	u32 padding;
+};
+
+/* Constants that the loader sets for each copy of enter.bpf.c. */
+struct entrance {
+	u32 netns; /* number of the sandbox; 0 is the NICs' namespace */
 };
 
 /* Whether programs take the tunnel off GSO packets for every tenant. Others are for tests. */

@@ -29,10 +29,10 @@ SEC("tcx/ingress")
 int encap(struct __sk_buff *skb)
 {
 	u64 now = bpf_ktime_get_coarse_ns();
-	u32 ifindex = skb->ifindex, len = skb->len, hash, longest, reason;
+	u32 ifindex = skb->ifindex, len = skb->len, netns = netns_of(skb), hash, longest, reason;
 	struct front front = {};
 	struct bpf_fib_lookup fib;
-	struct mac_key key = { .device = ifindex, .netns = constants.netns };
+	struct mac_key key = { .device = ifindex, .netns = netns };
 	struct state *live;
 	struct source *from;
 	struct fdb *to;
@@ -65,7 +65,7 @@ int encap(struct __sk_buff *skb)
 	__builtin_memcpy(key.mac, front.inner.source, 6);
 	from = bpf_map_lookup_elem(&sources, &key);
 	if (!from) {
-		struct device device = { .netns = constants.netns, .ifindex = ifindex };
+		struct device device = { .netns = netns, .ifindex = ifindex };
 		struct port *port = bpf_map_lookup_elem(&ports, &device);
 
 		return pass(skb, port ? port->slot : 0, port ? ENCAP_SOURCE : ENCAP_PORT);
@@ -75,7 +75,7 @@ int encap(struct __sk_buff *skb)
 		return pass(skb, from->slot, ENCAP_MTU);
 	if (from->flags & DOMAIN_CHECKED && !is_sound(proto, ip, len - ETH_HLEN))
 		return pass(skb, from->slot, ENCAP_MALFORMED);
-	to = lookup(constants.netns, from->domain, front.inner.dest);
+	to = lookup(netns, from->domain, front.inner.dest);
 	if (to && to->flags & FDB_ROUTER_MAC) {
 		if (!is_plain(proto, ip, len - ETH_HLEN) || !(to->flags & router_flag(proto)))
 			return pass(skb, from->slot, ENCAP_MALFORMED);
@@ -106,7 +106,7 @@ int encap(struct __sk_buff *skb)
 	if (routed) {
 		if (route(skb, from->domain, proto, ip, longest, &fib, flow))
 			return pass(skb, from->slot, ENCAP_ROUTE);
-		to = lookup(constants.netns, fib.ifindex, fib.dmac);
+		to = lookup(netns, fib.ifindex, fib.dmac);
 		/* Routing to a bridge with a VXLAN device is untested. */
 		if (to && to->vxlan != fib.ifindex)
 			return pass(skb, from->slot, ENCAP_ROUTE);

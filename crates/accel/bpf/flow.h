@@ -127,7 +127,7 @@ static __always_inline int flow_of(struct __sk_buff *skb, u32 start, u16 proto, 
 	__builtin_memset(key, 0, sizeof(*key));
 	/* Keep clang from merging the loads, see segment_headers(). */
 	asm volatile("" : "+r"(protocol4), "+r"(protocol6));
-	key->netns = constants.netns;
+	key->netns = netns_of(skb);
 	key->device = device;
 	if (proto == htons(ETH_P_IP)) {
 		/* Fragment: MF flag or an offset. */

@@ -76,7 +76,7 @@ int depart(struct __sk_buff *skb)
 	if (!live->verdicts || skb->mark)
 		return TCX_NEXT;
 	/* The VXLAN device is its own domain. */
-	to = lookup(constants.netns, skb->ifindex, front.inner.dest);
+	to = lookup(netns_of(skb), skb->ifindex, front.inner.dest);
 	/* The device may answer neighbour solicitations. */
 	if (!to || to->flags & (FDB_LOCAL | FDB_ROUTER_MAC) || to->vxlan != skb->ifindex ||
 	    (to->flags & FDB_PROXY && is_icmpv6(proto, ip)))

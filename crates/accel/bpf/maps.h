@@ -108,7 +108,6 @@ struct {
 
 const volatile struct constants constants = {};
 
-
 /*
  * IPv4 identifications. As in the kernel, several destinations share a counter (net/ipv4/route.c,
  * ip_idents). Each counter has its own cache line.
@@ -117,6 +116,16 @@ struct {
 	u32 next;
 	u32 pad[15];
 } idents[64] SEC(".bss") __attribute__((aligned(64)));
+
+/*
+ * Returns the number of the packet's namespace. All sandboxes share one copy of the programs, and
+ * enter.bpf.c passes the number in the packet's control block. The verifier knows the constant, so
+ * the other copy has no code for it.
+ */
+static __always_inline u32 netns_of(const struct __sk_buff *skb)
+{
+	return constants.in_sandbox ? skb->cb[0] : 0;
+}
 
 static __always_inline void count(u32 slot, u32 reason, u32 len)
 {
@@ -139,7 +148,7 @@ static __always_inline int pass(struct __sk_buff *skb, u32 slot, u32 reason)
 /* The same if only the tenant's device is known. */
 static __always_inline int pass_port(struct __sk_buff *skb, u32 reason)
 {
-	struct device device = { .netns = constants.netns, .ifindex = skb->ifindex };
+	struct device device = { .netns = netns_of(skb), .ifindex = skb->ifindex };
 	struct port *port = bpf_map_lookup_elem(&ports, &device);
 
 	return pass(skb, port ? port->slot : 0, reason);
@@ -198,10 +207,10 @@ static __always_inline struct state *fresh(struct __sk_buff *skb, u64 now)
 	 * The rules have changed and the daemon has not noticed yet. Only the NICs' namespace has
 	 * rules.
 	 */
-	if (live->rules && !constants.netns &&
+	if (live->rules && !constants.in_sandbox &&
 	    !rules_are(bpf_cast_to_kern_ctx(skb), live->rules))
 		return 0;
-	if (!constants.netns && !hooks_are(skb, live, now))
+	if (!constants.in_sandbox && !hooks_are(skb, live, now))
 		return 0;
 	return live;
 }

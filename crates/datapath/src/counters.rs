@@ -15,7 +15,8 @@ pub enum DropReason {
     Down,
     /// The destination socket or TAP is full.
     Full,
-    /// The kernel had no memory for it.
+    /// The kernel had no memory for it, or this process may take no more memory for a guest's
+    /// buffers.
     Memory,
     /// The kernel rejected it for any other reason.
     Refused,

@@ -20,8 +20,8 @@ pub use hop::{Bypass, Connections, Hop, HopKind, Meter, Metered, Program, Side, 
 pub use netfilter::{connection, conntrack};
 pub use packet::ethernet::MacAddr;
 pub use procfs::{
-    cgroup, container, cpu, interrupts, kernel_symbols, machine, namespace, neighbour_table,
-    netns_holder, proc, process, reassembly, snmp, softnet, udp_socket,
+    cgroup, container, cpu, interrupts, kernel_symbols, machine, memory_limit, namespace,
+    neighbour_table, netns_holder, proc, process, reassembly, snmp, softnet, udp_socket,
 };
 pub use rtnetlink::interface::{Counters, Interface};
 pub use rtnetlink::netlink::{Error, Netlink, Result};

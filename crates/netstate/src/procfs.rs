@@ -6,6 +6,7 @@ pub mod cpu;
 pub mod interrupts;
 pub mod kernel_symbols;
 pub mod machine;
+pub mod memory_limit;
 pub mod namespace;
 pub mod neighbour_table;
 pub mod netns_holder;

@@ -5,11 +5,13 @@
 
 use std::collections::VecDeque;
 
-use crate::programs::Programs;
+use crate::programs::{Programs, SandboxPrograms};
 use crate::{Error, Result};
 
 /// Preloaded sets of programs.
 pub(crate) struct Spares {
+    /// The programs that all sets share. `None`: not needed yet.
+    shared: Option<SandboxPrograms>,
     /// Unused sets. The one unused for the longest time comes first.
     ready: VecDeque<(u16, Programs)>,
     /// Total number of sets, used ones included. 0: load sets on demand.
@@ -21,8 +23,20 @@ pub(crate) struct Spares {
 impl Spares {
     /// Preloads this number of sets.
     pub(crate) fn new(home: &Programs, prepared: u16) -> Result<Spares> {
-        let ready = (1..=prepared).map(|number| Ok((number, home.load_for(number)?)));
-        Ok(Spares { ready: ready.collect::<Result<_>>()?, prepared, next: 1 })
+        let mut spares = Spares { shared: None, ready: VecDeque::new(), prepared, next: 1 };
+        for number in 1..=prepared {
+            let programs = spares.load(number, home)?;
+            spares.ready.push_back((number, programs));
+        }
+        Ok(spares)
+    }
+
+    fn load(&mut self, number: u16, home: &Programs) -> Result<Programs> {
+        let shared = match &mut self.shared {
+            Some(shared) => shared,
+            none => none.insert(SandboxPrograms::load(home)?),
+        };
+        shared.load_for(number, home)
     }
 
     /// Takes a set for a sandbox, with its namespace number.
@@ -34,7 +48,7 @@ impl Spares {
             return self.ready.pop_front().ok_or(Error::NoSpares { prepared: self.prepared });
         }
         let number = self.next;
-        let programs = home.load_for(number)?;
+        let programs = self.load(number, home)?;
         // Namespace numbers have 16 bits.
         self.next = number.checked_add(1).ok_or(Error::NoSpares { prepared: number })?;
         Ok((number, programs))

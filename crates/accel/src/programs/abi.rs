@@ -43,11 +43,19 @@ pub(crate) struct RawHookLists {
 #[repr(C)]
 #[derive(IntoBytes, Immutable)]
 pub(crate) struct RawConstants {
-    pub(crate) netns: u32,
+    /// 1: the copy for sandboxes.
+    pub(crate) in_sandbox: u32,
     pub(crate) tick: u32,
     /// `DECAP_*`.
     pub(crate) decap: u32,
     pub(crate) padding: u32,
+}
+
+/// `struct entrance`.
+#[repr(C)]
+#[derive(IntoBytes, Immutable)]
+pub(crate) struct RawEntrance {
+    pub(crate) netns: u32,
 }
 
 /// `struct symbols`.

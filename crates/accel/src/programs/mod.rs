@@ -10,6 +10,7 @@ mod links;
 mod look;
 mod maps;
 mod object;
+mod sandboxes;
 mod windows;
 
 pub(crate) use abi::STALE_MS;
@@ -21,3 +22,4 @@ pub(crate) use look::{Class, CountKey, TrafficCounter, TrafficCounts};
 pub(crate) use maps::Maps;
 pub use object::DecapGso;
 pub(crate) use object::{Programs, Role};
+pub(crate) use sandboxes::SandboxPrograms;

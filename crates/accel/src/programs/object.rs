@@ -1,7 +1,7 @@
 //! Loads the BPF programs and attaches them by tcx links.
 
 use std::ffi::OsStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use libbpf_rs::btf::Btf;
@@ -17,7 +17,7 @@ use zerocopy::IntoBytes;
 use super::abi::{self, HOOK_LISTS, RawConstants, RawHookLists};
 use crate::{Error, Result};
 
-const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fastpath.bpf.o"));
+pub(super) const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fastpath.bpf.o"));
 
 /// Role of a program, which determines its hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,37 +54,27 @@ impl Role {
     }
 }
 
-/// The loaded programs.
+/// The loaded programs of a namespace.
 pub(crate) struct Programs {
-    object: Object,
-    /// Loaded for a sandbox, with the maps of another instance.
-    is_copy: bool,
+    pub(super) object: Object,
+    /// The program of this role that all sandboxes share. `None`: of the NICs' namespace.
+    pub(super) inward: Option<Shared>,
     /// The kernel runs BPF programs at netfilter hooks, so the guard is loaded.
-    has_guard: bool,
-    decap: DecapGso,
+    pub(super) has_guard: bool,
+    pub(super) decap: DecapGso,
+}
+
+/// A program that is loaded once for several namespaces.
+pub(super) struct Shared {
+    pub(super) fd: OwnedFd,
+    /// The kernel's id.
+    pub(super) id: u32,
 }
 
 pub(super) fn failed(operation: &'static str, object: impl Into<String>, problem: String) -> Error {
     Error::Bpf { operation, object: object.into(), problem }
 }
 
-/// Maps that the programs of all namespaces share.
-const SHARED: [&str; 12] = [
-    "state",
-    "ports",
-    "vteps",
-    "fdb",
-    "sources",
-    "counts",
-    "flows",
-    "judged",
-    "connections",
-    "tracked_flows",
-    "seen_flows",
-    "asked_flows",
-];
-/// Programs that only the NICs' namespace uses.
-const HOME_ONLY: [&str; 5] = ["decap", "outward", "depart", GUARD, LISTS];
 /// The program before conntrack.
 pub(super) const GUARD: &str = "overlane_guard";
 /// The program that reads which functions are at netfilter's hooks.
@@ -131,10 +121,10 @@ impl DecapGso {
     }
 }
 
-/// Returns the constants of a namespace's programs.
-fn constants(netns: u16, decap: DecapGso) -> Vec<u8> {
-    let (netns, tick, decap) = (netns.into(), tick(), decap.raw());
-    abi::bytes(&RawConstants { netns, tick, decap, padding: 0 })
+/// Returns the constants of the programs, for the NICs' namespace or for all sandboxes.
+pub(super) fn constants(in_sandbox: bool, decap: DecapGso) -> Vec<u8> {
+    let (in_sandbox, tick, decap) = (in_sandbox.into(), tick(), decap.raw());
+    abi::bytes(&RawConstants { in_sandbox, tick, decap, padding: 0 })
 }
 
 /// Returns the kernel's tick in ns: the resolution of the coarse clock. A second if unknown, which
@@ -150,15 +140,15 @@ pub(super) fn quiet() {
     libbpf_rs::set_print(Some((PrintLevel::Debug, |_, text| tracing::debug!("{text}"))));
 }
 
-fn open() -> Result<OpenObject> {
+pub(super) fn open(object: &[u8]) -> Result<OpenObject> {
     quiet();
     ObjectBuilder::default()
-        .open_memory(OBJECT)
+        .open_memory(object)
         .map_err(|e| failed("open", "BPF object", e.to_string()))
 }
 
-fn load(object: OpenObject, is_copy: bool, has_guard: bool, decap: DecapGso) -> Result<Programs> {
-    let object = object.load().map_err(|e| {
+pub(super) fn load(object: OpenObject) -> Result<Object> {
+    object.load().map_err(|e| {
         failed(
             "load",
             "BPF programs",
@@ -169,19 +159,35 @@ fn load(object: OpenObject, is_copy: bool, has_guard: bool, decap: DecapGso) -> 
                 _ => format!("needs Linux 6.6 with BTF: {e}"),
             },
         )
-    })?;
-    Ok(Programs { object, is_copy, has_guard, decap })
+    })
 }
 
-fn set_up<'a>(name: &'a str) -> impl Fn(libbpf_rs::Error) -> Error + 'a {
+pub(super) fn set_up<'a>(name: &'a str) -> impl Fn(libbpf_rs::Error) -> Error + 'a {
     move |e| failed("set up", format!("map {name}"), e.to_string())
+}
+
+/// Finds a program by name.
+pub(super) fn program<'a>(object: &'a Object, name: &str) -> Result<Program<'a>> {
+    let found = object.progs().find(|program| program.name() == OsStr::new(name));
+    found.ok_or_else(|| failed("find", format!("program {name}"), "none".into()))
+}
+
+/// Finds a map by name.
+pub(super) fn map<'a>(object: &'a Object, name: &str) -> Result<libbpf_rs::Map<'a>> {
+    let found = object.maps().find(|map| map.name() == OsStr::new(name));
+    found.ok_or_else(|| failed("find", format!("map {name}"), "none".into()))
+}
+
+/// Returns the kernel's id of a program.
+pub(super) fn id(program: BorrowedFd<'_>) -> Result<u32> {
+    Program::id_from_fd(program).map_err(|e| failed("read the id of", "BPF program", e.to_string()))
 }
 
 impl Programs {
     /// Loads the programs for the NICs' namespace, with these limits of forwarding entries and
     /// connections. Attaches nothing.
     pub(crate) fn load(max_entries: u32, max_flows: u32, decap: DecapGso) -> Result<Programs> {
-        let mut object = open()?;
+        let mut object = open(OBJECT)?;
         for mut map in object.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             if ENTRIES.contains(&name.as_str()) {
@@ -194,7 +200,7 @@ impl Programs {
             } else if name == "seen_flows" {
                 map.set_max_entries(SEEN_FLOWS).map_err(set_up(&name))?;
             } else if name.ends_with(".rodata") {
-                map.set_initial_value(&constants(0, decap)).map_err(set_up(&name))?;
+                map.set_initial_value(&constants(false, decap)).map_err(set_up(&name))?;
             }
         }
         // `CONFIG_NETFILTER_BPF_LINK`. Without it TCP connections get no verdicts.
@@ -204,29 +210,7 @@ impl Programs {
                 program.set_autoload(has_guard);
             }
         }
-        load(object, false, has_guard, decap)
-    }
-
-    /// Loads the programs for a sandbox with this number, sharing the maps.
-    pub(crate) fn load_for(&self, netns: u16) -> Result<Programs> {
-        let mut object = open()?;
-        for mut program in object.progs_mut() {
-            let name = program.name().to_string_lossy().into_owned();
-            // Sandboxes have no underlay NIC and no routed VXLAN device.
-            program.set_autoload(!HOME_ONLY.contains(&name.as_str()));
-        }
-        for mut map in object.maps_mut() {
-            let name = map.name().to_string_lossy().into_owned();
-            if SHARED.contains(&name.as_str()) {
-                let found = self.object.maps().find(|map| map.name() == OsStr::new(&name));
-                let shared =
-                    found.ok_or_else(|| failed("find", format!("map {name}"), "none".into()))?;
-                map.reuse_fd(shared.as_fd()).map_err(set_up(&name))?;
-            } else if name.ends_with(".rodata") {
-                map.set_initial_value(&constants(netns, self.decap)).map_err(set_up(&name))?;
-            }
-        }
-        load(object, true, false, self.decap)
+        Ok(Programs { object: load(object)?, inward: None, has_guard, decap })
     }
 
     /// Whether the kernel offers BPF programs the functions to look up connections.
@@ -241,9 +225,7 @@ impl Programs {
 
     /// Opens a map whose value size is not checked.
     pub(crate) fn map_of_any(&self, name: &str) -> Result<MapHandle> {
-        let found = self.object.maps().find(|map| map.name() == OsStr::new(name));
-        let found = found.ok_or_else(|| failed("find", format!("map {name}"), "none".into()))?;
-        MapHandle::try_from(&found)
+        MapHandle::try_from(&map(&self.object, name)?)
             .map_err(|e| failed("open", format!("map {name}"), e.to_string()))
     }
 
@@ -266,23 +248,16 @@ impl Programs {
             Role::Leave => "leave",
             Role::Depart => "depart",
         };
-        let found = self.object.progs().find(|program| program.name() == OsStr::new(name));
-        found.ok_or_else(|| failed("find", format!("program {name}"), "none".into()))
+        program(&self.object, name)
     }
 
     /// Returns the kernel's ids of the programs, so that another process can recognise them.
     pub(crate) fn ids(&self) -> Result<Vec<u32>> {
-        let id = |program: Program<'_>| {
-            Program::id_from_fd(program.as_fd())
-                .map_err(|e| failed("read the id of", "BPF program", e.to_string()))
-        };
         // Programs that are not loaded have no id.
-        let is_loaded = |program: &Program<'_>| {
-            let name = program.name().to_string_lossy().into_owned();
-            let is_home = !self.is_copy || !HOME_ONLY.contains(&name.as_str());
-            is_home && (name != GUARD || self.has_guard)
-        };
-        self.object.progs().filter(is_loaded).map(id).collect()
+        let is_loaded =
+            |program: &Program<'_>| program.name() != OsStr::new(GUARD) || self.has_guard;
+        let own = self.object.progs().filter(is_loaded).map(|program| id(program.as_fd()));
+        own.chain(self.inward.iter().map(|inward| Ok(inward.id))).collect()
     }
 
     /// Returns the addresses of the lists of functions at netfilter's hooks, in the calling thread's
@@ -291,11 +266,10 @@ impl Programs {
     /// # Errors
     /// If the kernel refuses.
     pub(crate) fn hook_lists(&self) -> Result<[u64; HOOK_LISTS]> {
-        if self.is_copy {
+        if self.inward.is_some() {
             return Ok([0; HOOK_LISTS]);
         }
-        let found = self.object.progs().find(|program| program.name() == OsStr::new(LISTS));
-        let program = found.ok_or_else(|| failed("find", "program hook_lists", "none".into()))?;
+        let program = program(&self.object, LISTS)?;
         let mut lists = RawHookLists { lists: [0; HOOK_LISTS] };
         sys::bpf_run::run(program.as_fd(), lists.as_mut_bytes())?;
         Ok(lists.lists)
@@ -339,7 +313,11 @@ impl Programs {
     /// Attaches a program to its tcx hook at a device of the calling thread's namespace, after the
     /// existing ones.
     pub(crate) fn attach(&self, role: Role, ifindex: u32, name: &str) -> Result<tcx::Link> {
-        tcx::attach(self.program(role)?.as_fd(), ifindex, role.hook()).map_err(|error| {
+        let attached = match (role, &self.inward) {
+            (Role::Inward, Some(inward)) => tcx::attach(inward.fd.as_fd(), ifindex, role.hook()),
+            _ => tcx::attach(self.program(role)?.as_fd(), ifindex, role.hook()),
+        };
+        attached.map_err(|error| {
             failed(
                 "attach to",
                 format!("tcx {} of {name}", role.hook_name()),

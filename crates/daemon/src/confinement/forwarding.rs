@@ -152,8 +152,10 @@ fn filter(sockets: &Sockets) -> Filter {
     }
     if sockets.guests {
         // recvmsg takes descriptors from guests. sendmsg stays forbidden: none can be sent.
-        // fstatfs: whether the memory consists of huge pages.
-        filter.allow(&[libc::SYS_recvmsg, libc::SYS_epoll_ctl, libc::SYS_fstatfs]);
+        // fstatfs: whether the memory consists of huge pages. pread64: the limit of this process's
+        // memory, which guests could exhaust.
+        let calls = [libc::SYS_recvmsg, libc::SYS_epoll_ctl, libc::SYS_fstatfs, libc::SYS_pread64];
+        filter.allow(&calls);
         filter.allow_if(libc::SYS_fcntl, &[Argument::is(1, F_GET_SEALS)]);
     }
     match sockets.probe {

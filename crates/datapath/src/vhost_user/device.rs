@@ -16,6 +16,7 @@ use sys::tap::Offload;
 use super::features;
 use super::memory::Memory;
 use super::ring::{Ring, RingDirection, RingError, RingLocation};
+use super::untouched::MemoryLimit;
 
 /// Maximum number of log lines that wait to be read; the oldest are discarded.
 const NEWS_MAX: usize = 64;
@@ -114,6 +115,8 @@ pub(super) struct Device {
     /// Features accepted by the guest; 0 while no client is connected.
     features: AtomicU64,
     memory: Mutex<Option<Arc<Memory>>>,
+    /// Limit of this process's memory.
+    limit: Option<Arc<MemoryLimit>>,
     connected: std::sync::atomic::AtomicBool,
     news: Mutex<VecDeque<String>>,
     event: EventFd,
@@ -124,7 +127,12 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Device {
-    pub(super) fn new(name: &str, queues: usize, offload: Offload) -> sys::Result<Device> {
+    pub(super) fn new(
+        name: &str,
+        queues: usize,
+        offload: Offload,
+        limit: Option<Arc<MemoryLimit>>,
+    ) -> sys::Result<Device> {
         let event = || {
             EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
                 .map_err(|e| sys::Error::new("eventfd", name, e))
@@ -137,6 +145,7 @@ impl Device {
             wakers: (0..queues).map(|_| waker()).collect::<sys::Result<_>>()?,
             features: AtomicU64::new(0),
             memory: Mutex::default(),
+            limit,
             connected: false.into(),
             news: Mutex::default(),
             event: event()?,
@@ -263,7 +272,9 @@ impl Device {
         let unknown = RingError::Outside { part: "descriptors and entries", at: 0 };
         let map = memory.mapped();
         let ring = place.ok_or(unknown);
-        let ring = ring.and_then(|place| Ring::new(map, place, way(number), base, event_index));
+        let limit = self.limit.clone();
+        let ring =
+            ring.and_then(|place| Ring::new(map, place, way(number), base, event_index, limit));
         let ring = ring.and_then(|mut ring| {
             // A sending guest may have offered buffers before, so ask for notifications.
             match way(number) {

@@ -53,7 +53,7 @@ fn use_ring(data: &[u8], memory: &GuestMemoryMmap, buffer: &mut [u8]) {
     let length = bytes.len().min(MEMORY);
     guest[..length].copy_from_slice(&bytes[..length]);
     memory.write_slice(&guest, GuestAddress(0)).expect("memory that is there");
-    let Ok(mut ring) = Ring::new(memory, place, way, word(2), flag(1)) else { return };
+    let Ok(mut ring) = Ring::new(memory, place, way, word(2), flag(1), None) else { return };
     assert!(place.size.is_power_of_two());
     let mut base = ring.base();
     // A guest that offers nothing more is exhausted after its entries.
@@ -76,7 +76,7 @@ fn use_ring(data: &[u8], memory: &GuestMemoryMmap, buffer: &mut [u8]) {
                 let (mut header, frame) = ([0; 12], [0x5a; 3000]);
                 match ring.write(memory, &mut header, &frame, mergeable) {
                     Ok(Written::Done) => true,
-                    Ok(Written::NoRoom | Written::TooSmall) => false,
+                    Ok(Written::NoRoom | Written::TooSmall | Written::Untouched) => false,
                     Err(_) => return,
                 }
             }

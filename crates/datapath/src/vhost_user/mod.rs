@@ -15,6 +15,7 @@
 //! - After `GET_VRING_BASE` is answered, and after the client has disconnected, the ring is not
 //!   accessed.
 //! - A frame is copied before it is validated.
+//! - If this process has a memory limit, guests cannot make it exceed the limit (`untouched`).
 
 mod device;
 pub mod features;
@@ -30,6 +31,7 @@ mod session;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod untouched;
 
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixListener;
@@ -50,6 +52,7 @@ pub const SIZE_MAX: u16 = 32_768;
 use crate::Result;
 use crate::threads::Threads;
 use device::Device;
+use untouched::MemoryLimit;
 
 /// Maximum number of queue pairs of a guest: a ring's number has eight bits.
 pub const QUEUES_MAX: usize = 128;
@@ -88,6 +91,13 @@ impl GuestPort {
     /// # Errors
     /// [`SocketError`]; if there are no more descriptors.
     pub fn listen(options: &GuestPortOptions) -> Result<GuestPort> {
+        GuestPort::listen_within(options, MemoryLimit::open())
+    }
+
+    fn listen_within(
+        options: &GuestPortOptions,
+        limit: Option<Arc<MemoryLimit>>,
+    ) -> Result<GuestPort> {
         let name = options.socket.display().to_string();
         let wrong = |reason: String| SocketError { path: name.escape_debug().to_string(), reason };
         if !socket::is_plain(options.socket.as_os_str()) {
@@ -100,7 +110,7 @@ impl GuestPort {
         // Keep only those TAP offloads that virtio has.
         let offload = options.offload.without(Offload::ALL.without(Offload::PLAIN));
         let listener = socket::listen_at(&options.socket)?;
-        let device = Arc::new(Device::new(&name, options.queues, offload)?);
+        let device = Arc::new(Device::new(&name, options.queues, offload, limit)?);
         Ok(GuestPort { device, listener, offload })
     }
 

@@ -84,8 +84,9 @@ impl GuestQueue {
                 buffer[10..HEADER].fill(0);
                 Ok(length - header + HEADER)
             }
-            // The frame is shorter than its header, so there is nothing to forward.
-            Some(Read::Frame(_)) => Ok(0),
+            // The frame is shorter than its header, or the guest has never written it, so there is
+            // nothing to forward.
+            Some(Read::Frame(_) | Read::Untouched) => Ok(0),
             _ => Err(Errno::EMSGSIZE),
         }
     }
@@ -94,7 +95,8 @@ impl GuestQueue {
     ///
     /// # Errors
     /// `EAGAIN`: the guest has no free buffers. `EIO`: no guest is connected. `EMSGSIZE`: its
-    /// buffers are too small.
+    /// buffers are too small. `ENOMEM`: its buffers are in untouched memory, and this process may
+    /// take no more memory.
     pub(crate) fn write(&self, bytes: &[u8]) -> Result<(), Errno> {
         self.write_parts(&bytes[..HEADER.min(bytes.len())], &bytes[HEADER.min(bytes.len())..])
     }
@@ -129,6 +131,10 @@ impl GuestQueue {
                 }
                 Some(Written::NoRoom) => return Err(Errno::EAGAIN),
                 Some(Written::TooSmall) => return Err(Errno::EMSGSIZE),
+                Some(Written::Untouched) => {
+                    lock(&self.device.slots[*number]).untold = true;
+                    return Err(Errno::ENOMEM);
+                }
                 None => {}
             }
         }

@@ -5,9 +5,11 @@
 //! ([`RingError`]) until the guest sets it up again. Each call is bounded: the descriptors of a
 //! chain, the buffers of a frame, and the entries between two calls.
 
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 pub use super::ring_error::RingError;
+use super::untouched::{Account, MemoryLimit};
 use vm_memory::{Bytes, GuestAddress, GuestMemory, GuestMemoryMmap, Permissions};
 
 /// Maximum number of descriptors of one chain, the same as in QEMU and vhost.
@@ -59,6 +61,8 @@ pub enum Read {
     Frame(usize),
     /// A frame was longer than the buffer and was discarded.
     TooLong,
+    /// A frame is in untouched memory, for which there is no room, and was discarded.
+    Untouched,
 }
 
 /// Result of writing a frame to the guest.
@@ -69,6 +73,9 @@ pub enum Written {
     NoRoom,
     /// The guest's next buffer is too small, and buffers are not merged.
     TooSmall,
+    /// The guest's next buffers are in untouched memory, for which there is no room. They were
+    /// returned empty.
+    Untouched,
 }
 
 /// A ring in use. All fields are private copies; everything else is the guest's.
@@ -86,6 +93,7 @@ pub struct Ring {
     notified: Option<u16>,
     segments: Vec<Segment>,
     heads: Vec<(u16, u32)>,
+    account: Account,
 }
 
 impl Ring {
@@ -93,14 +101,16 @@ impl Ring {
     ///
     /// # Errors
     /// If its parts are not aligned, or not in the guest's memory.
-    pub fn new(
+    pub(super) fn new(
         memory: &GuestMemoryMmap,
         place: RingLocation,
         way: RingDirection,
         base: u16,
         event_index: bool,
+        limit: Option<Arc<MemoryLimit>>,
     ) -> Result<Ring, RingError> {
-        check(memory, &place)?;
+        let mut account = Account::new(limit);
+        check(memory, &place, &mut account)?;
         let mut ring = Ring {
             place,
             way,
@@ -111,6 +121,7 @@ impl Ring {
             notified: None,
             segments: Vec::new(),
             heads: Vec::new(),
+            account,
         };
         // The used index is written by the device only, so a new device continues from there.
         ring.next_used = ring.load(memory, place.used + 2)?;
@@ -126,7 +137,7 @@ impl Ring {
         memory: &GuestMemoryMmap,
         place: RingLocation,
     ) -> Result<(), RingError> {
-        check(memory, &place)?;
+        check(memory, &place, &mut self.account)?;
         self.place = place;
         Ok(())
     }
@@ -148,7 +159,8 @@ impl Ring {
         self.heads.clear();
         let (head, length) = self.chain(memory, self.next_available)?;
         let fits = length <= buffer.len() as u64;
-        if fits {
+        let touched = fits && self.may_touch(memory, length);
+        if touched {
             let mut rest = &mut *buffer;
             for segment in &self.segments {
                 // In bounds: the sum of the lengths was compared above.
@@ -161,7 +173,21 @@ impl Ring {
         self.next_available = self.next_available.wrapping_add(1);
         self.heads.push((head, 0));
         self.put_used(memory)?;
-        Ok(if fits { Read::Frame(length as usize) } else { Read::TooLong })
+        Ok(match (fits, touched) {
+            (true, true) => Read::Frame(length as usize),
+            (true, false) => Read::Untouched,
+            (false, _) => Read::TooLong,
+        })
+    }
+
+    /// Whether the first `length` bytes of the segments may be accessed.
+    fn may_touch(&mut self, memory: &GuestMemoryMmap, mut length: u64) -> bool {
+        let Ring { segments, account, .. } = self;
+        segments.iter().all(|segment| {
+            let here = length.min(segment.length.into());
+            length -= here;
+            here == 0 || account.permits(memory, segment.address, here)
+        })
     }
 
     /// Writes a frame with its header. With `mergeable`, it may use several buffers, and their
@@ -198,6 +224,13 @@ impl Ring {
             let part = room.min(missing);
             self.heads.push((head, part as u32));
             missing -= part;
+        }
+        if !self.may_touch(memory, (header.len() + frame.len()) as u64) {
+            // The guest's driver drops empty buffers, and may offer others.
+            self.heads.iter_mut().for_each(|(_, written)| *written = 0);
+            self.next_available = self.next_available.wrapping_add(self.heads.len() as u16);
+            self.put_used(memory)?;
+            return Ok(Written::Untouched);
         }
         if let [.., low, high] = header
             && mergeable
@@ -326,6 +359,10 @@ impl Ring {
                 if let Some(problem) = problem {
                     return Err(RingError::Indirect { length: descriptor.length, problem });
                 }
+                let at = descriptor.address;
+                if !self.account.permits(memory, at, descriptor.length.into()) {
+                    return Err(RingError::Untouched { part: "indirect descriptors", at });
+                }
                 (table, count) = (descriptor.address, descriptor.length / DESCRIPTOR as u32);
                 (index, direct, steps) = (0, false, 0);
                 continue;
@@ -428,7 +465,11 @@ impl Descriptor {
 }
 
 /// Checks the size, alignment and location of a ring.
-fn check(memory: &GuestMemoryMmap, place: &RingLocation) -> Result<(), RingError> {
+fn check(
+    memory: &GuestMemoryMmap,
+    place: &RingLocation,
+    account: &mut Account,
+) -> Result<(), RingError> {
     let size = place.size;
     if !size.is_power_of_two() || size > super::SIZE_MAX {
         return Err(RingError::Size(size));
@@ -447,6 +488,9 @@ fn check(memory: &GuestMemoryMmap, place: &RingLocation) -> Result<(), RingError
             && memory.check_range(GuestAddress(at), length as usize, Permissions::ReadWrite);
         if !inside {
             return Err(RingError::Outside { part, at });
+        }
+        if !account.permits(memory, at, length) {
+            return Err(RingError::Untouched { part, at });
         }
     }
     Ok(())

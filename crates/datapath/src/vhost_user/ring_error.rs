@@ -19,6 +19,13 @@ pub enum RingError {
     /// A part or a buffer is outside the guest's memory.
     #[error("its {part} at {at:#x} are outside the guest's memory")]
     Outside { part: &'static str, at: u64 },
+    /// A part that the guest must have written lies in memory that nobody has touched, and this
+    /// process may take no more memory.
+    #[error(
+        "its {part} at {at:#x} are in memory that the guest has never used, and this program's \
+         memory limit leaves no room for it"
+    )]
+    Untouched { part: &'static str, at: u64 },
     /// More entries were offered than the ring has.
     #[error("its available index advanced from {from} to {to}, expected at most {size} entries")]
     Jump {

@@ -9,6 +9,9 @@ use std::time::Duration;
 
 use crate::proc::{ParseError, ProcFile, Result, decimal, read_value};
 
+/// The controller of CPU time.
+const CPU: &str = "cpu";
+
 /// The open `cpu.stat` files of this process's group and of those above it.
 #[derive(Debug)]
 pub struct CpuThrottle {
@@ -40,7 +43,7 @@ impl CpuThrottle {
         let groups = read_value("/proc/self/cgroup")?;
         let mounts = read_value("/proc/self/mountinfo")?;
         let mut files = Vec::new();
-        for directory in directories(&groups, &mounts) {
+        for directory in directories(&groups, &mounts, CPU) {
             match ProcFile::open(directory.join("cpu.stat")) {
                 // The root group of version 2 and groups without the controller report no
                 // throttling.
@@ -75,7 +78,7 @@ pub fn throttled_times(process: u32, mounts: &str) -> Vec<Duration> {
         let text = std::fs::read_to_string(directory.join("cpu.stat")).ok()?;
         throttled(&directory, &text).ok()?
     };
-    directories(&groups, mounts).into_iter().filter_map(time).collect()
+    directories(&groups, mounts, CPU).into_iter().filter_map(time).collect()
 }
 
 /// Returns the CPU quota of this process, in CPUs: the smallest of its group and the groups above
@@ -87,7 +90,7 @@ pub fn cpu_quota() -> Result<Option<f64>> {
     let groups = read_value("/proc/self/cgroup")?;
     let mounts = read_value("/proc/self/mountinfo")?;
     let text = |directory: &Path, name: &str| std::fs::read_to_string(directory.join(name)).ok();
-    let quotas = directories(&groups, &mounts).into_iter().filter_map(|directory| {
+    let quotas = directories(&groups, &mounts, CPU).into_iter().filter_map(|directory| {
         let version_1 = || {
             let quota = text(&directory, "cpu.cfs_quota_us")?;
             Some(format!("{} {}", quota.trim(), text(&directory, "cpu.cfs_period_us")?))
@@ -121,9 +124,9 @@ fn throttled(path: &Path, text: &str) -> std::result::Result<Option<Duration>, P
     Ok(None)
 }
 
-/// Returns the directories of this process's groups with a CPU controller, and of the groups above
+/// Returns the directories of this process's groups with a controller, and of the groups above
 /// them, below the mounts in `mountinfo` (proc_pid_mountinfo(5)).
-fn directories(groups: &str, mounts: &str) -> Vec<PathBuf> {
+pub(super) fn directories(groups: &str, mounts: &str, controller: &str) -> Vec<PathBuf> {
     let mut directories = Vec::new();
     for group in groups.lines() {
         // hierarchy-ID:controllers:path; version 2 has ID 0 and no controllers.
@@ -133,12 +136,14 @@ fn directories(groups: &str, mounts: &str) -> Vec<PathBuf> {
             continue;
         };
         let unified = id == "0" && controllers.is_empty();
-        // Only hierarchies with the CPU controller throttle.
-        if !unified && !controllers.split(',').any(|controller| controller == "cpu") {
+        // Other hierarchies of version 1 have other controllers.
+        if !unified && !controllers.split(',').any(|one| one == controller) {
             continue;
         }
         // The hierarchy is not mounted here.
-        let Some((root, mount_point)) = mounts.lines().find_map(|line| mount(line, unified)) else {
+        let Some((root, mount_point)) =
+            mounts.lines().find_map(|line| mount(line, unified, controller))
+        else {
             continue;
         };
         // In a container the mount may cover only a part of the hierarchy.
@@ -149,7 +154,7 @@ fn directories(groups: &str, mounts: &str) -> Vec<PathBuf> {
 }
 
 /// Returns root and mount point of a `mountinfo` line, if it is the wanted hierarchy.
-fn mount(line: &str, unified: bool) -> Option<(&str, &str)> {
+fn mount<'a>(line: &'a str, unified: bool, controller: &str) -> Option<(&'a str, &'a str)> {
     let (mount, filesystem) = line.split_once(" - ")?;
     let mut mount = mount.split(' ').skip(3);
     let (root, mount_point) = (mount.next()?, mount.next()?);
@@ -157,7 +162,7 @@ fn mount(line: &str, unified: bool) -> Option<(&str, &str)> {
     let (kind, options) = (filesystem.next()?, filesystem.nth(1)?);
     let wanted = match kind {
         "cgroup2" => unified,
-        "cgroup" => !unified && options.split(',').any(|option| option == "cpu"),
+        "cgroup" => !unified && options.split(',').any(|option| option == controller),
         _ => false,
     };
     wanted.then_some((root, mount_point))
@@ -179,7 +184,7 @@ mod tests {
     #[test]
     fn both_versions_are_walked_up_to_their_mount() {
         let groups = "8:pids:/x\n2:cpuacct:/y\n1:cpu:/a/b\n0::/system.slice/c\n";
-        let found = directories(groups, MOUNTS);
+        let found = directories(groups, MOUNTS, CPU);
         let expected = [
             "/sys/fs/cgroup/cpu/a/b",
             "/sys/fs/cgroup/cpu/a",
@@ -188,7 +193,7 @@ mod tests {
             "/sys/fs/cgroup/unified/",
         ];
         assert_eq!(found, expected.map(PathBuf::from));
-        assert!(directories("0::/user.slice\n", MOUNTS).is_empty());
+        assert!(directories("0::/user.slice\n", MOUNTS, CPU).is_empty());
     }
 
     #[test]
@@ -261,7 +266,7 @@ mod tests {
             groups in "([0-9]{0,2}:?[a-z,]{0,6}:?/?[a-z./]{0,8}\n){0,4}",
             mounts in "([0-9/ :a-z-]{0,30}( - (cgroup2?)?[a-z ,]{0,16})?\n){0,4}",
         ) {
-            let _ = directories(&groups, &mounts);
+            let _ = directories(&groups, &mounts, CPU);
             let _ = throttled(Path::new("x"), &groups);
         }
     }

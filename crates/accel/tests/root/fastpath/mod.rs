@@ -5,6 +5,7 @@ mod big;
 mod bridged;
 mod budget;
 use crate::build;
+mod calico;
 mod change;
 mod datagrams;
 mod differential;

@@ -19,7 +19,7 @@ use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMma
 use super::SIZE;
 use crate::vhost_user::features;
 
-/// Size of the memory, bytes.
+/// Size of the memory of most guests, bytes.
 pub const MEMORY: u64 = 8 << 20;
 /// The client's address for the guest's address 0.
 pub const USER: u64 = 0x7f00_0000_0000;
@@ -141,6 +141,8 @@ pub struct Guest {
     pub stream: UnixStream,
     pub memory: GuestMemoryMmap,
     pub file: std::os::fd::OwnedFd,
+    /// Size of the memory, bytes.
+    size: u64,
     /// The receive ring and the transmit ring.
     pub rings: Vec<Driver>,
 }
@@ -148,22 +150,36 @@ pub struct Guest {
 impl Guest {
     /// Connects without setting anything up.
     pub fn connect(path: &Path, features: u64, queues: usize) -> Guest {
+        Guest::connect_with(path, features, queues, MEMORY)
+    }
+
+    fn connect_with(path: &Path, features: u64, queues: usize, size: u64) -> Guest {
         let file = memfd_create(c"guest", MFdFlags::MFD_ALLOW_SEALING).unwrap();
-        nix::unistd::ftruncate(&file, MEMORY as i64).unwrap();
+        nix::unistd::ftruncate(&file, size as i64).unwrap();
         fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
         let place = FileOffset::new(file.try_clone().unwrap().into(), 0);
-        let region = GuestRegionMmap::from_range(GuestAddress(0), MEMORY as usize, Some(place));
+        let region = GuestRegionMmap::from_range(GuestAddress(0), size as usize, Some(place));
         let memory = GuestMemoryMmap::from_regions(vec![region.unwrap()]).unwrap();
         let event_index = features & features::EVENT_INDEX != 0;
         let rings = (0..2 * queues).map(|number| Driver::new(number, event_index)).collect();
         let stream = UnixStream::connect(path).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
-        Guest { stream, memory, file, rings }
+        Guest { stream, memory, file, size, rings }
     }
 
     /// Connects and sets everything up, with receive buffers.
     pub fn up(path: &Path, features: u64, queues: usize) -> Guest {
-        let mut guest = Guest::connect(path, features, queues);
+        let mut guest = Guest::up_without_buffers(path, features, queues, MEMORY);
+        for queue in 0..queues {
+            guest.fill(2 * queue, SIZE);
+        }
+        guest.wait();
+        guest
+    }
+
+    /// Connects and sets everything up but receive buffers, with memory of `size` bytes.
+    pub fn up_without_buffers(path: &Path, features: u64, queues: usize, size: u64) -> Guest {
+        let guest = Guest::connect_with(path, features, queues, size);
         let offered = guest.ask(1);
         assert_eq!(features & !offered, 0, "{features:#x} of {offered:#x}");
         assert_eq!(guest.ask(15), features::PROTOCOL);
@@ -174,9 +190,6 @@ impl Guest {
         guest.send_memory();
         for ring in 0..guest.rings.len() {
             guest.start(ring, 0);
-        }
-        for queue in 0..queues {
-            guest.fill(2 * queue, SIZE);
         }
         guest.wait();
         guest
@@ -231,7 +244,7 @@ impl Guest {
 
     pub fn send_memory(&self) {
         let mut payload = [1u32.to_ne_bytes(), [0; 4]].concat();
-        for word in [0, MEMORY, USER, 0] {
+        for word in [0, self.size, USER, 0] {
             payload.extend(word.to_ne_bytes());
         }
         self.send(5, &payload, &[self.file.as_fd()]);

@@ -5,12 +5,15 @@ mod hostile;
 mod properties;
 mod seeds;
 mod tunnel;
+mod untouched;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use sys::tap::Offload;
 
 use super::features::{EVENT_INDEX, MERGEABLE, PROTOCOL_FEATURES, VERSION_1, offered};
+use super::untouched::MemoryLimit;
 use super::{GuestPort, GuestPortOptions, GuestState, GuestWatcher};
 use crate::bridge_engine::EngineChoice;
 use crate::counters::{Counters, DropReason};
@@ -33,10 +36,15 @@ struct Joined {
 
 impl Joined {
     fn new(queues: usize) -> Joined {
+        Joined::within(queues, MemoryLimit::open())
+    }
+
+    fn within(queues: usize, limit: Option<Arc<MemoryLimit>>) -> Joined {
         let directory = tempfile::tempdir().unwrap();
         let port = |name: &str| {
             let at = directory.path().join(name);
-            GuestPort::listen(&GuestPortOptions { queues, ..GuestPortOptions::at(at) }).unwrap()
+            let options = GuestPortOptions { queues, ..GuestPortOptions::at(at) };
+            GuestPort::listen_within(&options, limit.clone()).unwrap()
         };
         let (left, right) = (port("left"), port("right"));
         let watchers = [left.watcher(), right.watcher()];
