@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use packet::checksum::{Sum, complete_partial};
 use packet::ipv4::{Ipv4, Protocol};
 use packet::ipv6::Ipv6;
-use packet::tcp::{Flags, Tcp};
 use packet::segment::Segmenter;
+use packet::tcp::{Flags, Tcp};
 use packet::vnet_hdr::{VnetHdr, gso_type};
 use serde::{Deserialize, Serialize};
 
