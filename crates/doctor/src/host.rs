@@ -295,6 +295,16 @@ pub enum PassageKind {
     Bridged,
     /// ICMP messages "fragmentation needed" about the tunnel's packets.
     FragmentationNeeded,
+    /// ICMP echo requests routed between a tunnel and a bridge of tenants.
+    ForwardEcho,
+    /// TCP connections routed from a tunnel to a port on which a tenant listens.
+    ForwardService,
+    /// ARP requests that only cross a bridge.
+    BridgedArp,
+    /// ICMP echo requests at a tenant, in its own namespace.
+    TenantEcho,
+    /// TCP connections to a port on which a tenant listens, in its own namespace.
+    TenantService,
 }
 
 /// Verdict of a packet filter.

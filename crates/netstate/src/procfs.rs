@@ -15,4 +15,5 @@ pub mod process;
 pub mod reassembly;
 pub mod snmp;
 pub mod softnet;
+pub mod tcp_listener;
 pub mod udp_socket;

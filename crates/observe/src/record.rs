@@ -144,8 +144,8 @@ pub enum PacketEnding {
         meaning: Option<String>,
         /// The `doctor` check that looks for the cause.
         check: Option<String>,
-        /// The rule, route or neighbour that did it, by the state of the namespace when the packet
-        /// was reported. Left out if unknown.
+        /// The rule, route, neighbour, forwarding entry, device or setting behind the drop, by the
+        /// state of the namespace when the packet was reported. Left out if unknown.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cause: Option<String>,
     },

@@ -73,6 +73,8 @@ pub enum Transport {
         /// `icmp_code` of the header.
         code: u8,
     },
+    /// ARP requests instead of IP packets. Only chains of the bridge family see them here.
+    Arp,
 }
 
 impl Transport {
@@ -83,6 +85,8 @@ impl Transport {
             Transport::Udp => 17,
             Transport::Icmp { .. } if is_ipv4 => 1,
             Transport::Icmp { .. } => 58,
+            // ARP has none; `meta l4proto` is reported as unknown.
+            Transport::Arp => 0,
         }
     }
 }

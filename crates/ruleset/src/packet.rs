@@ -11,6 +11,9 @@ const PRI_CONNTRACK: i32 = -200;
 const PRI_NAT_DST: i32 = -100;
 const PRI_NAT_SRC: i32 = 100;
 
+/// `ETH_P_ARP` on the wire.
+const ETHERTYPE_ARP: [u8; 2] = [8, 6];
+
 /// `IPS_*` and `NF_CT_STATE_*` bits.
 const STATE_INVALID: u32 = 1;
 const STATE_ESTABLISHED: u32 = 2;
@@ -113,6 +116,7 @@ impl Packets<'_> {
         let doubt = |cause, what| vec![Byte::unknown(Doubt::new(cause, what)); 16];
         match key {
             0 => doubt(Cause::Packet, "meta length"),
+            1 if self.is_arp() => known(&ETHERTYPE_ARP),
             1 => known(if self.is_ipv4() { &[8, 0] } else { &[0x86, 0xdd] }),
             2 => doubt(Cause::Packet, "meta priority"),
             3 => known(&self.mark.to_ne_bytes()),
@@ -135,6 +139,7 @@ impl Packets<'_> {
                 _ if self.is_ipv4() => 2,
                 _ => 10,
             }]),
+            16 if self.is_arp() => doubt(Cause::Packet, "meta l4proto"),
             16 => known(&[self.protocol()]),
             19 => doubt(Cause::Packet, "meta pkttype"),
             20 => doubt(Cause::Time, "meta cpu"),
@@ -149,7 +154,17 @@ impl Packets<'_> {
     /// Returns bytes of a header, and whether all packets are that long.
     pub(crate) fn payload(&self, base: Header, offset: usize, length: usize) -> (Vec<Byte>, bool) {
         let header = match base {
-            Header::Link => vec![Byte::unknown(Doubt::new(Cause::Packet, "ether")); 14],
+            Header::Link => {
+                let mut header = vec![Byte::unknown(Doubt::new(Cause::Packet, "ether")); 12];
+                // The question is about untagged ARP; IP packets of a flow may have a VLAN tag.
+                header.extend(match self.is_arp() {
+                    true => known(&ETHERTYPE_ARP),
+                    false => vec![Byte::unknown(Doubt::new(Cause::Packet, "ether type")); 2],
+                });
+                header
+            }
+            Header::Network if self.is_arp() => self.arp(),
+            Header::Transport if self.is_arp() => Vec::new(),
             Header::Network => self.network(),
             Header::Transport => self.transport(),
             Header::Inner => Vec::new(),
@@ -158,6 +173,17 @@ impl Packets<'_> {
         let is_there = offset.saturating_add(length) <= header.len();
         let at = |at: usize| header.get(offset.saturating_add(at)).copied().unwrap_or(beyond);
         ((0..length).map(at).collect(), is_there)
+    }
+
+    fn is_arp(&self) -> bool {
+        self.flow.transport == Transport::Arp
+    }
+
+    /// An ARP request for IPv4 over Ethernet (RFC 826), about any addresses.
+    fn arp(&self) -> Vec<Byte> {
+        let mut header = known(&[0, 1, 8, 0, 6, 4, 0, 1]);
+        header.extend([Byte::unknown(Doubt::new(Cause::Packet, "arp addresses")); 20]);
+        header
     }
 
     fn network(&self) -> Vec<Byte> {
@@ -228,6 +254,8 @@ impl Packets<'_> {
                 header.extend([free("icmp"); 6]);
                 header
             }
+            // No header above it.
+            Transport::Arp => Vec::new(),
         }
     }
 

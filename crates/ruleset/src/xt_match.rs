@@ -137,7 +137,7 @@ impl Packets<'_> {
                 let source = self.source()?.1;
                 Some(((!self.flow.any_source_port).then_some(source), self.destination()?.1))
             }
-            Transport::Icmp { .. } => None,
+            Transport::Icmp { .. } | Transport::Arp => None,
         }
     }
 

@@ -242,6 +242,7 @@ mod tests {
             mcast_flood: true,
             bcast_flood: true,
             neigh_suppress: false,
+            locked: false,
         };
         let port = |index: u32, port| Interface {
             index,

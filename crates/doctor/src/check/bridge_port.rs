@@ -10,10 +10,10 @@ pub(super) const CHECK: Check = Check {
     title: "A bridge port does not pass frames",
     severity: Severity::Error,
     explanation: "A port of a bridge does not forward all frames. Its state is not forwarding \
-        (spanning tree, or set by hand), it is isolated like the ports that it has to reach, or it \
-        gets no broadcast, no multicast or no frames to unknown addresses. Or hairpin mode returns \
-        a guest's broadcasts: the bridge on the guest's side then learns the guest's address at \
-        its uplink, and drops frames for the guest until the guest sends again.",
+        (spanning tree, or set by hand), it is locked, it is isolated like the ports that it has to \
+        reach, or it gets no broadcast, no multicast or no frames to unknown addresses. Or hairpin \
+        mode returns a guest's broadcasts: the bridge on the guest's side then learns the guest's \
+        address at its uplink, and drops frames for the guest until the guest sends again.",
     run,
 };
 
@@ -30,6 +30,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         reflects(view, outcome, port, bridge, settings);
         isolated(view, outcome, port, bridge, settings);
         held_back(view, outcome, port, bridge, settings);
+        locked(view, outcome, port, bridge, settings);
     }
 }
 
@@ -183,6 +184,50 @@ fn isolated(
 /// Whether a port leads to other hosts.
 fn is_uplink(port: DeviceRef<'_>) -> bool {
     port.vxlan().is_some() || port.is_physical()
+}
+
+/// A port that drops frames from addresses without an entry (`bridge link set … locked on`).
+fn locked(
+    view: &View<'_>,
+    outcome: &mut CheckOutcome,
+    port: DeviceRef<'_>,
+    bridge: DeviceRef<'_>,
+    settings: Port,
+) {
+    if !settings.locked {
+        return;
+    }
+    // Addresses behind other ports are unknown.
+    let Some(tenant) = view.peer(port) else { return };
+    let (Some(mac), Some(fdb)) = (tenant.interface.mac, port.namespace.fdb.get()) else { return };
+    let is_known = fdb.iter().any(|entry| {
+        entry.link == port.interface.index
+            && entry.bridge == Some(bridge.interface.index)
+            && entry.mac == Some(mac)
+    });
+    if is_known {
+        return;
+    }
+    let (command, undo) = flag(port, "locked", false);
+    outcome.add(
+        CHECK
+            .on(port)
+            .evidence(
+                format!(
+                    "locked on: frames from addresses without an entry are dropped; {mac} of {} {} \
+                     has none",
+                    tenant.namespace.label,
+                    tenant.name()
+                ),
+                "IFLA_BRPORT_LOCKED, RTM_GETNEIGH",
+            )
+            .cost(Cost::estimated(1.0, "all frames of this tenant"))
+            .by_hand(
+                command,
+                "any device behind the port may send: 802.1X may have locked it on purpose",
+                undo,
+            ),
+    );
 }
 
 /// Broadcast, multicast or unknown addresses held back.

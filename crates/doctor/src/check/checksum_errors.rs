@@ -20,6 +20,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             ("IpExt InCsumErrors", moved.ip_ext.in_csum_errors),
             ("Udp InCsumErrors", moved.udp.in_csum_errors),
             ("Udp6 InCsumErrors", moved.udp6.in_csum_errors),
+            ("Icmp InCsumErrors", moved.icmp.in_csum_errors),
             ("Tcp InCsumErrors", moved.tcp.in_csum_errors),
         ];
         let received = moved.ip.in_receives.saturating_add(moved.ip6.in_receives);

@@ -11,10 +11,12 @@ pub(super) const CHECK: Check = Check {
     title: "A packet filter drops tenants' packets",
     severity: Severity::Error,
     explanation: "The rules of nftables, iptables-nft or iptables-legacy drop packets that are \
-        forwarded between a bridge of tenants and a tunnel, or frames that only cross a bridge. With \
+        forwarded between a bridge of tenants and a tunnel, ARP or other frames that only cross a bridge. With \
         bridge-nf-call-iptables such frames pass the FORWARD chain, whose policy Docker sets to \
         drop: guests on another bridge of the host are then cut off. Network policies drop packets \
-        on purpose, and Docker's icc=false names the bridge in its rule; such drops are remarks. doctor evaluates the rules for the \
+        on purpose, and Docker's icc=false names the bridge in its rule; such drops are \
+        remarks, and so are drops of ICMP echo requests alone, or of connections to single ports on \
+        which a tenant listens. doctor evaluates the rules for the \
         first packet of a connection; where a rule depends on more than that, it reports nothing.",
     run,
 };
@@ -40,20 +42,66 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                 ),
                 accept(&input, &output),
             ),
+            PassageKind::ForwardEcho => (
+                format!("ICMP echo requests from {input} to {output}"),
+                Accept {
+                    nft: format!(
+                        "iifname \"{input}\" oifname \"{output}\" icmp type echo-request accept"
+                    ),
+                    iptables: format!(
+                        "-i {} -o {} -p icmp --icmp-type echo-request",
+                        quote(&input),
+                        quote(&output)
+                    ),
+                },
+            ),
+            PassageKind::ForwardService => (
+                format!("TCP {} from {input} to {}, which listens there", passage.port, passage.to),
+                Accept {
+                    nft: format!("ip daddr {} tcp dport {} accept", passage.to, passage.port),
+                    iptables: format!("-d {} -p tcp --dport {}", passage.to, passage.port),
+                },
+            ),
+            PassageKind::BridgedArp => (
+                format!("ARP requests that only cross {input}"),
+                Accept { nft: "ether type arp accept".to_owned(), iptables: "-p ARP".to_owned() },
+            ),
             _ => continue,
         };
+        // A rule that drops all packets is reported for them.
+        let whole = match passage.kind {
+            PassageKind::ForwardEcho | PassageKind::ForwardService => Some(PassageKind::Forward),
+            PassageKind::BridgedArp => Some(PassageKind::Bridged),
+            _ => None,
+        };
+        let is_reported = all.iter().any(|(other, one)| {
+            other.inode == namespace.inode
+                && Some(one.kind) == whole
+                && (one.input, one.output) == (passage.input, passage.output)
+        });
+        if is_reported {
+            continue;
+        }
         // Several tenants were asked about; the first stands for all.
         if !is_first(&all, namespace, passage) {
             continue;
         }
-        let some_pass = namespace.passages.get().into_iter().flatten().any(|other| {
-            (other.kind, other.input, other.output) == (passage.kind, passage.input, passage.output)
-                && other.verdict == Filtered::Passed
-        });
+        // Both directions are asked about on a bridge, not several tenants.
+        let is_routed = passage.input != passage.output;
+        let some_pass = is_routed
+            && namespace.passages.get().into_iter().flatten().any(|other| {
+                (other.kind, other.input, other.output)
+                    == (passage.kind, passage.input, passage.output)
+                    && other.verdict == Filtered::Passed
+            });
         let is_meant = passage.kind == PassageKind::Bridged
             && matches!(passage.verdict, Filtered::Dropped { is_meant: true, .. });
+        let is_part =
+            matches!(passage.kind, PassageKind::ForwardEcho | PassageKind::ForwardService);
         let how = match some_pass || is_policy(passage) || is_meant {
             true => (Severity::Info, 0.1),
+            // A firewall may close single protocols and ports on purpose.
+            false if is_part => (Severity::Info, 0.4),
             false => (Severity::Error, 1.0),
         };
         add(&CHECK, outcome, namespace, passage, &text, how, &rule);

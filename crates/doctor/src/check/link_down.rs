@@ -1,6 +1,6 @@
 //! OV051: A bridge, port or underlay device of a path is down.
 
-use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View, link_flaps};
 use crate::view::DeviceKey;
 use settings::Change;
 
@@ -24,6 +24,10 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         let nic = nics.iter().any(|nic| nic.place == spot.place);
         // Other devices carry no overlay.
         if !bridge && !port && !nic || spot.interface.up && spot.interface.carrier {
+            continue;
+        }
+        // OV095 reports it: it comes back.
+        if link_flaps::is_flapping(spot, nic) {
             continue;
         }
         // OV033 reports it: without the device nothing listens on its port.

@@ -34,6 +34,7 @@ mod known_broken;
 mod large_receive_offload;
 mod leads_on;
 mod link_down;
+mod link_flaps;
 mod lost_upcalls;
 mod mac_on_both_sides;
 mod many_rules;
@@ -46,6 +47,7 @@ mod netdev_max_backlog;
 mod nic_gro;
 mod nic_segmentation;
 mod no_flood;
+mod no_route;
 mod not_forwarding;
 mod numa_distance;
 mod one_source_port;
@@ -60,6 +62,7 @@ mod path_mtu;
 mod pmtu_discovery_off;
 mod pod_route;
 mod powersave;
+mod prefixes_differ;
 mod probed_offload;
 mod qdisc_drops;
 mod queue_delay;
@@ -81,6 +84,7 @@ mod tap_single_queue;
 mod tap_vnet_header;
 mod tap_without_vhost;
 mod tenant_checksum;
+mod tenant_filter;
 mod tenant_segmentation;
 mod tunnel_big_tcp;
 mod tunnel_checksum_segmentation;
@@ -212,6 +216,10 @@ pub const CHECKS: &[Check] = &[
     tunnel_zero_checksum::CHECK,
     tunnel_big_tcp::CHECK,
     nested_tunnel::CHECK,
+    link_flaps::CHECK,
+    prefixes_differ::CHECK,
+    tenant_filter::CHECK,
+    no_route::CHECK,
 ];
 
 /// Returns a check by code, ignoring case.

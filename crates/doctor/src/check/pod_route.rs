@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use super::{Check, CheckOutcome, Cost, DeviceRef, Severity, View};
+use crate::view::DeviceKey;
 use netstate::entry::Knowledge;
 use netstate::route_table::{RouteEntry, RouteKind};
 use settings::command::{inside, quote};
@@ -13,10 +14,11 @@ pub(super) const CHECK: Check = Check {
     severity: Severity::Error,
     explanation: "A control plane has set a fixed neighbour on a VXLAN device, but no route leads \
         to it through the device, or a route of type blackhole, unreachable or prohibit lies \
-        inside a network that the device leads to. Such packets leave by another route, mostly the \
-        default route, or are dropped. A network plug-in missed a node, the routes were flushed, \
-        or a blackhole of an earlier pod network was left behind. A blackhole for the node's own \
-        pods is correct, and is not reported.",
+        inside a network that the device leads to, or inside the network of a host's or tenant's \
+        own device. Such packets leave by another route, mostly the default route, or are dropped. \
+        A network plug-in missed a node, the routes were flushed, or a blackhole of an earlier pod \
+        network was left behind. A blackhole for the node's own pods is correct, and is not \
+        reported.",
     run,
 };
 
@@ -27,6 +29,9 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             .filter(|spot| spot.vxlan().is_some_and(|vxlan| !vxlan.external))
             .filter(|spot| spot.interface.up && spot.interface.master.is_none())
             .collect();
+        if let Some(routes) = namespace.routes.get() {
+            beside(view, outcome, at, routes);
+        }
         if tunnels.is_empty() {
             continue;
         }
@@ -135,6 +140,47 @@ fn dropped(outcome: &mut CheckOutcome, tunnel: DeviceRef<'_>, routes: &[RouteEnt
                 .by_hand(
                     inside(path, &format!("{family} route del {kind} {network}")),
                     "packets to unused addresses leave through the tunnel",
+                    inside(path, &format!("{family} route add {kind} {network}")),
+                ),
+        );
+    }
+}
+
+/// Routes that drop packets to hosts of the network that a device other than a tunnel is in.
+fn beside(view: &View<'_>, outcome: &mut CheckOutcome, at: usize, routes: &[RouteEntry]) {
+    let drops = routes.iter().filter(|route| route.kind != RouteKind::Unicast && route.prefix > 0);
+    for drop in drops {
+        let covering = routes.iter().find(|route| {
+            route.kind == RouteKind::Unicast
+                && route.via.is_none()
+                && route.table == drop.table
+                && route.prefix > 0
+                && route.prefix < drop.prefix
+                && route.covers(drop.to)
+        });
+        let Some((route, index)) = covering.and_then(|route| Some((route, route.link?))) else {
+            continue;
+        };
+        let Some(spot) = view.spot(DeviceKey { namespace: at, index }) else { continue };
+        // Routes inside a tunnel's network are judged above.
+        if spot.interface.loopback || spot.vxlan().is_some() {
+            continue;
+        }
+        let network = format!("{}/{}", drop.to, drop.prefix);
+        let family = if drop.to.is_ipv4() { "ip" } else { "ip -6" };
+        let path = spot.namespace.path.as_deref();
+        let kind = drop.kind.name();
+        outcome.add(
+            CHECK
+                .on(spot)
+                .evidence(
+                    format!("{kind} {network} drops packets inside {}", text(route)),
+                    "RTM_GETROUTE",
+                )
+                .cost(Cost::estimated(0.9, format!("all packets to {network}")))
+                .by_hand(
+                    inside(path, &format!("{family} route del {kind} {network}")),
+                    "somebody may have set the route to block these hosts",
                     inside(path, &format!("{family} route add {kind} {network}")),
                 ),
         );

@@ -23,6 +23,12 @@ const SAMPLES: usize = 3;
 pub(crate) const OF_ANOTHER: &str = "rules of another user's namespace are not evaluated";
 /// A port that no rule is likely to name.
 const PORT: u16 = 54321;
+/// Ports of a tenant that are asked about.
+const PORTS: usize = 8;
+/// A documentation address, which stands for any.
+const ANY: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+/// ICMP echo requests.
+const ECHO: Transport = Transport::Icmp { kind: 8, code: 0 };
 
 /// Packets that the rules are asked about.
 struct Question {
@@ -34,18 +40,23 @@ struct Question {
 /// Evaluates the rules of each namespace that has any and that overlays depend on.
 pub(super) fn read(subjects: &[Subject], namespaces: &mut [Namespace]) {
     for (at, subject) in subjects.iter().enumerate().take(namespaces.len()) {
-        namespaces[at].passages = passages(subject, namespaces, at);
+        namespaces[at].passages = passages(subjects, subject, namespaces, at);
     }
 }
 
-fn passages(subject: &Subject, namespaces: &[Namespace], at: usize) -> Reading<Vec<Passage>> {
+fn passages(
+    subjects: &[Subject],
+    subject: &Subject,
+    namespaces: &[Namespace],
+    at: usize,
+) -> Reading<Vec<Passage>> {
     match &namespaces[at].chains {
         Reading::Unread(reason) => return Reading::Unread(reason.clone()),
         // Without chains every packet passes.
         Reading::Read(chains) if chains.is_empty() => return Reading::Read(Vec::new()),
         Reading::Read(_) => {}
     }
-    let questions = questions(namespaces, at);
+    let questions = questions(subjects, namespaces, at);
     // No overlay depends on the rules: there may be many of them in the namespace of each pod.
     if questions.is_empty() {
         return Reading::Read(Vec::new());
@@ -127,7 +138,7 @@ fn elsewhere(path: &[Step], input: bool) -> Vec<Step> {
     path
 }
 
-fn questions(namespaces: &[Namespace], at: usize) -> Vec<Question> {
+fn questions(subjects: &[Subject], namespaces: &[Namespace], at: usize) -> Vec<Question> {
     let here = &namespaces[at];
     let mut all = Vec::new();
     for namespace in namespaces {
@@ -137,8 +148,11 @@ fn questions(namespaces: &[Namespace], at: usize) -> Vec<Question> {
     }
     // Leave room for questions about tenants.
     all.truncate(MOST / 2);
-    forwarded(here, &mut all);
+    forwarded(subjects, namespaces, here, &mut all);
     bridged(here, &mut all);
+    if is_tenant(namespaces, here) {
+        at_tenant(&listeners(&subjects[at]), here, &mut all);
+    }
     all.truncate(MOST);
     all
 }
@@ -193,7 +207,12 @@ fn outer(
 }
 
 /// Packets between tenants on bridges with an address, and networks behind tunnels.
-fn forwarded(here: &Namespace, all: &mut Vec<Question>) {
+fn forwarded(
+    subjects: &[Subject],
+    namespaces: &[Namespace],
+    here: &Namespace,
+    all: &mut Vec<Question>,
+) {
     if here.sysctls.get("net/ipv4/ip_forward").is_none_or(|on| on == "0") {
         return;
     }
@@ -210,6 +229,7 @@ fn forwarded(here: &Namespace, all: &mut Vec<Question>) {
         for bridge in links(here).iter().filter(|link| link.bridge.is_some() && link.up) {
             // Each sample may be under a policy of its own, so there are several.
             for tenant in tenants(here, bridge) {
+                let services = services(subjects, namespaces, tenant);
                 for remote in &remotes {
                     for (from, to, input, output) in
                         [(tenant, *remote, bridge, tunnel), (*remote, tenant, tunnel, bridge)]
@@ -224,16 +244,83 @@ fn forwarded(here: &Namespace, all: &mut Vec<Question>) {
                                     (!first).then_some(output),
                                 )
                             });
-                        all.push(ask(
-                            PassageKind::Forward,
-                            (from, to, PORT),
-                            Transport::Tcp,
-                            (input.index, output.index),
-                            &path,
-                        ));
+                        let devices = (input.index, output.index);
+                        let ends = (from, to, PORT);
+                        all.push(ask(PassageKind::Forward, ends, Transport::Tcp, devices, &path));
+                        let ends = (from, to, 0);
+                        all.push(ask(PassageKind::ForwardEcho, ends, ECHO, devices, &path));
+                        for port in services.iter().filter(|_| to == tenant) {
+                            let (kind, ends) = (PassageKind::ForwardService, (from, to, *port));
+                            all.push(ask(kind, ends, Transport::Tcp, devices, &path));
+                        }
                     }
                 }
             }
+        }
+    }
+}
+
+/// TCP ports on which the tenant with an address listens, if its namespace is read.
+fn services(subjects: &[Subject], namespaces: &[Namespace], tenant: IpAddr) -> Vec<u16> {
+    let at = namespaces.iter().position(|namespace| {
+        let mut addresses = namespace.addresses.get().into_iter().flatten();
+        addresses.any(|known| known.address == tenant)
+    });
+    let all = at.and_then(|at| subjects.get(at)).map(listeners).unwrap_or_default();
+    ports(&all, tenant)
+}
+
+/// Listening TCP sockets of a namespace. Empty if they cannot be read: then nothing is asked.
+fn listeners(subject: &Subject) -> Vec<(IpAddr, u16)> {
+    let read = subject.netns.run(netstate::tcp_listener::read);
+    read.ok().and_then(Result::ok).unwrap_or_default()
+}
+
+/// The first few ports at which an address accepts connections.
+fn ports(listeners: &[(IpAddr, u16)], address: IpAddr) -> Vec<u16> {
+    let own = listeners.iter().filter(|(at, _)| at.is_unspecified() || *at == address);
+    let mut ports: Vec<u16> = own.map(|(_, port)| *port).collect();
+    ports.sort_unstable();
+    ports.dedup();
+    ports.truncate(PORTS);
+    ports
+}
+
+/// Whether a namespace is that of a tenant: its veth leads to another namespace, it has no bridge,
+/// and no tunnel's packets pass it.
+fn is_tenant(namespaces: &[Namespace], here: &Namespace) -> bool {
+    let mut tunnels = namespaces.iter().flat_map(|namespace| &namespace.tunnels);
+    links(here).iter().all(|link| link.bridge.is_none() && link.vxlan.is_none())
+        && tunnels.all(|tunnel| tunnel.underlay != here.inode)
+}
+
+/// Packets to and from a tenant, in its own namespace.
+fn at_tenant(listeners: &[(IpAddr, u16)], here: &Namespace, all: &mut Vec<Question>) {
+    let is_veth = |link: &&Interface| link.kind.as_deref() == Some("veth") && link.up;
+    for nic in links(here).iter().filter(is_veth).filter(|link| link.link_netns.is_some()) {
+        let addresses = here.addresses.get().into_iter().flatten();
+        let mut own = addresses.filter(|known| {
+            let is_usable = matches!(known.address, IpAddr::V4(four) if !four.is_link_local());
+            known.link == nic.index && is_usable
+        });
+        let Some(known) = own.next() else { continue };
+        let own = known.address;
+        // Stands for any other host of the network.
+        let other = within(own, known.prefix).filter(|other| *other != own).unwrap_or(ANY);
+        let input = [Hook::Ingress, Hook::Prerouting, Hook::Input];
+        let input = input.map(|hook| Step::new(hook, Some(nic), None));
+        let output = [Hook::Output, Hook::Postrouting];
+        let output = output.map(|hook| Step::new(hook, None, Some(nic)));
+        let begun = all.len();
+        let (kind, devices) = (PassageKind::TenantEcho, (nic.index, 0));
+        all.push(ask(kind, (other, own, 0), ECHO, devices, &input));
+        all.push(ask(kind, (own, other, 0), ECHO, (0, nic.index), &output));
+        for port in ports(listeners, own) {
+            let (kind, ends) = (PassageKind::TenantService, (other, own, port));
+            all.push(ask(kind, ends, Transport::Tcp, devices, &input));
+        }
+        for question in &mut all[begun..] {
+            question.flow.any_address = Some(other);
         }
     }
 }
@@ -267,18 +354,28 @@ fn bridged(here: &Namespace, all: &mut Vec<Question>) {
         let network = own
             .filter(|known| known.link == bridge.index && known.address.is_ipv4())
             .find_map(|known| within(known.address, known.prefix));
-        // Documentation addresses, which stand for any.
-        let any = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
-        let address = network.unwrap_or(any);
-        let mut path = Step::between_ports(first, second).to_vec();
-        if on || settings.call_iptables {
-            path.extend(Step::by_br_netfilter(bridge, Some(first), second));
-        }
+        let address = network.unwrap_or(ANY);
         let index = bridge.index;
-        let ends = (address, address, PORT);
-        let mut question = ask(PassageKind::Bridged, ends, Transport::Tcp, (index, index), &path);
-        question.flow.any_address = Some(address);
-        all.push(question);
+        // A tunnel and a tenant, in both directions.
+        let tunnel = ports.iter().find(|port| port.vxlan.is_some()).unwrap_or(first);
+        let tenant = ports.iter().find(|port| port.index != tunnel.index).unwrap_or(second);
+        for (from, to) in [(tunnel, tenant), (tenant, tunnel)] {
+            let frame = Step::between_ports(from, to);
+            let mut path = frame.to_vec();
+            if on || settings.call_iptables {
+                path.extend(Step::by_br_netfilter(bridge, Some(from), to));
+            }
+            for (kind, transport, path) in [
+                (PassageKind::Bridged, Transport::Tcp, path.as_slice()),
+                (PassageKind::BridgedArp, Transport::Arp, frame.as_slice()),
+            ] {
+                let port = if transport == Transport::Arp { 0 } else { PORT };
+                let mut question =
+                    ask(kind, (address, address, port), transport, (index, index), path);
+                question.flow.any_address = Some(address);
+                all.push(question);
+            }
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 # Cause: a redeployed container took over 10.0.1.7 with another hardware address; the fixed neighbour entry in the
 #   overlay's sandbox on the other node was not replaced, and vxlan0 answers ARP with it.
 # Expected: "vxlan0's entry 10.0.1.7 = 02:42:0a:00:01:07 is stale: 10.0.1.7 is 02:42:0a:00:01:77 behind 10.77.0.2".
+# NIKA: arp_cache_poisoning
 # Check: OV069
 . "$(dirname "$0")/bed.sh"
 

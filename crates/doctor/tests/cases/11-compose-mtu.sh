@@ -4,6 +4,7 @@
 # Cause: the host is a virtual machine on an overlay (MTU 1400); dockerd's --mtu does not apply to networks that
 #   Compose makes: containers announce an MSS for 1500, and what answers with it is lost before the host, silently.
 # Expected: "NAT from br-c0ffee (1500) to nic0 (1400) without MSS clamp".
+# NIKA: mtu_mismatch
 # Check: OV019
 # One node: a app
 . "$(dirname "$0")/bed.sh"

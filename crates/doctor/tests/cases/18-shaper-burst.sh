@@ -5,6 +5,7 @@
 #   a limit of 2 Gbit/s gives a fraction.
 # (Here by tbf: this kernel has no policing.)
 # Expected: "tbf at veth-pod: burst 4 KB for 2 Gbit/s is less than one GSO packet / 2 µs; it drops".
+# NIKA: link_capacity_bottleneck
 # Check: OV077
 # One node: b pod-b
 . "$(dirname "$0")/bed.sh"

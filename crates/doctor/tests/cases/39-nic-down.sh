@@ -3,6 +3,7 @@
 # Source: https://github.com/sands-lab/nika (link down)
 # Cause: node b's NIC was set down; its routes are gone with it.
 # Expected: "nic0 is down".
+# NIKA: link_down
 # Check: OV051
 # One node: b pod-b
 . "$(dirname "$0")/bed.sh"

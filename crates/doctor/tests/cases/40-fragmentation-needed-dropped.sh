@@ -3,6 +3,7 @@
 # Source: https://github.com/sands-lab/nika (ICMP filter), kind of https://github.com/projectcalico/calico/issues/1709
 # Cause: all ICMP errors are dropped at the input of node a: it cannot learn a smaller MTU on the way to node b.
 # Expected: "rule of inet filter input drops ICMP fragmentation needed".
+# NIKA: icmp_frag_needed_filter_misconfiguration
 # Check: OV071
 # One node: a pod-a
 . "$(dirname "$0")/bed.sh"

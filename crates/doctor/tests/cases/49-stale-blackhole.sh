@@ -3,6 +3,7 @@
 # Source: https://github.com/rancher/rke2/issues/11170 (same kind: projectcalico/calico#2457, #3740)
 # Cause: the pod networks were made larger; the node's blackhole for its old network lies inside another node's new one.
 # Expected: "blackhole 10.244.2.0/25 drops packets inside 10.244.2.0/24 via 10.244.2.0".
+# NIKA: host_static_blackhole
 # Check: OV078
 # One node: a pod-a
 . "$(dirname "$0")/bed.sh"

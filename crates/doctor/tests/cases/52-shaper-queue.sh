@@ -3,6 +3,7 @@
 # Source: https://github.com/containernetworking/plugins/pull/1025
 # Cause: the bandwidth limit of a pod has a queue that takes seconds to send: all of its packets are late.
 # Expected: "tbf: … bytes wait, … ms at its rate".
+# NIKA: link_capacity_bottleneck
 # Check: OV079
 # One node: b pod-b
 . "$(dirname "$0")/bed.sh"

@@ -3,6 +3,7 @@
 # Source: https://github.com/harvester/harvester/issues/11122
 # Cause: a device with a fixed address was made on two hosts at once; the bridges learn it here, then there.
 # Expected: "br1 has learned 02:00:00:00:00:aa at vx100; 02:00:00:00:00:aa is guest-a eth0".
+# NIKA: mac_address_conflict
 # Check: OV081 OV039
 # One node: a guest-a
 . "$(dirname "$0")/bed.sh"

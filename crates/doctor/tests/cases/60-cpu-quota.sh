@@ -3,6 +3,7 @@
 # Source: https://github.com/kubernetes/kubernetes/issues/67577 (same kind: #51135)
 # Cause: the container's limit is 5% of a CPU: the kernel stops it for most of each period, and packets wait.
 # Expected: "stopped by a CPU quota for … of … ms".
+# NIKA: receiver_resource_contention
 # Check: OV085
 # One node: b pod-b
 . "$(dirname "$0")/bed.sh"

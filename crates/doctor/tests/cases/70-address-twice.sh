@@ -3,6 +3,7 @@
 # Source: https://github.com/sands-lab/nika (host ip conflict)
 # Cause: a guest on the other host was given an address that is in use: ARP is answered by either.
 # Expected: "10.100.0.2 at guest-b eth0 and third eth0".
+# NIKA: host_ip_conflict
 # Check: OV038
 # One node: b guest-b third
 . "$(dirname "$0")/bed.sh"

@@ -3,6 +3,7 @@
 # Source: https://github.com/sands-lab/nika (mtu mismatch)
 # Cause: eth0 of guest-b has MTU 1280, its veth peer 1450: larger packets to it are dropped.
 # Expected: "eth0 1280, veth-guest 1450".
+# NIKA: mtu_mismatch
 # Check: OV015 OV014
 # One node: b guest-b
 . "$(dirname "$0")/bed.sh"

@@ -3,6 +3,7 @@
 # Source: https://github.com/sands-lab/nika (arp cache poisoning)
 # Cause: guest-a has a permanent entry for 10.100.0.2 with an address that nobody has.
 # Expected: "entry for 10.100.0.2 says 02:00:00:00:00:66; 10.100.0.2 is at guest-b eth0".
+# NIKA: arp_cache_poisoning
 # Check: OV069
 . "$(dirname "$0")/bed.sh"
 

@@ -3,6 +3,7 @@
 # Source: https://github.com/sands-lab/nika (host missing ip)
 # Cause: node b's NIC has no address any more: nobody answers for 10.77.0.2.
 # Expected: "10.77.0.2, next hop to 10.77.0.2 through a nic0, does not answer".
+# NIKA: host_missing_ip
 # Check: OV036
 # One node: a pod-a
 . "$(dirname "$0")/bed.sh"

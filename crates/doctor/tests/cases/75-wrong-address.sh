@@ -3,6 +3,7 @@
 # Source: https://github.com/sands-lab/nika (host incorrect ip)
 # Cause: node b's NIC has 10.77.0.22; flannel.1 and the other node use 10.77.0.2.
 # Expected: "10.77.0.2, next hop to 10.77.0.2 through a nic0, does not answer".
+# NIKA: host_incorrect_ip
 # Check: OV036
 # One node: a pod-a
 . "$(dirname "$0")/bed.sh"

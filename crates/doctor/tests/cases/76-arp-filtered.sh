@@ -3,6 +3,7 @@
 # Source: https://github.com/sands-lab/nika (arp acl block)
 # Cause: node b drops all ARP that comes in: node a never gets its hardware address.
 # Expected: "10.77.0.2, next hop to 10.77.0.2 through a nic0, does not answer".
+# NIKA: arp_acl_block
 # Check: OV036
 # One node: a pod-a
 . "$(dirname "$0")/bed.sh"

@@ -3,6 +3,7 @@
 # Source: https://github.com/sands-lab/nika (host incorrect gateway)
 # Cause: pod-a's gateway is 10.244.1.254; cni0 has 10.244.1.1.
 # Expected: "10.244.1.254 does not answer".
+# NIKA: host_incorrect_gateway
 # Check: OV041
 # One node: a pod-a
 . "$(dirname "$0")/bed.sh"

@@ -1,7 +1,7 @@
 # Test hosts of the cases; sourced by each. `sh CASE.sh up|healthy|down`: build the fault, the same
 # without it, or remove all. PREFIX names the namespaces. Each case has in its head the fault as
-# people reported it, `Check:`, the codes that name its cause, and `One node:`, the namespaces that
-# one administrator sees.
+# people reported it, `Check:`, the codes that name its cause, `One node:`, the namespaces that one
+# administrator sees, and `NIKA:`, its name there, if it is a fault of sands-lab/nika.
 set -eu
 P=${PREFIX:-case}; RUN=${RUN:-/tmp/$P-run}; DO=${1:-up}
 ns() { n=$1; shift; ip netns exec "$P-$n" "$@"; }

@@ -3,7 +3,7 @@
 //!
 //! `scripts/field-cases` runs any directory of such scripts and prints the table.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -44,6 +44,8 @@ struct Case {
     name: String,
     /// Codes that name the cause. Empty: unknown.
     checks: Vec<String>,
+    /// Name of the fault in NIKA (`sands-lab/nika`); empty: none.
+    nika: String,
     /// Namespaces that the administrator of one host sees. Empty: one host is not enough.
     node: Vec<String>,
 }
@@ -58,7 +60,8 @@ impl Case {
             found.unwrap_or_default().split_whitespace().map(str::to_owned).collect()
         };
         let (checks, node) = (line("# Check:"), line("# One node:"));
-        Case { script: script.to_owned(), name, checks, node }
+        let nika = line("# NIKA:").concat();
+        Case { script: script.to_owned(), name, checks, nika, node }
     }
 
     /// Runs the script, which has its own namespaces.
@@ -168,6 +171,52 @@ fn rank(case: &Case, diagnosis: &Diagnosis) -> Option<usize> {
     diagnosis.findings.iter().position(|finding| case.is_right(finding)).map(|at| at + 1)
 }
 
+/// How often each check named a cause, and how often it reported something else at warning or above.
+#[derive(Default)]
+struct Record {
+    right: u32,
+    beside: u32,
+    healthy: u32,
+    confidence: BTreeSet<String>,
+}
+
+/// A table of the checks by code: each view of a case counts as one.
+fn by_check(cases: &[Case], judged: &BTreeMap<String, Judgement>) -> String {
+    let mut records: BTreeMap<String, Record> = BTreeMap::new();
+    for case in cases {
+        let judgement = &judged[&case.name];
+        for diagnosis in [&judgement.all, &judgement.one].into_iter().flatten() {
+            let mut seen = BTreeSet::new();
+            for finding in &diagnosis.findings {
+                let is_right = case.is_right(finding);
+                if !is_right && finding.severity < Severity::Warn || !seen.insert(&finding.code) {
+                    continue;
+                }
+                let record = records.entry(finding.code.clone()).or_default();
+                match is_right {
+                    true => record.right += 1,
+                    false => record.beside += 1,
+                }
+                let word = format!("{:?}", finding.confidence).to_lowercase();
+                record.confidence.insert(word);
+            }
+        }
+        for warning in &judgement.warnings {
+            let code = warning.split(' ').next().unwrap_or_default().to_owned();
+            records.entry(code).or_default().healthy += 1;
+        }
+    }
+    let mut table = String::from(
+        "| check | confidence | named the cause | beside the cause | on healthy hosts |\n\
+         | --- | --- | --- | --- | --- |\n",
+    );
+    for (code, Record { right, beside, healthy, confidence }) in records {
+        let words = confidence.into_iter().collect::<Vec<_>>().join(", ");
+        writeln!(table, "| {code} | {words} | {right} | {beside} | {healthy} |").unwrap();
+    }
+    table
+}
+
 #[test]
 fn faults_from_public_reports_are_named_first() {
     require!(
@@ -217,8 +266,8 @@ fn faults_from_public_reports_are_named_first() {
     let judged = judged.into_inner().unwrap();
     let mut problems = Vec::new();
     let mut table = String::from(
-        "| case | first finding, all hosts read | rank | first finding, one host read | rank | healthy |\n\
-         | --- | --- | --- | --- | --- | --- |\n",
+        "| case | NIKA | first finding, all hosts read | rank | first finding, one host read | rank | \
+         healthy |\n| --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for case in &cases {
         let judgement = &judged[&case.name];
@@ -245,11 +294,14 @@ fn faults_from_public_reports_are_named_first() {
             problems.push(format!("{} healthy: {:#?}", case.name, judgement.warnings));
         }
         problems.extend(judgement.problems.iter().map(|text| format!("{}: {text}", case.name)));
-        writeln!(table, "| {} {}| {healthy} |", case.name, cells.concat()).unwrap();
+        let cells = cells.concat();
+        writeln!(table, "| {} | {} {cells}| {healthy} |", case.name, case.nika).unwrap();
     }
     println!("{table}");
-    if let Some(path) = std::env::var_os(TABLE) {
-        std::fs::write(path, &table).unwrap();
+    if let Some(mut path) = std::env::var_os(TABLE) {
+        std::fs::write(&path, &table).unwrap();
+        path.push(".checks");
+        std::fs::write(path, by_check(&cases, &judged)).unwrap();
     }
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }

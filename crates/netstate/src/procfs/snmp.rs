@@ -89,6 +89,16 @@ counters! {
 }
 
 counters! {
+    /// `Icmp:`, IPv4.
+    Icmp {
+        /// Messages received.
+        in_msgs = "InMsgs" newer,
+        /// Dropped for a wrong checksum.
+        in_csum_errors = "InCsumErrors" newer,
+    }
+}
+
+counters! {
     /// `Tcp:`, both IP versions.
     Tcp {
         /// Connections that this host opened with a SYN.
@@ -232,6 +242,8 @@ pub struct Snmp {
     pub tcp: Tcp,
     /// Line `Udp:`, IPv4 only.
     pub udp: Udp,
+    /// Line `Icmp:`.
+    pub icmp: Icmp,
 }
 
 impl Snmp {
@@ -245,6 +257,7 @@ impl Snmp {
             ip: Ip::collect(|name, required| table.get("Ip", name, required))?,
             tcp: Tcp::collect(|name, required| table.get("Tcp", name, required))?,
             udp: Udp::collect(|name, required| table.get("Udp", name, required))?,
+            icmp: Icmp::collect(|name, required| table.get("Icmp", name, required))?,
         })
     }
 }
@@ -396,6 +409,9 @@ pub struct Counters {
     pub udp: Udp,
     /// UDP over IPv6; zero if the kernel has no IPv6.
     pub udp6: Udp,
+    /// From `/proc/net/snmp`, ICMP over IPv4.
+    #[serde(default)]
+    pub icmp: Icmp,
 }
 
 impl Counters {
@@ -410,6 +426,7 @@ impl Counters {
             tcp_ext: self.tcp_ext.since(&before.tcp_ext),
             udp: self.udp.since(&before.udp),
             udp6: self.udp6.since(&before.udp6),
+            icmp: self.icmp.since(&before.icmp),
         }
     }
 }
@@ -454,13 +471,13 @@ impl SnmpFiles {
     /// # Errors
     /// As [`ProcFile::read`] and [`Snmp::parse`].
     pub fn read(&self) -> Result<Counters> {
-        let Snmp { ip, tcp, udp } = Snmp::parse(&self.snmp.read()?)?;
+        let Snmp { ip, tcp, udp, icmp } = Snmp::parse(&self.snmp.read()?)?;
         let Netstat { ip_ext, tcp_ext } = Netstat::parse(&self.netstat.read()?)?;
         let Snmp6 { ip: ip6, udp: udp6 } = match &self.snmp6 {
             Some(file) => Snmp6::parse(&file.read()?)?,
             None => Snmp6::default(),
         };
-        Ok(Counters { ip, ip_ext, ip6, tcp, tcp_ext, udp, udp6 })
+        Ok(Counters { ip, ip_ext, ip6, tcp, tcp_ext, udp, udp6, icmp })
     }
 }
 

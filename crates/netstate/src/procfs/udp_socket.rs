@@ -62,7 +62,7 @@ pub fn parse(file: &str, text: &str) -> std::result::Result<Vec<UdpSocket>, Pars
 
 /// Parses address and port in hexadecimal. The address consists of 32-bit words in the machine's
 /// byte order.
-fn endpoint(
+pub(crate) fn endpoint(
     file: &str,
     line: usize,
     field: &str,

@@ -152,6 +152,9 @@ pub struct Port {
     /// The bridge answers ARP and neighbour discovery for neighbours behind it.
     #[serde(default)]
     pub neigh_suppress: bool,
+    /// Drops frames from addresses that have no entry at this port (`IFLA_BRPORT_LOCKED`).
+    #[serde(default)]
+    pub locked: bool,
 }
 
 /// State of a bridge port (`BR_STATE_*`).
@@ -214,6 +217,9 @@ pub struct Counters {
     /// 5.19.
     #[serde(default)]
     pub rx_otherhost: u64,
+    /// Times that the carrier was lost or came back (`IFLA_CARRIER_CHANGES`).
+    #[serde(default)]
+    pub carrier_changes: u64,
 }
 
 impl Counters {
@@ -237,6 +243,7 @@ impl Counters {
             rx_crc: less(self.rx_crc, earlier.rx_crc),
             tx_carrier: less(self.tx_carrier, earlier.tx_carrier),
             rx_otherhost: less(self.rx_otherhost, earlier.rx_otherhost),
+            carrier_changes: less(self.carrier_changes, earlier.carrier_changes),
         }
     }
 }
@@ -297,6 +304,7 @@ fn interface(message: LinkMessage) -> Interface {
         loopback: flags.contains(LinkFlags::Loopback),
         ..Interface::default()
     };
+    let mut carrier_changes = 0;
     for attribute in message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name = name,
@@ -318,6 +326,7 @@ fn interface(message: LinkMessage) -> Interface {
             LinkAttribute::GsoMaxSegs(most) => link.gso_max_segs = Some(most),
             LinkAttribute::TsoMaxSize(size) => link.tso_max_size = Some(size),
             LinkAttribute::ParentDevBusName(bus) => link.bus = Some(bus),
+            LinkAttribute::CarrierChanges(changes) => carrier_changes = changes.into(),
             LinkAttribute::Stats64(stats) => link.counters = counters(&stats),
             LinkAttribute::LinkInfo(infos) => {
                 for info in infos {
@@ -343,6 +352,7 @@ fn interface(message: LinkMessage) -> Interface {
             _ => {}
         }
     }
+    link.counters.carrier_changes = carrier_changes;
     link
 }
 
@@ -403,6 +413,7 @@ fn port(data: &[InfoBridgePort]) -> Port {
         mcast_flood: true,
         bcast_flood: true,
         neigh_suppress: false,
+        locked: false,
     };
     for attribute in data {
         match *attribute {
@@ -417,6 +428,7 @@ fn port(data: &[InfoBridgePort]) -> Port {
             InfoBridgePort::MulticastFlood(on) => port.mcast_flood = on,
             InfoBridgePort::BroadcastFlood(on) => port.bcast_flood = on,
             InfoBridgePort::NeighSupress(on) => port.neigh_suppress = on,
+            InfoBridgePort::Locked(on) => port.locked = on,
             _ => {}
         }
     }
@@ -438,5 +450,7 @@ fn counters(stats: &Stats64) -> Counters {
         rx_crc: stats.rx_crc_errors,
         tx_carrier: stats.tx_carrier_errors,
         rx_otherhost: stats.rx_otherhost_dropped,
+        // An attribute of its own.
+        carrier_changes: 0,
     }
 }

@@ -351,3 +351,68 @@ fn a_drop_names_the_entry_or_setting() {
         tracing.wait().expect(130);
     }
 }
+
+/// The object is a bridge or the route back.
+#[test]
+fn a_drop_names_the_bridge_or_the_route_back() {
+    require!(need::root(), need::tool("ip"), need::tool("bridge"));
+    let [a, b] = ["a", "b"].map(|name| Arc::new(Host::new(name).unwrap()));
+    let ip = |host: &Host, line: &str| {
+        host.run(Command::new("ip").args(line.split(' '))).unwrap();
+    };
+    let bridge = |host: &Host, line: &str| {
+        host.run(Command::new("bridge").args(line.split(' '))).unwrap();
+    };
+    for (link, at) in [("nic0", 77), ("nic1", 78)] {
+        a.connect(link, &b, link, 1500).unwrap();
+        a.address(link, Ipv4Addr::new(10, at, 0, 1), 24).unwrap();
+    }
+    b.address("nic0", Ipv4Addr::new(10, 77, 0, 2), 24).unwrap();
+    // The bridge of host b floods to no port.
+    ip(&b, "link add br0 type bridge mcast_snooping 0");
+    ip(&b, "link add port1 type veth peer name far1");
+    for link in ["nic1", "port1"] {
+        ip(&b, &format!("link set {link} master br0 up"));
+    }
+    for link in ["br0", "far1"] {
+        ip(&b, &format!("link set {link} up"));
+    }
+    bridge(&b, "link set dev port1 flood off");
+    ip(&a, "neigh add 10.78.0.9 lladdr 02:00:00:00:00:09 dev nic1");
+    // The source address is behind another device of host b.
+    ip(&a, "address add 10.55.0.1/32 dev nic0");
+    ip(&a, "route add 10.77.0.3 dev nic0 src 10.55.0.1");
+    ip(&b, "address add 10.77.0.3/24 dev nic0");
+    // Host b would not answer ARP from this address.
+    ip(&b, "link set nic0 address 02:00:00:00:00:02");
+    ip(&a, "neigh add 10.77.0.3 lladdr 02:00:00:00:00:02 dev nic0");
+    ip(&b, "route add 10.55.0.0/24 dev far1");
+    b.sysctl("net/ipv4/conf/all/rp_filter", "1").unwrap();
+    // A process finds namespaces by those who are in them.
+    let processes = Processes::new().unwrap();
+    let sleep = |host: &Arc<Host>| processes.start(host, Command::new("sleep").arg("600")).unwrap();
+    let _sleeping = [&a, &b].map(sleep);
+    let sender = a.netns().run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+    let port = sender.local_addr().unwrap().port();
+    for (to, reason, expected) in [
+        (
+            "10.78.0.9",
+            "NO_TX_TARGET",
+            "br0 has no forwarding entry for 02:00:00:00:00:09, and floods it to none of its 1 \
+             other ports",
+        ),
+        ("10.77.0.3", "IP_RPFILTER", "the route back to 10.55.0.1 uses far1; it came by nic0"),
+    ] {
+        let flow = format!("*:{port} -> {to}:5301/udp");
+        let mut tracing = Running::start(overlane(["trace", "--flow", &flow, "--drops-only"]));
+        tracing.await_stderr("tracing: ");
+        eventually("a drop with its object", || {
+            let _ = sender.send_to(b"overlay", (to, 5301));
+            let text = tracing.stdout_so_far();
+            let is_named = text.contains(&format!("DROPPED: {reason}")) && text.contains(expected);
+            is_named.then_some(()).ok_or(text)
+        });
+        tracing.signal(Signal::SIGINT);
+        tracing.wait().expect(130);
+    }
+}

@@ -70,6 +70,7 @@ fn a_tunnel_without_a_remote_is_an_error_if_another_host_is_known() {
         mcast_flood: true,
         bcast_flood: true,
         neigh_suppress: true,
+        locked: false,
     });
     assert_eq!(severities(&host, "OV083"), [Severity::Info]);
 }

@@ -7,6 +7,7 @@ mod field;
 mod machine;
 mod mtu;
 mod saved;
+mod tenants;
 mod tunnels;
 
 use std::net::IpAddr;
