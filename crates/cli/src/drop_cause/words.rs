@@ -85,7 +85,7 @@ pub fn bridge_entry(
         ));
     };
     let output = links.iter().find(|link| link.index == entry.link)?;
-    let entry = format!("{name} has {to} on port {}", output.name);
+    let entry = format!("{name} has {to} at {}", output.name);
     let port = output.port?;
     if Some(output.index) == came_by && !port.hairpin {
         return Some(format!("{entry}, its input port"));
@@ -131,7 +131,7 @@ pub fn other_vnis(links: &[Interface], port: u16, vni: u32) -> Option<String> {
         true => "none exists".to_owned(),
         false => named.join(", "),
     };
-    Some(format!("no VXLAN device of port {port} has VNI {vni} ({named}{others})"))
+    Some(format!("no VXLAN device of port {port} has VNI {vni}: {named}{others}"))
 }
 
 #[cfg(test)]
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(other_vnis(&links, 4789, 100), None);
         for (port, expected) in [
             (4789, "no VXLAN device of port 4789 has VNI 7: vx100 has 100, vx101 has 101"),
-            (8472, "no VXLAN device of port 8472 has VNI 7: there is none"),
+            (8472, "no VXLAN device of port 8472 has VNI 7: none exists"),
         ] {
             assert_eq!(other_vnis(&links, port, 7).as_deref(), Some(expected));
         }
