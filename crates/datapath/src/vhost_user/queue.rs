@@ -132,7 +132,7 @@ impl GuestQueue {
                 Some(Written::NoRoom) => return Err(Errno::EAGAIN),
                 Some(Written::TooSmall) => return Err(Errno::EMSGSIZE),
                 Some(Written::Untouched) => {
-                    lock(&self.device.slots[*number]).untold = true;
+                    lock(&self.device.slots[*number]).is_unnotified = true;
                     return Err(Errno::ENOMEM);
                 }
                 None => {}

@@ -127,7 +127,7 @@ fn untouched_frames_and_tables_of_a_sender_are_refused_near_the_limit() {
     // A table that the driver has not written is no table.
     left.rings[1].descriptor(&left.memory, 0, (UNTOUCHED + PAGE * sent, 64, 4, 0));
     left.rings[1].offer(&left.memory, 0);
-    joined.told(Side::Left, "in memory that the guest has never used");
+    joined.assert_event(Side::Left, "in memory that the guest has never used");
 }
 
 /// A memory control group with this process in it.
