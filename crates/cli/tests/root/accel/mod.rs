@@ -265,7 +265,7 @@ fn maps_have_the_requested_size_and_the_status_counts_entries_that_do_not_fit() 
     // It keeps its start options.
     let output = a.accel(&["on", "--max-entries", "5", "--all"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("has 1 entries"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("has room for 1 entries"), "{}", text(&output.stderr));
     assert!(a.accel(&["on", "--max-entries", "1", "--all"]).status.success());
 }
 

@@ -401,7 +401,7 @@ fn a_drop_names_the_bridge_or_the_route_back() {
             "br0 has no forwarding entry for 02:00:00:00:00:09, and floods it to none of its 1 \
              other ports",
         ),
-        ("10.77.0.3", "IP_RPFILTER", "the route back to 10.55.0.1 uses far1; it came by nic0"),
+        ("10.77.0.3", "IP_RPFILTER", "the route back to 10.55.0.1 uses far1; it arrived on nic0"),
     ] {
         let flow = format!("*:{port} -> {to}:5301/udp");
         let mut tracing = Running::start(overlane(["trace", "--flow", &flow, "--drops-only"]));
