@@ -475,7 +475,11 @@ mod tests {
         assert!(longest <= LONGEST && longest < usual * 80, "{longest:?}");
         let rests: Vec<Duration> = (0..30).map(|_| governor.rest(&pulse, &[])).collect();
         assert!(rests[3] == longest && rests[29] == usual, "{rests:?}");
-        assert!(governor.said().unwrap().contains("reduced its load 21 times"), "{:?}", governor.said());
+        assert!(
+            governor.said().unwrap().contains("reduced its load 21 times"),
+            "{:?}",
+            governor.said()
+        );
     }
 
     /// One deviation among nine values does not change the median.

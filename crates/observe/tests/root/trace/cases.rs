@@ -234,8 +234,11 @@ pub const CASES: &[Case] = &[
             bed.ip("tenant-a", "address add 192.0.2.9/32 dev eth0");
             let Bed { network, port, client, server } = bed;
             drop(client);
-            let open = || UdpSocket::bind((Ipv4Addr::new(192, 0, 2, 9), port)).unwrap();
-            let client = network.client().netns().run(open).unwrap();
+            // A process that another thread is starting may hold the old socket for a moment.
+            let client = test_support::program::eventually("the port is free", || {
+                let open = || UdpSocket::bind((Ipv4Addr::new(192, 0, 2, 9), port));
+                network.client().netns().run(open).unwrap().map_err(|error| error.to_string())
+            });
             Bed { network, port, client, server }.datagrams(100, 1)
         },
     ),
