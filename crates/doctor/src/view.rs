@@ -258,6 +258,25 @@ impl<'a> View<'a> {
         nics
     }
 
+    /// Returns the NIC that a VXLAN device is bound to, or that has its local address.
+    pub fn tunnel_nic(&self, tunnel: DeviceRef<'a>) -> Option<DeviceRef<'a>> {
+        let vxlan = tunnel.vxlan()?;
+        let namespace = self.namespace(self.ways(tunnel)?.underlay)?;
+        let bound = vxlan.device.and_then(|index| self.spot(DeviceKey { namespace, index }));
+        bound.or_else(|| {
+            let mut own = self.with_address(vxlan.local?);
+            own.find(|spot| spot.place.namespace == namespace)
+        })
+    }
+
+    /// Returns the NICs under tunnels, also those that are down: no route leads through them. A NIC
+    /// may occur more than once.
+    pub fn tunnel_nics(&self) -> Vec<DeviceRef<'a>> {
+        let mut nics = self.underlay_nics();
+        nics.extend(self.tunnels().filter_map(|(tunnel, _)| self.tunnel_nic(tunnel)));
+        nics
+    }
+
     /// Returns the NICs that carry overlays: NICs under tunnels, and hardware that is a bridge
     /// port.
     pub fn carrying_nics(&self) -> Vec<DeviceRef<'a>> {

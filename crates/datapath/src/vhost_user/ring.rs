@@ -131,7 +131,7 @@ impl Ring {
     /// Moves the ring to another place in memory, or to memory that was mapped again.
     ///
     /// # Errors
-    /// As [`Ring::new`].
+    /// As `Ring::new`.
     pub fn replace(
         &mut self,
         memory: &GuestMemoryMmap,

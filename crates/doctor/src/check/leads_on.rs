@@ -3,7 +3,6 @@
 use netstate::interface::{Vxlan, vxlan_overhead};
 
 use super::View;
-use super::link_down::nic;
 use crate::view::{DeviceKey, DeviceRef};
 
 /// Returns the VXLAN device behind a device: the device itself, or a port of the bridge that it is.
@@ -14,7 +13,7 @@ pub(super) fn tunnel<'a>(view: &View<'a>, spot: DeviceRef<'a>) -> Option<DeviceR
 /// Returns the devices that may carry a tunnel's packets.
 pub(super) fn underlays(view: &View<'_>, tunnel: DeviceRef<'_>) -> Vec<DeviceKey> {
     let ways = view.underlays(tunnel).into_iter().map(|underlay| underlay.nic);
-    ways.chain(view.link(tunnel)).chain(nic(view, tunnel)).map(|nic| nic.place).collect()
+    ways.chain(view.link(tunnel)).chain(view.tunnel_nic(tunnel)).map(|nic| nic.place).collect()
 }
 
 /// Returns the VXLAN devices of the same VNI and port at a tunnel's remotes, if the remotes are on

@@ -1,7 +1,6 @@
 //! OV051: A bridge, port or underlay device of a path is down.
 
-use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View, link_flaps};
-use crate::view::DeviceKey;
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View, link_flaps};
 use settings::Change;
 
 pub(super) const CHECK: Check = Check {
@@ -15,9 +14,7 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
-    let mut nics = view.underlay_nics();
-    // No route leads through a NIC that is down.
-    nics.extend(view.tunnels().filter_map(|(tunnel, _)| nic(view, tunnel)));
+    let nics = view.tunnel_nics();
     for spot in view.devices() {
         let bridge = spot.kind() == "bridge" && view.ports(spot).next().is_some();
         let port = view.bridge(spot).is_some();
@@ -50,15 +47,4 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             false => finding.set(Change::up(spot), "it may have been set down on purpose"),
         });
     }
-}
-
-/// Returns the NIC that a VXLAN device is bound to, or that has its local address.
-pub(super) fn nic<'a>(view: &View<'a>, tunnel: DeviceRef<'a>) -> Option<DeviceRef<'a>> {
-    let vxlan = tunnel.vxlan()?;
-    let namespace = view.namespace(view.ways(tunnel)?.underlay)?;
-    let bound = vxlan.device.and_then(|index| view.spot(DeviceKey { namespace, index }));
-    bound.or_else(|| {
-        let mut own = view.with_address(vxlan.local?);
-        own.find(|spot| spot.place.namespace == namespace)
-    })
 }

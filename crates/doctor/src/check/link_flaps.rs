@@ -1,6 +1,5 @@
 //! OV095: A link goes down and comes back.
 
-use super::link_down::nic;
 use super::{Check, CheckOutcome, Cost, DeviceRef, Severity, View};
 
 pub(super) const CHECK: Check = Check {
@@ -16,9 +15,7 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
-    let mut nics = view.underlay_nics();
-    // No route leads through a NIC while it is down.
-    nics.extend(view.tunnels().filter_map(|(tunnel, _)| nic(view, tunnel)));
+    let nics = view.tunnel_nics();
     for spot in view.devices() {
         let is_nic = nics.iter().any(|nic| nic.place == spot.place);
         if !is_nic && view.bridge(spot).is_none() || !is_flapping(spot, is_nic) {

@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 
-use super::link_down::nic;
 use super::router_advertisements::deaf;
 use super::{Check, CheckOutcome, Cost, Severity, View};
 use netstate::entry::Knowledge;
@@ -24,7 +23,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         for (remote, way) in &ways.ways {
             // OV072 and OV051 report the cause.
             let explained = remote.is_ipv6() && deaf(view, tunnel).is_some()
-                || nic(view, tunnel).is_some_and(|nic| !nic.interface.up);
+                || view.tunnel_nic(tunnel).is_some_and(|nic| !nic.interface.up);
             if let (Err(reason), false) = (way.as_result(), explained) {
                 let text = words(*remote, reason);
                 outcome.add(
