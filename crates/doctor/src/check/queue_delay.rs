@@ -38,6 +38,10 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             let Some(before) = pair.before.iter().find(same) else { continue };
             let place = DeviceKey { namespace: at, index: after.link };
             let Some(spot) = view.spot(place) else { continue };
+            // OV049 reports it: the driver sends nothing.
+            if is_stuck(spot) {
+                continue;
+            }
             // A discipline and its children count the same packets.
             if reported.contains(&after.link) {
                 continue;
@@ -53,6 +57,12 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             outcome.add(described(spot, before, after, is_long.then_some(delay)));
         }
     }
+}
+
+/// Whether a device with transmit timeouts sent nothing between the readings.
+fn is_stuck(spot: DeviceRef<'_>) -> bool {
+    let timeouts = spot.device.and_then(|device| device.tx_timeouts).unwrap_or_default();
+    timeouts > 0 && spot.moved().is_none_or(|moved| moved.tx_bytes == 0)
 }
 
 /// Bytes per second that leave the discipline.
