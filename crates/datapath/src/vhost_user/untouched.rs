@@ -1,13 +1,12 @@
-//! Guest memory that nobody has touched yet.
+//! Guest memory without pages: memory that no process has accessed yet.
 //!
-//! Such a page does not exist. The first process that touches it pays for it: the kernel charges
-//! the page to that process's memory control group, for as long as the guest lives. A guest that
-//! offers buffers in untouched memory could so make the kernel kill this process for exceeding its
-//! group's limit.
+//! The kernel allocates a page on first access, and charges it to the memory control group of the
+//! accessing process for as long as the guest lives. A guest that offers buffers in such memory
+//! could make this process exceed its group's limit, and the kernel would kill it.
 //!
-//! If less than a quarter of the limit is left, buffers in untouched pages are therefore refused.
-//! Until then, and without a limit, pages are not looked up. The room below the limit is read again
-//! after a ring may have taken a 64th of it.
+//! If less than a quarter of the limit is left, buffers without pages are refused. Until then, and
+//! without a limit, pages are not looked up. The room below the limit is read again when a ring may
+//! have taken a 64th of it.
 
 use std::sync::Arc;
 
@@ -39,7 +38,7 @@ pub(super) struct MemoryLimit {
 impl MemoryLimit {
     /// Opens the files of the limit. `None`: no control group can limit this process.
     pub(super) fn open() -> Option<Arc<MemoryLimit>> {
-        // Without /proc nothing is known of a limit.
+        // Limits are unknown without /proc.
         let limits = MemoryLimits::open().ok().filter(|limits| !limits.is_empty())?;
         Some(MemoryLimit::of(limits))
     }

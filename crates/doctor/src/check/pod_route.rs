@@ -115,35 +115,50 @@ fn dropped(outcome: &mut CheckOutcome, tunnel: DeviceRef<'_>, routes: &[RouteEnt
                 && route.covers(drop.to)
         };
         let Some(route) = routes.iter().find(inside_of) else { continue };
-        // The node's own pods have a more specific route, or an address inside it.
-        let is_own = |other: &RouteEntry| {
-            other.kind == RouteKind::Unicast
-                && other.link != route.link
-                && other.prefix >= drop.prefix
-                && drop.covers(other.to)
-        };
-        if routes.iter().any(is_own) {
+        if has_hosts_inside(routes, drop, route) {
             continue;
         }
-        let network = format!("{}/{}", drop.to, drop.prefix);
-        let family = if drop.to.is_ipv4() { "ip" } else { "ip -6" };
-        let path = tunnel.namespace.path.as_deref();
-        let kind = drop.kind.name();
-        outcome.add(
-            CHECK
-                .on(tunnel)
-                .evidence(
-                    format!("{kind} {network} drops packets inside {}", text(route)),
-                    "RTM_GETROUTE",
-                )
-                .cost(Cost::estimated(0.9, format!("all packets to {network}")))
-                .by_hand(
-                    inside(path, &format!("{family} route del {kind} {network}")),
-                    "packets to unused addresses leave through the tunnel",
-                    inside(path, &format!("{family} route add {kind} {network}")),
-                ),
-        );
+        let risk = "packets to unused addresses leave through the tunnel";
+        report(outcome, tunnel, drop, route, risk);
     }
+}
+
+/// Whether another device leads to hosts inside a route that drops packets: the node's own pods
+/// have a more specific route, or an address inside it.
+fn has_hosts_inside(routes: &[RouteEntry], drop: &RouteEntry, route: &RouteEntry) -> bool {
+    routes.iter().any(|other| {
+        other.kind == RouteKind::Unicast
+            && other.link != route.link
+            && other.prefix >= drop.prefix
+            && drop.covers(other.to)
+    })
+}
+
+fn report(
+    outcome: &mut CheckOutcome,
+    spot: DeviceRef<'_>,
+    drop: &RouteEntry,
+    route: &RouteEntry,
+    risk: &'static str,
+) {
+    let network = format!("{}/{}", drop.to, drop.prefix);
+    let family = if drop.to.is_ipv4() { "ip" } else { "ip -6" };
+    let path = spot.namespace.path.as_deref();
+    let kind = drop.kind.name();
+    outcome.add(
+        CHECK
+            .on(spot)
+            .evidence(
+                format!("{kind} {network} drops packets inside {}", text(route)),
+                "RTM_GETROUTE",
+            )
+            .cost(Cost::estimated(0.9, format!("all packets to {network}")))
+            .by_hand(
+                inside(path, &format!("{family} route del {kind} {network}")),
+                risk,
+                inside(path, &format!("{family} route add {kind} {network}")),
+            ),
+    );
 }
 
 /// Routes that drop packets to hosts of the network that a device other than a tunnel is in.
@@ -163,27 +178,13 @@ fn beside(view: &View<'_>, outcome: &mut CheckOutcome, at: usize, routes: &[Rout
         };
         let Some(spot) = view.spot(DeviceKey { namespace: at, index }) else { continue };
         // Routes inside a tunnel's network are judged above.
-        if spot.interface.loopback || spot.vxlan().is_some() {
+        if spot.interface.loopback
+            || spot.vxlan().is_some()
+            || has_hosts_inside(routes, drop, route)
+        {
             continue;
         }
-        let network = format!("{}/{}", drop.to, drop.prefix);
-        let family = if drop.to.is_ipv4() { "ip" } else { "ip -6" };
-        let path = spot.namespace.path.as_deref();
-        let kind = drop.kind.name();
-        outcome.add(
-            CHECK
-                .on(spot)
-                .evidence(
-                    format!("{kind} {network} drops packets inside {}", text(route)),
-                    "RTM_GETROUTE",
-                )
-                .cost(Cost::estimated(0.9, format!("all packets to {network}")))
-                .by_hand(
-                    inside(path, &format!("{family} route del {kind} {network}")),
-                    "somebody may have set the route to block these hosts",
-                    inside(path, &format!("{family} route add {kind} {network}")),
-                ),
-        );
+        report(outcome, spot, drop, route, "an administrator may block these hosts by the route");
     }
 }
 

@@ -4,10 +4,8 @@
 
 use std::net::IpAddr;
 
-use nix::errno::Errno;
-
-use crate::proc::{ParseError, ProcError, ProcFile, Result};
-use crate::procfs::udp_socket::endpoint;
+use crate::proc::{ParseError, Result};
+use crate::procfs::udp_socket::{both, endpoint};
 
 /// IPv4 sockets of the thread's namespace.
 pub const PROC_TCP: &str = "/proc/thread-self/net/tcp";
@@ -38,16 +36,9 @@ pub fn parse(file: &str, text: &str) -> std::result::Result<Vec<(IpAddr, u16)>, 
 /// Lists the listening sockets of the calling thread's namespace.
 ///
 /// # Errors
-/// As [`ProcFile::read`] and [`parse`].
+/// If a file cannot be read, and as [`parse`].
 pub fn read() -> Result<Vec<(IpAddr, u16)>> {
-    let mut all = parse(PROC_TCP, &ProcFile::open(PROC_TCP)?.read()?)?;
-    match ProcFile::open(PROC_TCP6) {
-        Ok(file) => all.extend(parse(PROC_TCP6, &file.read()?)?),
-        // The kernel has no IPv6.
-        Err(error) if error.errno == Errno::ENOENT => {}
-        Err(error) => return Err(ProcError::Read(error)),
-    }
-    Ok(all)
+    both([PROC_TCP, PROC_TCP6], parse)
 }
 
 #[cfg(test)]

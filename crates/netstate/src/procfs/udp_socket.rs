@@ -92,9 +92,17 @@ pub(crate) fn endpoint(
 /// # Errors
 /// As [`ProcFile::read`] and [`parse`].
 pub fn read() -> Result<Vec<UdpSocket>> {
-    let mut all = parse(PROC_UDP, &ProcFile::open(PROC_UDP)?.read()?)?;
-    match ProcFile::open(PROC_UDP6) {
-        Ok(file) => all.extend(parse(PROC_UDP6, &file.read()?)?),
+    both([PROC_UDP, PROC_UDP6], parse)
+}
+
+/// Reads the sockets of both IP versions.
+pub(super) fn both<T>(
+    [v4, v6]: [&'static str; 2],
+    parse: fn(&str, &str) -> std::result::Result<Vec<T>, ParseError>,
+) -> Result<Vec<T>> {
+    let mut all = parse(v4, &ProcFile::open(v4)?.read()?)?;
+    match ProcFile::open(v6) {
+        Ok(file) => all.extend(parse(v6, &file.read()?)?),
         // The kernel has no IPv6.
         Err(error) if error.errno == Errno::ENOENT => {}
         Err(error) => return Err(ProcError::Read(error)),

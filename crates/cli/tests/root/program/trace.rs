@@ -323,7 +323,6 @@ fn a_drop_names_the_entry_or_setting() {
     let sleep = |host: &Arc<Host>| processes.start(host, Command::new("sleep").arg("600")).unwrap();
     let _sleeping = [&a, &b].map(sleep);
     let sender = a.netns().run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
-    let port = sender.local_addr().unwrap().port();
     for (to, reason, expected) in [
         (
             "10.100.0.2",
@@ -338,18 +337,24 @@ fn a_drop_names_the_entry_or_setting() {
         ("10.77.0.9", "OTHERHOST", "the packet is for 02:00:00:00:00:09; nic0 has "),
         ("10.99.0.9", "IP_INADDRERRORS", "net.ipv4.conf.nic0.forwarding = 0"),
     ] {
-        let flow = format!("*:{port} -> {to}:5301/udp");
-        let mut tracing = Running::start(overlane(["trace", "--flow", &flow, "--drops-only"]));
-        tracing.await_stderr("tracing: ");
-        eventually("a drop with its entry or setting", || {
-            let _ = sender.send_to(b"overlay", (to, 5301));
-            let text = tracing.stdout_so_far();
-            let is_named = text.contains(&format!("DROPPED: {reason}")) && text.contains(expected);
-            is_named.then_some(()).ok_or(text)
-        });
-        tracing.signal(Signal::SIGINT);
-        tracing.wait().expect(130);
+        await_drop(&sender, to, reason, expected);
     }
+}
+
+/// Sends datagrams to an address until `trace` reports a drop with this reason and object.
+fn await_drop(sender: &UdpSocket, to: &str, reason: &str, expected: &str) {
+    let port = sender.local_addr().unwrap().port();
+    let flow = format!("*:{port} -> {to}:5301/udp");
+    let mut tracing = Running::start(overlane(["trace", "--flow", &flow, "--drops-only"]));
+    tracing.await_stderr("tracing: ");
+    eventually("a drop with its object", || {
+        let _ = sender.send_to(b"overlay", (to, 5301));
+        let text = tracing.stdout_so_far();
+        let is_named = text.contains(&format!("DROPPED: {reason}")) && text.contains(expected);
+        is_named.then_some(()).ok_or(text)
+    });
+    tracing.signal(Signal::SIGINT);
+    tracing.wait().expect(130);
 }
 
 /// The object is a bridge or the route back.
@@ -393,7 +398,6 @@ fn a_drop_names_the_bridge_or_the_route_back() {
     let sleep = |host: &Arc<Host>| processes.start(host, Command::new("sleep").arg("600")).unwrap();
     let _sleeping = [&a, &b].map(sleep);
     let sender = a.netns().run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
-    let port = sender.local_addr().unwrap().port();
     for (to, reason, expected) in [
         (
             "10.78.0.9",
@@ -403,16 +407,6 @@ fn a_drop_names_the_bridge_or_the_route_back() {
         ),
         ("10.77.0.3", "IP_RPFILTER", "the route back to 10.55.0.1 uses far1; it arrived on nic0"),
     ] {
-        let flow = format!("*:{port} -> {to}:5301/udp");
-        let mut tracing = Running::start(overlane(["trace", "--flow", &flow, "--drops-only"]));
-        tracing.await_stderr("tracing: ");
-        eventually("a drop with its object", || {
-            let _ = sender.send_to(b"overlay", (to, 5301));
-            let text = tracing.stdout_so_far();
-            let is_named = text.contains(&format!("DROPPED: {reason}")) && text.contains(expected);
-            is_named.then_some(()).ok_or(text)
-        });
-        tracing.signal(Signal::SIGINT);
-        tracing.wait().expect(130);
+        await_drop(&sender, to, reason, expected);
     }
 }
