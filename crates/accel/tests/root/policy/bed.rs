@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
-use std::time::Duration;
 
 use accel::{Accel, Path, Reason, Wanted};
 use netstate::route::Route;
@@ -81,9 +80,6 @@ pub struct Bed {
     accels: Option<[Accel; 2]>,
     pub hosts: [Host; 2],
     pub pods: Vec<Host>,
-    /// Delay after the recorded return of the call until rules are set: the fault that this test
-    /// must find.
-    pub late: Duration,
 }
 
 impl Bed {
@@ -155,7 +151,7 @@ impl Bed {
         hosts.iter().for_each(|host| sh(host, tracked));
         let start = |host: &Host| Accel::start(host.netns(), Wanted::All).unwrap();
         let accels = fast.then(|| [start(&hosts[0]), start(&hosts[1])]);
-        Bed { accels, hosts, pods, late: Duration::ZERO }
+        Bed { accels, hosts, pods }
     }
 
     /// Packets that the programs forwarded, and all packets that they saw.

@@ -102,20 +102,18 @@ impl Style {
                 continue;
             }
             chosen.retain(|key| !of.contains(key));
-            let script = self.script(&of, deny);
             for (bed, flips) in beds.iter().zip(flips.iter_mut()) {
                 let start = Instant::now();
-                if bed.late.is_zero() {
-                    sh(&bed.hosts[host], &script);
-                }
+                self.set(bed, host, &of, deny);
                 let flip = Flip { start, end: Instant::now(), deny };
                 of.iter().for_each(|key| flips.add(*key, flip));
-                if !bed.late.is_zero() {
-                    std::thread::sleep(bed.late);
-                    sh(&bed.hosts[host], &script);
-                }
             }
         }
+    }
+
+    /// Denies or allows keys whose rules are at this host.
+    pub fn set(self, bed: &Bed, host: usize, keys: &[Key], deny: bool) {
+        sh(&bed.hosts[host], &self.script(keys, deny));
     }
 
     fn script(self, keys: &[Key], deny: bool) -> String {

@@ -18,6 +18,7 @@ use nix::sys::socket::{
 };
 
 use super::bed::{Bed, Key, PODS, Protocol, address};
+use super::judge::UNDER_WAY;
 
 /// Ports of datagrams, streams and new connections.
 const PORTS: [u16; 3] = [7000, 7001, 7002];
@@ -323,6 +324,18 @@ impl Traffic {
         let mut received = std::mem::take(&mut self.inbox.lock().unwrap().received);
         received.append(&mut self.answered);
         Taken { sent: std::mem::take(&mut self.sent), received }
+    }
+
+    /// Waits until so many more messages have been received, or, for none, long enough for one to
+    /// arrive. Returns the number of those received.
+    pub fn wait_for(&mut self, messages: usize) -> usize {
+        let mut inbox = self.inbox.lock().unwrap();
+        let before = inbox.received.len();
+        let end = Instant::now() + if messages > 0 { LIMIT } else { UNDER_WAY };
+        while Instant::now() < end && (messages == 0 || inbox.received.len() < before + messages) {
+            inbox.receive(20);
+        }
+        inbox.received.len() - before
     }
 
     /// Waits until all stream messages have arrived: no rule forbids any now.
