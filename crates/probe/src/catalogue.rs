@@ -243,7 +243,7 @@ pub fn quick(mtu: u32) -> Vec<Class> {
     let geneve = TunnelKind::Geneve;
     classes.push(in_tunnel(geneve, families, false, Transport::Tcp, Size::Tail, mtu));
     classes.push(tcp(Family::V4, Size::Large, mtu));
-    classes.push(tcp(Family::V4, Size::Big, mtu));
+    classes.extend(FAMILIES.map(|family| tcp(family, Size::Big, mtu)));
     classes.extend(nested(mtu));
     unique(classes)
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Largest payload of a class, bytes: an IPv4 packet has at most 65,535 bytes.
+/// Largest payload of a class without BIG TCP, bytes: an IPv4 packet has at most 65,535 bytes.
 pub const MOST_PAYLOAD: u32 = 65_000;
 /// Largest payload of a GSO packet with BIG TCP, bytes. The kernel's limit is 524,280
 /// (`GSO_MAX_SIZE`).
@@ -253,15 +253,12 @@ impl Class {
         Ok(())
     }
 
-    /// Whether the class may need BIG TCP. Over IPv6 that takes a jumbo header, which is not made
-    /// here.
+    /// Whether the class may need BIG TCP, which exists for TCP without a tunnel.
     fn may_be_big(&self) -> bool {
-        self.segment > 0
-            && self.tunnel.is_none()
-            && (self.transport, self.family) == (Transport::Tcp, Family::V4)
+        self.segment > 0 && self.tunnel.is_none() && self.transport == Transport::Tcp
     }
 
-    /// Whether the packet is too large for the length field of IPv4.
+    /// Whether the packet is too large for the length field of its IP header.
     pub fn needs_big_tcp(&self) -> bool {
         self.payload > MOST_PAYLOAD
     }

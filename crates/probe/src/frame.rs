@@ -29,6 +29,12 @@ pub const INNER_V6: [Ipv6Addr; 2] = [
 const AF11: u8 = 10 << 2;
 /// ECT(0).
 const ECT_0: u8 = 2;
+/// Next header of hop-by-hop options (RFC 8200, section 4.3).
+pub const HOP_BY_HOP: u8 = 0;
+/// Type of the jumbo payload option (RFC 2675, section 2).
+pub const JUMBO_PAYLOAD: u8 = 0xc2;
+/// Length of a hop-by-hop header with this option alone, bytes.
+pub const JUMBO_HEADER: usize = 8;
 /// Destination port of packets inside a tunnel: discard.
 pub const INNER_PORT: u16 = 9;
 
@@ -74,6 +80,8 @@ pub struct Flow {
     pub ttl: u8,
     /// VNI of a tunnel.
     pub vni: u32,
+    /// Whether IPv6 packets above 64 KiB have a jumbo payload option, as before Linux 7.0.
+    pub jumbo_option: bool,
 }
 
 /// A frame, ready to be sent.
@@ -250,6 +258,9 @@ fn network(
                 source,
                 destination,
             };
+            if length > usize::from(u16::MAX) {
+                return big_v6(header, length, flow.jumbo_option);
+            }
             let mut bytes = header.to_bytes(length + if options { 8 } else { 0 })?.to_vec();
             if options {
                 bytes.extend_from_slice(&[protocol.0, 0, 1, 4, 0, 0, 0, 0]);
@@ -286,6 +297,24 @@ fn network(
             Ok(bytes)
         }
     }
+}
+
+/// Writes the IPv6 header of a packet of BIG TCP: a length of 0 (`ip6_xmit`, net/ipv6/ip6_output.c).
+/// Linux before 7.0 adds a hop-by-hop header with the length (RFC 2675), which it removes when it
+/// cuts the packet.
+fn big_v6(
+    header: Ipv6Header,
+    length: usize,
+    jumbo_option: bool,
+) -> Result<Vec<u8>, packet::EmitError> {
+    if !jumbo_option {
+        return Ok(header.to_bytes(0)?.to_vec());
+    }
+    let outer = Ipv6Header { next_header: Protocol(HOP_BY_HOP), ..header };
+    let mut bytes = outer.to_bytes(0)?.to_vec();
+    bytes.extend_from_slice(&[header.next_header.0, 0, JUMBO_PAYLOAD, 4]);
+    bytes.extend_from_slice(&((length + JUMBO_HEADER) as u32).to_be_bytes());
+    Ok(bytes)
 }
 
 fn ethernet(ends: &Ends) -> [u8; 14] {

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::class::{Checksum, Class, Extra, Family, Port, Transport};
 use crate::content::{Location, Session};
+use crate::frame::{HOP_BY_HOP, JUMBO_HEADER, JUMBO_PAYLOAD};
 
 /// Length of an Ethernet frame that may be padded, bytes.
 const PADDED: usize = 60;
@@ -349,6 +350,9 @@ impl<'a> Reader<'a> {
                 }
                 Some((ip.protocol(), ip.payload(), ip.pseudo_header(), ip.is_fragment()))
             }
+            Family::V6 if self.meta.header.gso_size > 0 && packet.get(4..6) == Some(&[0, 0]) => {
+                self.big_v6(packet)
+            }
             Family::V6 => {
                 let parsed =
                     Ipv6::parse(packet).ok().and_then(|ip| Some((ip, ip.upper_layer().ok()?)));
@@ -382,6 +386,35 @@ impl<'a> Reader<'a> {
         }
         // Nobody has computed the checksum yet: the pseudo-header is not needed.
         Some((Protocol(header[9]), data, Sum::ZERO, false))
+    }
+
+    /// As [`Reader::big`], for IPv6: with or without a jumbo payload option.
+    fn big_v6(&mut self, packet: &'a [u8]) -> Option<(Protocol, &'a [u8], Sum, bool)> {
+        let Some((header, data)) = packet.split_first_chunk::<40>() else {
+            self.fault(Fault::Length);
+            return None;
+        };
+        if !self.class.needs_big_tcp() {
+            self.fault(Fault::Length);
+        }
+        if header[0] >> 4 != 6 {
+            self.fault(Fault::IpHeader);
+        }
+        if header[6] != HOP_BY_HOP {
+            return Some((Protocol(header[6]), data, Sum::ZERO, false));
+        }
+        let Some((option, rest)) = data.split_first_chunk::<JUMBO_HEADER>() else {
+            self.fault(Fault::Length);
+            return None;
+        };
+        let [next, header_length, kind, size, length @ ..] = *option;
+        if (header_length, kind, size) != (0, JUMBO_PAYLOAD, 4) {
+            self.fault(Fault::IpHeader);
+        }
+        if u32::from_be_bytes(length) as usize != data.len() {
+            self.fault(Fault::Length);
+        }
+        Some((Protocol(next), rest, Sum::ZERO, false))
     }
 
     /// Reads a packet without a tunnel.

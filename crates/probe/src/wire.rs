@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use netstate::Netlink;
+use netstate::defects::kernel_version;
 use netstate::interface::Interface;
 use netstate::machine::MachineFacts;
 use nix::errno::Errno;
@@ -18,7 +19,7 @@ use sys::packet_socket::{Instruction, PacketSocket, VNET_HEADER};
 use crate::catalogue::overhead;
 use crate::class::{Class, Family, Port};
 use crate::content::Session;
-use crate::frame::{Ends, Flow, Frame, build};
+use crate::frame::{Ends, Flow, Frame, JUMBO_HEADER, build};
 use crate::message::{Batch, Collected, EndFacts, IcmpError, IcmpKind, Open, SendOutcome, Sent};
 use crate::rate_limit::RateLimit;
 use crate::seen::{Expected, Meta, vni_of};
@@ -112,13 +113,12 @@ impl LocalPath {
 
     /// Returns the facts for the other end.
     pub fn facts(&self) -> EndFacts {
-        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         EndFacts {
             device: self.interface.name.clone(),
             kind: self.interface.kind.clone(),
             driver: self.driver.clone(),
             mtu: self.interface.mtu,
-            kernel: release.trim().to_owned(),
+            kernel: kernel_release(),
             hypervisor: MachineFacts::read().ok().and_then(|facts| facts.hypervisor),
             features_on: self.features_on.clone(),
             other: self.other,
@@ -126,6 +126,17 @@ impl LocalPath {
             limited: None,
         }
     }
+}
+
+fn kernel_release() -> String {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    release.trim().to_owned()
+}
+
+/// Whether IPv6 packets above 64 KiB have a jumbo payload option in this kernel. Linux 7.0 stopped
+/// to write it ("net/ipv6: Drop HBH for BIG TCP on TX side").
+fn has_jumbo_option(release: &str) -> bool {
+    kernel_version(release).is_none_or(|version| version < (7, 0, 0))
 }
 
 fn is_link_local(address: IpAddr) -> bool {
@@ -185,6 +196,8 @@ pub struct Wire<'a> {
     peers_other: Option<IpAddr>,
     /// Whether this process may make tunnel devices; otherwise the reason.
     may_make_tunnels: Result<(), String>,
+    /// See [`Flow::jumbo_option`].
+    jumbo_option: bool,
     listening: Option<Batch>,
     buffer: Vec<u8>,
 }
@@ -225,6 +238,7 @@ impl<'a> Wire<'a> {
             open,
             peers_other,
             may_make_tunnels,
+            jumbo_option: has_jumbo_option(&kernel_release()),
             listening: None,
             buffer,
         })
@@ -343,15 +357,20 @@ impl<'a> Wire<'a> {
     /// Whether BIG TCP is on, or the reason. Otherwise the kernel would cut these packets.
     fn takes_big_tcp(&self, class: &Class) -> Result<(), String> {
         let interface = &self.place.interface;
-        let needed = class.payload + overhead(class);
-        match interface.gso_ipv4_max_size {
+        let option = if class.family == Family::V6 && self.jumbo_option { JUMBO_HEADER } else { 0 };
+        let needed = 14 + class.payload + overhead(class) + option as u32;
+        let (setting, bytes, since) = match class.family {
+            Family::V4 => ("gso_ipv4_max_size", interface.gso_ipv4_max_size, "6.3"),
+            Family::V6 => ("gso_max_size", interface.gso_max_size, "5.19"),
+        };
+        match bytes {
             // A packet of exactly this size is cut, too (`gso_features_check`).
             Some(bytes) if bytes > needed => Ok(()),
             Some(bytes) => Err(format!(
-                "BIG TCP is off: gso_ipv4_max_size of {} is {bytes}, not above {needed}",
+                "BIG TCP is off: {setting} of {} is {bytes}, not above {needed}",
                 interface.name
             )),
-            None => Err("BIG TCP over IPv4 needs Linux 6.3".to_owned()),
+            None => Err(format!("BIG TCP over {} needs Linux {since}", class.family)),
         }
     }
 
@@ -375,6 +394,7 @@ impl<'a> Wire<'a> {
                 id: repetition,
                 ttl: batch.ttl,
                 vni: vni_of(self.open.vni, class),
+                jumbo_option: self.jumbo_option,
             };
             for frame in build(class, ends, &flow, &payload, device.is_some())? {
                 rate_limit(frame.bytes.len() as u64);

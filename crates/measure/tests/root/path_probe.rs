@@ -14,6 +14,7 @@ use measure::sampler::Machine;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto, socket,
 };
+use probe::class::Family;
 use results::{Role, Status};
 use test_support::{need, require};
 use testbed::{Host, NIC};
@@ -92,14 +93,15 @@ fn a_damaged_path_has_the_reason_instead_of_figures() {
     }
 }
 
-/// Raises the limits of BIG TCP over IPv4 on a host's NIC. The `ip` of Debian 12 cannot.
+/// Raises the limits of BIG TCP on a host's NIC. The `ip` of Debian 12 cannot.
 fn allow_big_tcp(host: &Host) {
-    /// `IFLA_GSO_IPV4_MAX_SIZE` and `IFLA_GRO_IPV4_MAX_SIZE` (linux/if_link.h).
-    const LIMITS: [u16; 2] = [63, 64];
+    /// `IFLA_GSO_MAX_SIZE`, `IFLA_GRO_MAX_SIZE`, `IFLA_GSO_IPV4_MAX_SIZE` and
+    /// `IFLA_GRO_IPV4_MAX_SIZE` (linux/if_link.h).
+    const LIMITS: [u16; 4] = [41, 58, 63, 64];
     let index = host.netlink().link(NIC).unwrap().index;
     // struct nlmsghdr: length, RTM_NEWLINK, NLM_F_REQUEST | NLM_F_ACK, sequence, port.
     let mut message =
-        [&48_u32.to_ne_bytes()[..], &16_u16.to_ne_bytes(), &5_u16.to_ne_bytes()].concat();
+        [&64_u32.to_ne_bytes()[..], &16_u16.to_ne_bytes(), &5_u16.to_ne_bytes()].concat();
     message.extend([0; 8]);
     // struct ifinfomsg: family, type, index, flags, change.
     message.extend([0; 4]);
@@ -137,14 +139,19 @@ fn packets_above_64_kib_are_tested_where_big_tcp_is_on() {
     let off = quick();
     assert!(!off.has_findings(), "{:?}", off.bad);
     for one in big(&off) {
-        assert!(one.verdict.detail().contains("gso_ipv4_max_size of nic0"), "{one:?}");
+        let setting = match one.class.family {
+            Family::V4 => "gso_ipv4_max_size of nic0",
+            Family::V6 => "gso_max_size of nic0",
+        };
+        assert!(one.verdict.detail().contains(setting), "{one:?}");
     }
     for host in [&pair.a, &pair.b] {
         allow_big_tcp(host);
     }
     let on = quick();
     assert!(!on.has_findings(), "{:?}", on.bad);
-    assert_eq!(big(&on).len(), 2);
+    // Both IP versions, in both directions.
+    assert_eq!(big(&on).len(), 4);
     for one in big(&on) {
         assert_eq!(one.verdict.word(), "intact", "{one:?}");
         // The kernel cuts it nowhere.

@@ -34,7 +34,7 @@ fn frames(class: &Class, at: u16) -> Vec<Frame> {
     };
     let vni = vni_of(0xe0_0000, class);
     let port = class.port.number(5211);
-    let flow = Flow { source_port: 25_000 + at, port, id: 0, ttl: 64, vni };
+    let flow = Flow { source_port: 25_000 + at, port, id: 0, ttl: 64, vni, jumbo_option: true };
     let payload = SESSION.payload(at, 0, class.payload as usize);
     build(class, &ends, &flow, &payload, false).unwrap()
 }
@@ -79,27 +79,48 @@ fn every_class_is_read_as_it_was_built() {
 
 #[test]
 fn a_packet_of_big_tcp_has_no_length() {
-    let class = Class {
-        transport: Transport::Tcp,
-        segment: 1000,
-        checksum: Checksum::Partial,
-        payload: crate::class::MOST_BIG_PAYLOAD,
-        ..Class::PLAIN
-    };
-    let mut frame = frames(&class, 0).remove(0);
-    assert_eq!(frame.bytes[16..18], [0, 0]);
-    let classes = [class];
-    let expected = expected(&classes);
-    let read = |frame: &Frame| {
-        expected.read(&Meta { header: frame.header, verified: false }, &frame.bytes).remove(0)
-    };
-    let piece = read(&frame);
-    assert_eq!((piece.length, piece.segment), (class.payload, 1000));
-    assert_eq!((piece.offset, piece.faults), (Some(0), Vec::new()));
-    *frame.bytes.last_mut().unwrap() ^= 1;
-    assert_eq!(read(&frame).faults, [Fault::Tail]);
-    frame.bytes[22] ^= 1;
-    assert!(read(&frame).faults.contains(&Fault::IpHeader));
+    for (family, length) in [(Family::V4, 16), (Family::V6, 18)] {
+        let class = Class {
+            family,
+            transport: Transport::Tcp,
+            segment: 1000,
+            checksum: Checksum::Partial,
+            payload: crate::class::MOST_BIG_PAYLOAD,
+            ..Class::PLAIN
+        };
+        let mut frame = frames(&class, 0).remove(0);
+        assert_eq!(frame.bytes[length..length + 2], [0, 0]);
+        let classes = [class];
+        let expected = expected(&classes);
+        let read = |frame: &Frame| {
+            expected.read(&Meta { header: frame.header, verified: false }, &frame.bytes).remove(0)
+        };
+        let piece = read(&frame);
+        assert_eq!((piece.length, piece.segment), (class.payload, 1000));
+        assert_eq!((piece.offset, piece.faults), (Some(0), Vec::new()));
+        *frame.bytes.last_mut().unwrap() ^= 1;
+        assert_eq!(read(&frame).faults, [Fault::Tail]);
+        let own = frame.clone();
+        match family {
+            Family::V4 => frame.bytes[22] ^= 1,
+            // The type of the option, and its length.
+            Family::V6 => {
+                frame.bytes[14 + 40 + 7] ^= 1;
+                assert!(read(&frame).faults.contains(&Fault::Length));
+                frame.bytes[14 + 40 + 2] ^= 1;
+            }
+        }
+        assert!(read(&frame).faults.contains(&Fault::IpHeader));
+        // Linux since 7.0 writes no option.
+        if family == Family::V6 {
+            let mut bare = own;
+            *bare.bytes.last_mut().unwrap() ^= 1;
+            bare.bytes[14 + 6] = Protocol::TCP.0;
+            bare.bytes.drain(14 + 40..14 + 48);
+            let piece = read(&bare);
+            assert_eq!((piece.length, piece.faults), (class.payload, Vec::new()));
+        }
+    }
 }
 
 #[test]
