@@ -4,4 +4,5 @@ mod bed;
 mod cases;
 mod faults;
 mod hostile;
+mod static_entry;
 mod translated;
