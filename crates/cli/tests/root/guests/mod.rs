@@ -1,4 +1,5 @@
 //! Guests whose first process is the program under test.
 
 pub mod kernel;
+mod probe;
 pub mod silent;
