@@ -15,7 +15,7 @@ pub mod netfilter;
 mod procfs;
 mod rtnetlink;
 
-pub use diag::{openvswitch, packet_diag};
+pub use diag::{inet_diag, openvswitch, packet_diag, sock_diag};
 pub use hop::{Bypass, Connections, Hop, HopKind, Meter, Metered, Program, Side, TrafficDirection};
 pub use netfilter::{connection, conntrack};
 pub use packet::ethernet::MacAddr;

@@ -1,6 +1,7 @@
 //! Asks the packet filter of each namespace about the packets that overlays need: a tunnel's outer
 //! packets, packets routed between tunnels and bridges, bridged frames, and ICMP.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 use netstate::entry::Knowledge;
@@ -39,13 +40,14 @@ struct Question {
 
 /// Evaluates the rules of each namespace that has any and that overlays depend on.
 pub(super) fn read(subjects: &[Subject], namespaces: &mut [Namespace]) {
+    let mut listeners = Listeners { subjects, read: BTreeMap::new() };
     for (at, subject) in subjects.iter().enumerate().take(namespaces.len()) {
-        namespaces[at].passages = passages(subjects, subject, namespaces, at);
+        namespaces[at].passages = passages(&mut listeners, subject, namespaces, at);
     }
 }
 
 fn passages(
-    subjects: &[Subject],
+    listeners: &mut Listeners<'_>,
     subject: &Subject,
     namespaces: &[Namespace],
     at: usize,
@@ -56,7 +58,7 @@ fn passages(
         Reading::Read(chains) if chains.is_empty() => return Reading::Read(Vec::new()),
         Reading::Read(_) => {}
     }
-    let questions = questions(subjects, namespaces, at);
+    let questions = questions(listeners, namespaces, at);
     // No overlay depends on the rules: there may be many of them in the namespace of each pod.
     if questions.is_empty() {
         return Reading::Read(Vec::new());
@@ -138,7 +140,7 @@ fn elsewhere(path: &[Step], input: bool) -> Vec<Step> {
     path
 }
 
-fn questions(subjects: &[Subject], namespaces: &[Namespace], at: usize) -> Vec<Question> {
+fn questions(listeners: &mut Listeners<'_>, namespaces: &[Namespace], at: usize) -> Vec<Question> {
     let here = &namespaces[at];
     let mut all = Vec::new();
     for namespace in namespaces {
@@ -148,10 +150,10 @@ fn questions(subjects: &[Subject], namespaces: &[Namespace], at: usize) -> Vec<Q
     }
     // Leave room for questions about tenants.
     all.truncate(MOST / 2);
-    forwarded(subjects, namespaces, here, &mut all);
+    forwarded(listeners, namespaces, here, &mut all);
     bridged(here, &mut all);
     if is_tenant(namespaces, here) {
-        at_tenant(&listeners(&subjects[at]), here, &mut all);
+        at_tenant(listeners.of(at), here, &mut all);
     }
     all.truncate(MOST);
     all
@@ -208,7 +210,7 @@ fn outer(
 
 /// Packets between tenants on bridges with an address, and networks behind tunnels.
 fn forwarded(
-    subjects: &[Subject],
+    listeners: &mut Listeners<'_>,
     namespaces: &[Namespace],
     here: &Namespace,
     all: &mut Vec<Question>,
@@ -229,7 +231,7 @@ fn forwarded(
         for bridge in links(here).iter().filter(|link| link.bridge.is_some() && link.up) {
             // Each sample may be under a policy of its own, so there are several.
             for tenant in tenants(here, bridge) {
-                let services = services(subjects, namespaces, tenant);
+                let services = services(listeners, namespaces, tenant);
                 for remote in &remotes {
                     for (from, to, input, output) in
                         [(tenant, *remote, bridge, tunnel), (*remote, tenant, tunnel, bridge)]
@@ -261,23 +263,34 @@ fn forwarded(
 }
 
 /// TCP ports on which the tenant with an address listens, if its namespace is read.
-fn services(subjects: &[Subject], namespaces: &[Namespace], tenant: IpAddr) -> Vec<u16> {
+fn services(listeners: &mut Listeners<'_>, namespaces: &[Namespace], tenant: IpAddr) -> Vec<u16> {
     let at = namespaces.iter().position(|namespace| {
         let mut addresses = namespace.addresses.get().into_iter().flatten();
         addresses.any(|known| known.address == tenant)
     });
-    let all = at.and_then(|at| subjects.get(at)).map(listeners).unwrap_or_default();
-    ports(&all, tenant)
+    at.map(|at| ports(listeners.of(at), tenant)).unwrap_or_default()
 }
 
-/// Listening TCP sockets of a namespace. Empty if they cannot be read: then nothing is asked.
-fn listeners(subject: &Subject) -> Vec<(IpAddr, u16)> {
-    // A user could open any number of sockets, and each is a line of the file.
-    if subject.is_untrusted {
-        return Vec::new();
+/// Listening TCP sockets of each namespace, read when they are first needed: several tunnels and
+/// the tenant itself ask for the same.
+struct Listeners<'s> {
+    subjects: &'s [Subject],
+    /// By position of the namespace.
+    read: BTreeMap<usize, Vec<(IpAddr, u16)>>,
+}
+
+impl Listeners<'_> {
+    /// Returns the listening sockets of a namespace. Empty if they cannot be read: then nothing is
+    /// asked.
+    fn of(&mut self, at: usize) -> &[(IpAddr, u16)] {
+        let subjects = self.subjects;
+        self.read.entry(at).or_insert_with(|| {
+            // A user could open any number of sockets.
+            let subject = subjects.get(at).filter(|subject| !subject.is_untrusted);
+            let read = subject.map(|subject| subject.netns.run(netstate::inet_diag::tcp_listeners));
+            read.and_then(Result::ok).and_then(Result::ok).unwrap_or_default()
+        })
     }
-    let read = subject.netns.run(netstate::tcp_listener::read);
-    read.ok().and_then(Result::ok).unwrap_or_default()
 }
 
 /// The first few ports at which an address accepts connections.

@@ -50,7 +50,7 @@ pub enum SamplerError {
         /// Label of the namespace (`a`, `tenant-b`).
         namespace: String,
         /// Error of the kernel.
-        error: Box<netstate::packet_diag::PacketDiagError>,
+        error: Box<netstate::sock_diag::SockDiagError>,
     },
     /// The exact CPU clock failed after it was opened.
     #[error("exact CPU clock: {reason}")]

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use netstate::conntrack::{Absent, Conntrack, ConntrackDelta, ConntrackFiles};
-use netstate::packet_diag::{PacketDiag, PacketDiagError, PacketDrops};
+use netstate::packet_diag::{PacketDiag, PacketDrops};
 use netstate::snmp::{Counters, SnmpFiles};
+use netstate::sock_diag::SockDiagError;
 use nix::errno::Errno;
 use sys::netns::NetNs;
 
@@ -62,7 +63,7 @@ impl Namespace {
             Ok(packets) => match packets.read() {
                 Ok(_) => Some(packets),
                 // The kernel has sock_diag, but not for packet sockets.
-                Err(PacketDiagError::Kernel(e)) if e.errno == Errno::ENOENT => None,
+                Err(SockDiagError::Kernel(e)) if e.errno == Errno::ENOENT => None,
                 Err(e) => return Err(error(e)),
             },
             // The kernel has no sock_diag at all.

@@ -7,17 +7,11 @@
 
 use std::collections::BTreeMap;
 
-use netlink_sys::protocols::NETLINK_SOCK_DIAG;
-use netlink_sys::{Socket, SocketAddr};
-use nix::errno::Errno;
 use sys::netns::NetNs;
 
-use crate::dump::NLM_F_DUMP_INTR;
-use crate::netlink::DUMPS;
+use super::sock_diag::{Answers, SockDiag, SockDiagError, attribute, dump_header, u16_at, u32_at};
 use crate::proc::ParseError;
 
-/// `SOCK_DIAG_BY_FAMILY` of `include/uapi/linux/sock_diag.h`.
-const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// `PACKET_SHOW_MEMINFO`.
 const PACKET_SHOW_MEMINFO: u32 = 0x10;
 /// `PACKET_SHOW_INFO`, `PACKET_DIAG_INFO`: `struct packet_diag_info`, a link's index first.
@@ -28,36 +22,23 @@ const PACKET_DIAG_MEMINFO: u16 = 6;
 /// `SK_MEMINFO_DROPS`, an index into `u32`s.
 const SK_MEMINFO_DROPS: usize = 8;
 
-/// `struct nlmsghdr`.
-const HEADER_BYTES: usize = 16;
 /// `struct packet_diag_msg`: family, type, protocol number, inode, cookie.
 const MESSAGE_BYTES: usize = 16;
+const ANSWERS: Answers = Answers {
+    kind: "packet_diag",
+    object: OBJECT,
+    message: "packet_diag_msg",
+    bytes: MESSAGE_BYTES,
+    expected: "16 bytes",
+};
 
 /// Name of an answer in errors.
 const OBJECT: &str = "packet_diag answer";
 
-/// A malformed answer, or a refusal.
-#[derive(Debug, thiserror::Error)]
-pub enum PacketDiagError {
-    /// The kernel refused; `ENOENT` without `CONFIG_PACKET_DIAG`.
-    #[error(transparent)]
-    Kernel(#[from] sys::Error),
-    /// An answer in another format than documented. The line is the message's number in its
-    /// datagram.
-    #[error(transparent)]
-    Parse(Box<ParseError>),
-}
-
-impl From<ParseError> for PacketDiagError {
-    fn from(error: ParseError) -> Self {
-        PacketDiagError::Parse(Box::new(error))
-    }
-}
-
 /// A `sock_diag` socket, bound to the namespace in which it was opened.
 #[derive(Debug)]
 pub struct PacketDiag {
-    socket: Socket,
+    socket: SockDiag,
 }
 
 /// Packets dropped since each packet socket was opened, by the socket's inode
@@ -99,12 +80,7 @@ impl PacketDiag {
     /// # Errors
     /// `EPROTONOSUPPORT` if the kernel has no `sock_diag`.
     pub fn open() -> std::result::Result<PacketDiag, sys::Error> {
-        let error = |operation, e: std::io::Error| sys::Error::io(operation, "sock_diag", &e);
-        let mut socket =
-            Socket::new(NETLINK_SOCK_DIAG).map_err(|e| error("socket(NETLINK_SOCK_DIAG)", e))?;
-        socket.bind_auto().map_err(|e| error("bind", e))?;
-        socket.connect(&SocketAddr::new(0, 0)).map_err(|e| error("connect", e))?;
-        Ok(PacketDiag { socket })
+        Ok(PacketDiag { socket: SockDiag::open()? })
     }
 
     /// Opens the socket in a namespace.
@@ -119,64 +95,17 @@ impl PacketDiag {
     ///
     /// # Errors
     /// As [`PacketDiag::read`].
-    pub fn listeners(&self) -> std::result::Result<Vec<PacketSocket>, PacketDiagError> {
-        self.dump(PACKET_SHOW_INFO, add_socket)
+    pub fn listeners(&self) -> std::result::Result<Vec<PacketSocket>, SockDiagError> {
+        self.socket.dump(&ANSWERS, &request(PACKET_SHOW_INFO), add_socket)
     }
 
     /// Reads the drops of all packet sockets of the namespace. Any thread may call this.
     ///
     /// # Errors
     /// `ENOENT` if the kernel has no `packet_diag`; an answer in another format.
-    pub fn read(&self) -> std::result::Result<PacketDrops, PacketDiagError> {
-        self.dump(PACKET_SHOW_MEMINFO, add_drops)
+    pub fn read(&self) -> std::result::Result<PacketDrops, SockDiagError> {
+        self.socket.dump(&ANSWERS, &request(PACKET_SHOW_MEMINFO), add_drops)
     }
-
-    /// Lists all packet sockets with these attributes. Repeats a dump that a change has
-    /// interrupted. `add` gets the message's number in its datagram and its body, at least a
-    /// `struct packet_diag_msg`.
-    fn dump<T: Default>(&self, show: u32, add: Add<T>) -> std::result::Result<T, PacketDiagError> {
-        for _ in 0..DUMPS {
-            if let Some(whole) = self.dump_once(show, add)? {
-                return Ok(whole);
-            }
-        }
-        Err(sys::Error::new("SOCK_DIAG_BY_FAMILY (interrupted)", "packet_diag", Errno::EINTR)
-            .into())
-    }
-
-    /// Returns `None` if a change has interrupted the dump, so that sockets may be missing.
-    fn dump_once<T: Default>(
-        &self,
-        show: u32,
-        add: Add<T>,
-    ) -> std::result::Result<Option<T>, PacketDiagError> {
-        let error = |operation, e: std::io::Error| sys::Error::io(operation, "packet_diag", &e);
-        self.socket.send(&request(show), 0).map_err(|e| error("send(SOCK_DIAG_BY_FAMILY)", e))?;
-        let (mut all, mut interrupted) = (T::default(), false);
-        loop {
-            let (datagram, _) = self.socket.recv_from_full().map_err(|e| error("recv", e))?;
-            interrupted |= is_interrupted(&datagram);
-            if parse(&datagram, |number, body| add(number, body, &mut all))? {
-                return Ok((!interrupted).then_some(all));
-            }
-        }
-    }
-}
-
-/// Processes one answer of a dump.
-type Add<T> = fn(usize, &[u8], &mut T) -> std::result::Result<(), ParseError>;
-
-/// Whether a message of a datagram has the flag of an interrupted dump.
-fn is_interrupted(datagram: &[u8]) -> bool {
-    let mut rest = datagram;
-    while let (Some(length), Some(flags)) = (u32_at(rest, 0), u16_at(rest, 6)) {
-        if flags & NLM_F_DUMP_INTR != 0 {
-            return true;
-        }
-        let step = (length as usize).next_multiple_of(4).max(HEADER_BYTES);
-        rest = rest.get(step..).unwrap_or_default();
-    }
-    false
 }
 
 /// Adds protocol and link of a socket.
@@ -185,7 +114,7 @@ fn add_socket(
     body: &[u8],
     sockets: &mut Vec<PacketSocket>,
 ) -> std::result::Result<(), ParseError> {
-    let info = attribute(number, &body[MESSAGE_BYTES..], PACKET_DIAG_INFO)?;
+    let info = attribute(OBJECT, number, &body[MESSAGE_BYTES..], PACKET_DIAG_INFO)?;
     sockets.push(PacketSocket {
         inode: u32_at(body, 4).unwrap_or(0),
         protocol: u16_at(body, 2).unwrap_or(0),
@@ -201,7 +130,7 @@ fn add_drops(
     drops: &mut PacketDrops,
 ) -> std::result::Result<(), ParseError> {
     let inode = u32_at(body, 4).unwrap_or(0);
-    let meminfo = attribute(number, &body[MESSAGE_BYTES..], PACKET_DIAG_MEMINFO)?;
+    let meminfo = attribute(OBJECT, number, &body[MESSAGE_BYTES..], PACKET_DIAG_MEMINFO)?;
     // Kernels before 3.18 have a shorter meminfo.
     if let Some(count) = meminfo.and_then(|meminfo| u32_at(meminfo, 4 * SK_MEMINFO_DROPS)) {
         drops.sockets.insert(inode, count);
@@ -211,12 +140,7 @@ fn add_drops(
 
 /// Builds `struct nlmsghdr` and `struct packet_diag_req`, in the machine's byte order.
 fn request(show: u32) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(36);
-    bytes.extend(36_u32.to_ne_bytes());
-    bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
-    bytes.extend(((nix::libc::NLM_F_REQUEST | nix::libc::NLM_F_DUMP) as u16).to_ne_bytes());
-    // Sequence number and port are not needed: this socket has one request at a time.
-    bytes.extend([0; 8]);
+    let mut bytes = dump_header(36);
     // sdiag_family, sdiag_protocol (0: all), padding.
     bytes.extend([nix::libc::AF_PACKET as u8, 0, 0, 0]);
     // pdiag_ino: unused by the kernel.
@@ -227,100 +151,6 @@ fn request(show: u32) -> Vec<u8> {
     bytes
 }
 
-/// Processes the messages of a datagram. Returns true if the dump is complete.
-fn parse(
-    datagram: &[u8],
-    mut each: impl FnMut(usize, &[u8]) -> std::result::Result<(), ParseError>,
-) -> std::result::Result<bool, PacketDiagError> {
-    let mut rest = datagram;
-    let mut number = 0;
-    while !rest.is_empty() {
-        number += 1;
-        let short = |field: &str, expected| {
-            let got = format!("{} bytes", rest.len());
-            ParseError::new(OBJECT, number, field, expected, &got)
-        };
-        let length = u32_at(rest, 0).ok_or_else(|| short("nlmsghdr", "16 bytes"))? as usize;
-        let message = rest
-            .get(..length)
-            // A shorter length would not advance.
-            .filter(|message| message.len() >= HEADER_BYTES)
-            .ok_or_else(|| short("nlmsg_len", "16 bytes to the end of the datagram"))?;
-        let body = &message[HEADER_BYTES..];
-        match u16_at(message, 4).map(i32::from) {
-            Some(nix::libc::NLMSG_DONE) => {
-                check_status(number, body)?;
-                return Ok(true);
-            }
-            Some(nix::libc::NLMSG_ERROR) => {
-                check_status(number, body)?;
-                return Ok(true);
-            }
-            Some(nix::libc::NLMSG_NOOP) => {}
-            _ if u16_at(message, 4) == Some(SOCK_DIAG_BY_FAMILY) => {
-                if body.len() < MESSAGE_BYTES {
-                    return Err(short("packet_diag_msg", "16 bytes").into());
-                }
-                each(number, body)?;
-            }
-            other => {
-                let got = format!("{other:?}");
-                let expected = "SOCK_DIAG_BY_FAMILY, NLMSG_DONE or NLMSG_ERROR";
-                return Err(ParseError::new(OBJECT, number, "nlmsg_type", expected, &got).into());
-            }
-        }
-        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-    }
-    Ok(false)
-}
-
-/// Returns the errno of a final message as an error; 0 is success.
-fn check_status(number: usize, body: &[u8]) -> std::result::Result<(), PacketDiagError> {
-    let status = u32_at(body, 0).ok_or_else(|| {
-        let got = format!("{} bytes", body.len());
-        ParseError::new(OBJECT, number, "status", "4 bytes", &got)
-    })?;
-    match status.cast_signed() {
-        0 => Ok(()),
-        errno => {
-            let errno = Errno::from_raw(errno.wrapping_neg());
-            Err(sys::Error::new("SOCK_DIAG_BY_FAMILY", "packet_diag", errno).into())
-        }
-    }
-}
-
-/// Returns the first attribute of a type in a message.
-fn attribute(
-    number: usize,
-    attributes: &[u8],
-    wanted: u16,
-) -> std::result::Result<Option<&[u8]>, ParseError> {
-    let mut rest = attributes;
-    while !rest.is_empty() {
-        let attribute = u16_at(rest, 0)
-            .and_then(|length| rest.get(..usize::from(length)))
-            .filter(|attribute| attribute.len() >= 4)
-            .ok_or_else(|| {
-                let got = format!("{} bytes", rest.len());
-                let expected = "4 bytes to the end of the message";
-                ParseError::new(OBJECT, number, "nla_len", expected, &got)
-            })?;
-        if u16_at(attribute, 2) == Some(wanted) {
-            return Ok(attribute.get(4..));
-        }
-        rest = rest.get(attribute.len().next_multiple_of(4)..).unwrap_or_default();
-    }
-    Ok(None)
-}
-
-fn u16_at(bytes: &[u8], offset: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(bytes.get(offset..offset + 2)?.try_into().ok()?))
-}
-
-fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(offset..offset + 4)?.try_into().ok()?))
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsRawFd;
@@ -328,7 +158,11 @@ mod tests {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socket, sockopt};
     use proptest::prelude::*;
 
+    use nix::errno::Errno;
+
+    use super::super::sock_diag::{SOCK_DIAG_BY_FAMILY, is_interrupted, parse};
     use super::*;
+    use crate::dump::NLM_F_DUMP_INTR;
 
     fn message(kind: u16, body: &[u8]) -> Vec<u8> {
         let mut bytes = (16 + body.len() as u32).to_ne_bytes().to_vec();
@@ -351,9 +185,9 @@ mod tests {
         message(SOCK_DIAG_BY_FAMILY, &body)
     }
 
-    fn parsed(datagram: &[u8]) -> std::result::Result<(bool, PacketDrops), PacketDiagError> {
+    fn parsed(datagram: &[u8]) -> std::result::Result<(bool, PacketDrops), SockDiagError> {
         let mut drops = PacketDrops::default();
-        let done = parse(datagram, |number, body| add_drops(number, body, &mut drops))?;
+        let done = parse(&ANSWERS, datagram, |number, body| add_drops(number, body, &mut drops))?;
         Ok((done, drops))
     }
 
@@ -389,12 +223,12 @@ mod tests {
     #[test]
     fn refusals_and_damage_are_errors() {
         let refused = message(nix::libc::NLMSG_ERROR as u16, &(-2_i32).to_ne_bytes());
-        let PacketDiagError::Kernel(error) = parsed(&refused).unwrap_err() else {
+        let SockDiagError::Kernel(error) = parsed(&refused).unwrap_err() else {
             panic!("not the kernel's errno")
         };
         assert_eq!(error.errno, Errno::ENOENT);
         let field = |datagram: &[u8]| match parsed(datagram).unwrap_err() {
-            PacketDiagError::Parse(error) => error.field,
+            SockDiagError::Parse(error) => error.field,
             other => panic!("{other}"),
         };
         assert_eq!(field(&[1, 0]), "nlmsghdr");
@@ -421,7 +255,7 @@ mod tests {
         let diag = PacketDiag::open_in(&namespace).unwrap();
         match diag.read() {
             Ok(drops) => assert_eq!(drops, PacketDrops::default()),
-            Err(PacketDiagError::Kernel(e)) if e.errno == Errno::ENOENT => {
+            Err(SockDiagError::Kernel(e)) if e.errno == Errno::ENOENT => {
                 test_support::skip!("the kernel has no PACKET_DIAG: {e}");
             }
             Err(e) => panic!("{e}"),
