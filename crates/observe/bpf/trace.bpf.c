@@ -109,13 +109,19 @@ static __always_inline void read_device(struct event *event, struct net_device *
 	bpf_probe_read_kernel_str(event->device, sizeof(event->device), &dev->name);
 }
 
-/* An Ethernet header with or without a VLAN tag, where the kernel has noted it. */
+/*
+ * An Ethernet header with or without a VLAN tag, where the kernel has noted it. A VXLAN device has
+ * pulled the inner one when it looks up the sender's entry (vxlan_set_mac()), while the network
+ * header is still the outer one.
+ */
 static __always_inline void read_macs(struct event *event, struct sk_buff *skb)
 {
 	u16 network = skb->network_header, mac = skb->mac_header;
-	u16 bytes = network - mac;
+	u16 bytes = network - mac, pulled = (u16)(skb->data - skb->head) - mac;
 
-	if (mac != NOT_SET && (bytes == ETH_HLEN || bytes == ETH_HLEN + VLAN_HLEN))
+	if (mac == NOT_SET)
+		return;
+	if (bytes == ETH_HLEN || bytes == ETH_HLEN + VLAN_HLEN || pulled == ETH_HLEN)
 		bpf_probe_read_kernel(event->macs, sizeof(event->macs), skb->head + mac);
 }
 

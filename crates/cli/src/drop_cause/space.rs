@@ -177,7 +177,7 @@ impl Space {
     pub fn fixed_entry(&self, seen: &Seen<'_>) -> Option<String> {
         let at = self.link(seen.device()?).filter(|at| at.vxlan.is_some())?;
         let (_, from) = seen.event.macs?;
-        words::fixed_entry(at, &self.netlink.fdb().ok()?, from)
+        words::fixed_entry(at, &self.netlink.fdb().ok()?, (from, seen.flow.source))
     }
 
     /// Names the address that the device has instead.

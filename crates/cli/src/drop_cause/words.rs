@@ -97,18 +97,19 @@ pub fn bridge_entry(
     is_isolated.then(|| format!("{entry}, isolated like its input port"))
 }
 
-/// Describes the fixed entry of a VXLAN device that a packet's source contradicts.
-pub fn fixed_entry(device: &Interface, entries: &[FdbEntry], from: MacAddr) -> Option<String> {
+/// Describes the fixed entry of a VXLAN device that contradicts a packet's source: its inner
+/// hardware address and its outer address. `None`: they agree now.
+pub fn fixed_entry(
+    device: &Interface,
+    entries: &[FdbEntry],
+    (from, sender): (MacAddr, IpAddr),
+) -> Option<String> {
     let is_of = |entry: &&FdbEntry| {
         entry.link == device.index && entry.bridge.is_none() && entry.mac == Some(from)
     };
     let entry = entries.iter().find(is_of).filter(|entry| entry.fixed)?;
-    let remote = entry.remote?;
-    Some(format!(
-        "{} has {from} at {remote}, fixed; the packet came from another remote \
-        endpoint",
-        device.name
-    ))
+    let remote = entry.remote.filter(|remote| *remote != sender)?;
+    Some(format!("{} has {from} at {remote}, fixed; the packet came from {sender}", device.name))
 }
 
 /// Describes the VXLAN devices of a UDP port, none of which has this VNI.
@@ -212,14 +213,13 @@ mod tests {
         ] {
             assert_eq!(vxlan_entry(&device, &entries, THERE), expected);
         }
-        let fixed = fixed_entry(&device, &[entry(3, None, HERE, remote)], HERE);
-        assert_eq!(
-            fixed.as_deref(),
-            Some(
-                "vx100 has 02:00:00:00:00:01 at 10.77.0.2, fixed; the packet came from another \
-                remote endpoint"
-            )
-        );
+        let fixed = |sender: [u8; 4]| {
+            fixed_entry(&device, &[entry(3, None, HERE, remote)], (HERE, sender.into()))
+        };
+        let named = "vx100 has 02:00:00:00:00:01 at 10.77.0.2, fixed; the packet came from \
+                     10.77.0.1";
+        assert_eq!(fixed([10, 77, 0, 1]).as_deref(), Some(named));
+        assert_eq!(fixed([10, 77, 0, 2]), None);
         let links = [device, vxlan(4, 101)];
         assert_eq!(other_vnis(&links, 4789, 100), None);
         for (port, expected) in [

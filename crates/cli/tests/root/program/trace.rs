@@ -308,16 +308,22 @@ fn a_drop_names_the_entry_or_setting() {
     b.sysctl("net/ipv4/conf/nic0/forwarding", "0").unwrap();
     ip(&a, "route add 10.99.0.0/24 via 10.77.0.2");
     ip(&a, "neigh add 10.77.0.9 lladdr 02:00:00:00:00:09 dev nic0");
-    for (vni, remote) in [(100, ""), (101, " remote 10.77.0.2")] {
+    for (vni, remote) in [(100, ""), (101, " remote 10.77.0.2"), (103, " remote 10.77.0.2")] {
         let options = format!("type vxlan id {vni} dstport 4789 dev nic0{remote}");
-        ip(&a, &format!("link add vx{vni} {options}"));
+        let own = format!("address 02:00:00:00:{vni:02x}:01");
+        ip(&a, &format!("link add vx{vni} {own} {options}"));
         ip(&a, &format!("address add 10.{vni}.0.1/24 dev vx{vni}"));
         ip(&a, &format!("link set vx{vni} up"));
         let neighbour = format!("10.{vni}.0.2 lladdr 02:00:00:00:00:02 dev vx{vni}");
         ip(&a, &format!("neigh add {neighbour}"));
     }
-    ip(&b, "link add vx102 type vxlan id 102 dstport 4789 dev nic0");
-    ip(&b, "link set vx102 up");
+    for vni in [102, 103] {
+        ip(&b, &format!("link add vx{vni} type vxlan id {vni} dstport 4789 dev nic0"));
+        ip(&b, &format!("link set vx{vni} up"));
+    }
+    // Host b expects this sender behind another remote endpoint.
+    let entry = "fdb add 02:00:00:00:67:01 dev vx103 dst 10.77.0.9 self permanent";
+    b.run(Command::new("bridge").args(entry.split(' '))).unwrap();
     // A process finds namespaces by those who are in them.
     let processes = Processes::new().unwrap();
     let sleep = |host: &Arc<Host>| processes.start(host, Command::new("sleep").arg("600")).unwrap();
@@ -333,6 +339,11 @@ fn a_drop_names_the_entry_or_setting() {
             "10.101.0.2",
             "VXLAN_VNI_NOT_FOUND",
             "no VXLAN device of port 4789 has VNI 101: vx102 has 102",
+        ),
+        (
+            "10.103.0.2",
+            "VXLAN_ENTRY_EXISTS",
+            "vx103 has 02:00:00:00:67:01 at 10.77.0.9, fixed; the packet came from 10.77.0.1",
         ),
         ("10.77.0.9", "OTHERHOST", "the packet is for 02:00:00:00:00:09; nic0 has "),
         ("10.99.0.9", "IP_INADDRERRORS", "net.ipv4.conf.nic0.forwarding = 0"),
