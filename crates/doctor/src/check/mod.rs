@@ -85,6 +85,7 @@ mod tap_vnet_header;
 mod tap_without_vhost;
 mod tenant_checksum;
 mod tenant_filter;
+mod tenant_outside;
 mod tenant_segmentation;
 mod tunnel_big_tcp;
 mod tunnel_checksum_segmentation;
@@ -218,6 +219,7 @@ pub const CHECKS: &[Check] = &[
     nested_tunnel::CHECK,
     link_flaps::CHECK,
     prefixes_differ::CHECK,
+    tenant_outside::CHECK,
     tenant_filter::CHECK,
     no_route::CHECK,
 ];

@@ -54,9 +54,9 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     }
 }
 
-/// Whether something sends through the device.
-fn is_used(view: &View<'_>, tunnel: DeviceRef<'_>) -> bool {
-    let (index, namespace) = (tunnel.interface.index, tunnel.namespace);
+/// Whether something sends through a device that is no port of a bridge.
+pub(super) fn is_used(view: &View<'_>, spot: DeviceRef<'_>) -> bool {
+    let (index, namespace) = (spot.interface.index, spot.namespace);
     let addresses = namespace.addresses.get().into_iter().flatten();
     let has_address =
         addresses.filter(|known| known.link == index).any(|known| match known.address {
@@ -74,8 +74,11 @@ fn is_used(view: &View<'_>, tunnel: DeviceRef<'_>) -> bool {
             route.link == Some(index) && !is_own
         })
     });
-    let carries =
-        view.devices().any(|spot| view.link(spot).is_some_and(|below| below.place == tunnel.place));
+    // The other end of a veth pair names this device as its link, too, but is not on top of it.
+    let carries = view
+        .devices()
+        .filter(|other| view.peer(*other).is_none())
+        .any(|other| view.link(other).is_some_and(|below| below.place == spot.place));
     // An ingress discipline has filters that may redirect packets.
     let qdiscs = namespace.qdiscs.get().map_or(&[][..], |pair| pair.after.as_slice());
     let has_filters = qdiscs

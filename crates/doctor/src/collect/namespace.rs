@@ -33,7 +33,8 @@ pub(crate) const DEVICE_SYSCTLS: [(&str, &str); 4] = [
 ];
 
 /// Settings of a namespace that checks read.
-pub(super) const SYSCTLS: [&str; 8] = [
+pub(super) const SYSCTLS: [&str; 9] = [
+    "net/ipv4/icmp_echo_ignore_all",
     "net/ipv4/ip_forward",
     "net/ipv4/ip_no_pmtu_disc",
     "net/ipv4/conf/all/rp_filter",

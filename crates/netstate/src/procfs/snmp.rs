@@ -28,6 +28,8 @@ macro_rules! counters {
         #[derive(
             Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize,
         )]
+        // A saved host may lack counters that are read since.
+        #[serde(default)]
         pub struct $type {
             $($(#[$doc])* pub $field: u64,)*
         }
@@ -95,6 +97,10 @@ counters! {
         in_msgs = "InMsgs" newer,
         /// Dropped for a wrong checksum.
         in_csum_errors = "InCsumErrors" newer,
+        /// Echo requests received.
+        in_echos = "InEchos" newer,
+        /// Echo replies sent. A reply without a route is not counted.
+        out_echo_reps = "OutEchoReps" newer,
     }
 }
 
@@ -167,6 +173,10 @@ counters! {
         in_no_routes = "InNoRoutes",
         /// Dropped: shorter than its header says.
         in_truncated_pkts = "InTruncatedPkts",
+        /// Multicast packets received.
+        in_mcast_pkts = "InMcastPkts",
+        /// Broadcast packets received.
+        in_bcast_pkts = "InBcastPkts",
         /// Layer-3 bytes received.
         in_octets = "InOctets",
         /// Layer-3 bytes sent.

@@ -141,6 +141,72 @@ fn packets_without_a_route_are_counted() {
                 },
                 &["a/routes 0.30"],
             ),
+            ("echo requests", |host| echoes(host, 3, 0), &["tenant-a/routes 0.50"]),
+            (
+                "routes unread",
+                |host| {
+                    echoes(host, 3, 0);
+                    namespace(host, "tenant-a").routes = Reading::Unread("no right".to_owned());
+                },
+                &[],
+            ),
+            (
+                "to a broadcast address",
+                |host| {
+                    echoes(host, 3, 0);
+                    let snmp = read(&mut namespace(host, "tenant-a").snmp);
+                    snmp.after.ip_ext.in_bcast_pkts = snmp.before.ip_ext.in_bcast_pkts + 3;
+                },
+                &[],
+            ),
+            ("one under way", |host| echoes(host, 3, 2), &[]),
+            (
+                "ignored on purpose",
+                |host| {
+                    echoes(host, 3, 0);
+                    let setting = "net/ipv4/icmp_echo_ignore_all".to_owned();
+                    namespace(host, "tenant-a").sysctls.insert(setting, "1".to_owned());
+                },
+                &[],
+            ),
+        ],
+    );
+}
+
+/// Adds echo requests that tenant-a received and answered.
+fn echoes(host: &mut Host, asked: u64, answered: u64) {
+    let snmp = read(&mut namespace(host, "tenant-a").snmp);
+    snmp.after.icmp.in_echos = snmp.before.icmp.in_echos + asked;
+    snmp.after.icmp.out_echo_reps = snmp.before.icmp.out_echo_reps + answered;
+    namespace(host, "tenant-a").routes = Reading::Read(Vec::new());
+}
+
+#[test]
+fn a_tenant_outside_all_bridges_is_found_while_it_seeks_neighbours() {
+    judge(
+        "OV097-case82",
+        "OV097",
+        &[
+            ("as saved", |_| (), &["ns2/veth4 1.00"]),
+            ("down", |host| link(host, "ns2", "veth4").up = false, &[]),
+            (
+                "served by other means",
+                |host| {
+                    let port = link(host, "ns2", "veth4").index;
+                    read(&mut namespace(host, "ns2").later).get_mut(&port).unwrap().tx_packets += 1;
+                },
+                &[],
+            ),
+            ("without bridges", |host| link(host, "ns2", "br3").up = false, &[]),
+            ("it seeks nobody", |host| read(&mut namespace(host, "ns4").neighbours).clear(), &[]),
+            (
+                "routed",
+                |host| {
+                    let port = link(host, "ns2", "veth4").index;
+                    read(&mut namespace(host, "ns2").routes)[0].link = Some(port);
+                },
+                &[],
+            ),
         ],
     );
 }
