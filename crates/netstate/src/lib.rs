@@ -21,8 +21,7 @@ pub use netfilter::{connection, conntrack};
 pub use packet::ethernet::MacAddr;
 pub use procfs::{
     cgroup, container, cpu, interrupts, kernel_symbols, machine, memory_limit, namespace,
-    neighbour_table, netns_holder, proc, process, reassembly, snmp, softnet, tcp_listener,
-    udp_socket,
+    neighbour_table, netns_holder, proc, process, reassembly, snmp, softnet, udp_socket,
 };
 pub use rtnetlink::interface::{Counters, Interface};
 pub use rtnetlink::netlink::{Error, Netlink, Result};

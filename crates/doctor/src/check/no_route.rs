@@ -16,9 +16,9 @@ pub(super) const CHECK: Check = Check {
         packets of the namespace's own programs and answers to TCP connections: a tenant without a \
         default route reaches its own network only. InNoRoutes counts packets that it should \
         forward. It is a remark, because tenants of an internal network have no default route on \
-        purpose. Answers to echo requests without a route are in no counter. Thus a namespace \
-        without a default route that received more echo requests than it answered is reported as \
-        a warning: another network asks for it, and its way back is missing.",
+        purpose. Answers to echo requests without a route are in no counter. A namespace \
+        without a default route that received more echo requests than it answered gets a warning: \
+        another network sends to it, and it has no route for the replies.",
     run,
 };
 

@@ -1,9 +1,8 @@
 //! OV097: A tenant's device is a port of no bridge.
 
-use super::tunnel_outside::is_used;
+use super::tunnel_outside::{is_used, with_join};
 use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
 use netstate::entry::Knowledge;
-use settings::command::{inside, quote};
 
 pub(super) const CHECK: Check = Check {
     code: "OV097",
@@ -12,37 +11,39 @@ pub(super) const CHECK: Check = Check {
     explanation: "The host's end of a tenant's veth pair is up, but it is no port of a bridge, has \
         no address, no route and no filter, and sent nothing to the tenant between the two \
         readings. The tenant asks for its neighbours and gets no answer, and the host has bridges \
-        with other ports. A bridge that was made again loses its ports, and a network manager may \
-        take out ports that it does not know. A device that programs serve by BPF alone may be \
-        correct.",
+        with other ports. A bridge that was created again has lost its ports, and a network manager \
+        may remove ports that it does not know. If BPF programs alone serve the device, this may \
+        be intended.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
-    for spot in view.devices() {
-        let interface = spot.interface;
+    for device in view.devices() {
+        let interface = device.interface;
         if !interface.up || !interface.carrier || interface.master.is_some() {
             continue;
         }
-        let Some(tenant) = view.peer(spot) else { continue };
+        let Some(tenant) = view.peer(device) else { continue };
         // A device that carries packets to the tenant is in use, by whatever means.
-        if spot.moved().is_none_or(|moved| moved.tx_packets > 0) {
+        if device.moved().is_none_or(|moved| moved.tx_packets > 0) {
             continue;
         }
-        if tenant.place.namespace == spot.place.namespace {
+        if tenant.place.namespace == device.place.namespace {
             continue;
         }
         let Some(address) = unanswered(tenant) else { continue };
         let bridges: Vec<DeviceRef<'_>> = view
-            .devices_of(spot.place.namespace)
+            .devices_of(device.place.namespace)
             .filter(|other| other.kind() == "bridge" && other.interface.up)
             .filter(|bridge| view.ports(*bridge).next().is_some())
             .collect();
-        let Some(first) = bridges.first().filter(|_| !is_used(view, spot)) else { continue };
+        if bridges.is_empty() || is_used(view, device) {
+            continue;
+        }
         let names: Vec<&str> = bridges.iter().map(|bridge| bridge.name()).collect();
         let of_tenant = format!("{} {}", tenant.namespace.label, tenant.name());
         let finding = CHECK
-            .on(spot)
+            .on(device)
             .evidence(
                 format!("no bridge, no address, no route; its peer is {of_tenant}"),
                 "RTM_GETLINK",
@@ -51,18 +52,8 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             .evidence(format!("bridges: {}", names.join(", ")), "RTM_GETLINK")
             .cost(Cost::estimated(1.0, "all packets of the tenant"))
             .confidence(Confidence::Medium);
-        // With several bridges, the right one is unknown.
-        outcome.add(match bridges.len() {
-            1 => {
-                let (name, path) = (quote(spot.name()), spot.namespace.path.as_deref());
-                finding.by_hand(
-                    inside(path, &format!("ip link set {name} master {}", quote(first.name()))),
-                    "joins the tenant to the bridge's network: make sure that it belongs there",
-                    inside(path, &format!("ip link set {name} nomaster")),
-                )
-            }
-            _ => finding,
-        });
+        let risk = "joins the tenant to the bridge's network: make sure that it belongs there";
+        outcome.add(with_join(finding, device, &bridges, risk));
     }
 }
 

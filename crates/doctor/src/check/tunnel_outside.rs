@@ -1,6 +1,6 @@
 //! OV080: A VXLAN device is not a port of the bridge that it should be in.
 
-use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Finding, Severity, View};
 use settings::command::{inside, quote};
 
 pub(super) const CHECK: Check = Check {
@@ -30,7 +30,9 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             .filter(|spot| view.ports(*spot).next().is_some())
             .filter(|spot| view.ports(*spot).all(|port| port.vxlan().is_none()))
             .collect();
-        let Some(first) = bridges.first() else { continue };
+        if bridges.is_empty() {
+            continue;
+        }
         let names: Vec<&str> = bridges.iter().map(|bridge| bridge.name()).collect();
         let finding = CHECK
             .on(tunnel)
@@ -38,25 +40,31 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             .evidence(format!("bridges without a tunnel: {}", names.join(", ")), "RTM_GETLINK")
             .cost(Cost::estimated(1.0, "all packets between the tenants and other hosts"))
             .confidence(Confidence::Medium);
-        // With several bridges, the right one is unknown.
-        outcome.add(match bridges.len() {
-            1 => {
-                let (name, path) = (quote(tunnel.name()), tunnel.namespace.path.as_deref());
-                let join = format!("ip link set {name} master {}", quote(first.name()));
-                finding.by_hand(
-                    inside(path, &join),
-                    "joins the bridge's network with the tunnel's: make sure that they are one",
-                    inside(path, &format!("ip link set {name} nomaster")),
-                )
-            }
-            _ => finding,
-        });
+        let risk = "joins the bridge's network with the tunnel's: make sure that they are one";
+        outcome.add(with_join(finding, tunnel, &bridges, risk));
     }
 }
 
+/// Adds the command that makes the device a port of the bridge. With several bridges, the right one
+/// is unknown.
+pub(super) fn with_join(
+    finding: Finding,
+    device: DeviceRef<'_>,
+    bridges: &[DeviceRef<'_>],
+    risk: &str,
+) -> Finding {
+    let [bridge] = bridges else { return finding };
+    let (name, path) = (quote(device.name()), device.namespace.path.as_deref());
+    finding.by_hand(
+        inside(path, &format!("ip link set {name} master {}", quote(bridge.name()))),
+        risk,
+        inside(path, &format!("ip link set {name} nomaster")),
+    )
+}
+
 /// Whether something sends through a device that is no port of a bridge.
-pub(super) fn is_used(view: &View<'_>, spot: DeviceRef<'_>) -> bool {
-    let (index, namespace) = (spot.interface.index, spot.namespace);
+pub(super) fn is_used(view: &View<'_>, device: DeviceRef<'_>) -> bool {
+    let (index, namespace) = (device.interface.index, device.namespace);
     let addresses = namespace.addresses.get().into_iter().flatten();
     let has_address =
         addresses.filter(|known| known.link == index).any(|known| match known.address {
@@ -78,7 +86,7 @@ pub(super) fn is_used(view: &View<'_>, spot: DeviceRef<'_>) -> bool {
     let carries = view
         .devices()
         .filter(|other| view.peer(*other).is_none())
-        .any(|other| view.link(other).is_some_and(|below| below.place == spot.place));
+        .any(|other| view.link(other).is_some_and(|below| below.place == device.place));
     // An ingress discipline has filters that may redirect packets.
     let qdiscs = namespace.qdiscs.get().map_or(&[][..], |pair| pair.after.as_slice());
     let has_filters = qdiscs

@@ -30,7 +30,7 @@ const OBJECT: &str = "inet_diag answer";
 /// Lists addresses and ports of the listening TCP sockets of the calling thread's namespace.
 ///
 /// # Errors
-/// As [`tcp_listener::read`]: without `sock_diag`, its file is read.
+/// Without `sock_diag`: if `/proc/net/tcp` or `tcp6` cannot be read or parsed.
 pub fn tcp_listeners() -> Result<Vec<(IpAddr, u16)>> {
     dumped().or_else(|_| tcp_listener::read())
 }
