@@ -89,8 +89,12 @@ mod tests {
 
     #[test]
     fn a_router_is_between_addresses_of_different_networks() {
-        let own =
-            |address: &str, prefix| Address { link: 1, address: address.parse().unwrap(), prefix };
+        let own = |address: &str, prefix| Address {
+            link: 1,
+            address: address.parse().unwrap(),
+            prefix,
+            duplicate: false,
+        };
         let reaches = |own: &Address, other: &str| is_on_link(own, other.parse().unwrap());
         assert!(reaches(&own("10.1.0.11", 24), "10.1.0.12"));
         assert!(!reaches(&own("10.1.0.11", 24), "10.1.1.12"));

@@ -26,8 +26,8 @@ pub use procfs::{
 pub use rtnetlink::interface::{Counters, Interface};
 pub use rtnetlink::netlink::{Error, Netlink, Result};
 pub use rtnetlink::{
-    addr, bridge_vlan, control_plane, entry, interface, link, mdb, neigh, netlink, overlay, qdisc,
-    route, route_table, watch, xfrm,
+    addr, bridge_vlan, control_plane, entry, interface, link, mdb, neigh, netlink, overlay,
+    policer, policy_rule, qdisc, route, route_table, watch, xfrm,
 };
 
 use rtnetlink::dump;

@@ -11,6 +11,8 @@ pub mod mdb;
 pub mod neigh;
 pub mod netlink;
 pub mod overlay;
+pub mod policer;
+pub mod policy_rule;
 pub mod qdisc;
 pub mod route;
 pub mod route_table;

@@ -170,6 +170,7 @@ mod tests {
             link: Some(2),
             table: 254,
             protocol: 3,
+            metric: 0,
         };
         let routes = [
             entry([10, 0, 0, 0], 8, RouteKind::Unicast),

@@ -4,11 +4,12 @@
 use netlink_packet_route::link::{
     AfSpecBridge, BridgeFlag, BridgeVlanInfo, BridgeVlanInfoFlags, BridgeVlanTunnelInfo,
     InfoBridge, InfoBridgePort, InfoData, InfoKind, InfoPortData, InfoPortKind, LinkAttribute,
-    LinkInfo, LinkMessage,
+    LinkExtentMask, LinkInfo, LinkMessage,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use packet::vlan::VlanId;
 use packet::vxlan::Vni;
+use serde::{Deserialize, Serialize};
 
 use crate::netlink::{Netlink, Result};
 
@@ -24,7 +25,43 @@ pub enum Membership {
     Bridge,
 }
 
+/// VLANs in a row of which a bridge or a port is a member (`bridge vlan show`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vlans {
+    /// Index of the bridge or port.
+    pub link: u32,
+    /// The first VLAN, 1 to 4094.
+    pub first: u16,
+    /// The last VLAN, 1 to 4094.
+    pub last: u16,
+    /// Untagged frames that come in belong to it.
+    pub pvid: bool,
+    /// Its frames leave untagged.
+    pub untagged: bool,
+}
+
 impl Netlink {
+    /// Lists the VLANs of all bridges and ports. A kernel without VLAN filtering has none.
+    ///
+    /// # Errors
+    /// If the kernel refuses the dump.
+    pub fn vlans(&self) -> Result<Vec<Vlans>> {
+        let mut message = LinkMessage::default();
+        message.header.interface_family = AddressFamily::Bridge;
+        message.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::BrvlanCompressed]));
+        let mut all = Vec::new();
+        let request = RouteNetlinkMessage::GetLink(message);
+        self.dump(request, "list", "VLANs", |answer| {
+            let RouteNetlinkMessage::NewLink(message) = answer else { return };
+            for attribute in &message.attributes {
+                if let LinkAttribute::AfSpecBridge(spec) = attribute {
+                    all.extend(ranges(message.header.index, spec));
+                }
+            }
+        })?;
+        Ok(all)
+    }
+
     /// Turns on VLAN filtering. Members belong to no VLAN until [`join_vlan`](Self::join_vlan). A
     /// kernel without VLAN filtering accepts the request and ignores it.
     ///
@@ -85,5 +122,49 @@ impl Netlink {
         message.header.index = self.link(name)?.index;
         message.attributes.push(LinkAttribute::AfSpecBridge(said));
         self.change(RouteNetlinkMessage::SetLink(message), 0, operation, name)
+    }
+}
+
+/// Joins the two attributes of a range. A single VLAN has one.
+fn ranges(link: u32, spec: &[AfSpecBridge]) -> Vec<Vlans> {
+    let mut begun = None;
+    let mut all = Vec::new();
+    for part in spec {
+        let AfSpecBridge::VlanInfo(BridgeVlanInfo { flags, vid }) = *part else { continue };
+        if flags.contains(BridgeVlanInfoFlags::RangeBegin) {
+            begun = Some(vid);
+            continue;
+        }
+        let first = match flags.contains(BridgeVlanInfoFlags::RangeEnd) {
+            true => begun.take().unwrap_or(vid),
+            false => vid,
+        };
+        all.push(Vlans {
+            link,
+            first,
+            last: vid,
+            pvid: flags.contains(BridgeVlanInfoFlags::Pvid),
+            untagged: flags.contains(BridgeVlanInfoFlags::Untagged),
+        });
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_has_two_attributes_and_a_single_vlan_one() {
+        let info = |flags, vid| AfSpecBridge::VlanInfo(BridgeVlanInfo { flags, vid });
+        let pvid = BridgeVlanInfoFlags::Pvid | BridgeVlanInfoFlags::Untagged;
+        let spec = [
+            info(pvid, 1),
+            info(BridgeVlanInfoFlags::RangeBegin, 100),
+            info(BridgeVlanInfoFlags::RangeEnd, 200),
+            info(BridgeVlanInfoFlags::empty(), 300),
+        ];
+        let of = |first, last, flag| Vlans { link: 7, first, last, pvid: flag, untagged: flag };
+        assert_eq!(ranges(7, &spec), [of(1, 1, true), of(100, 200, false), of(300, 300, false)]);
     }
 }

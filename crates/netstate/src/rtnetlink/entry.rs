@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
@@ -21,6 +21,9 @@ pub struct Address {
     pub address: IpAddr,
     /// Prefix length, bits.
     pub prefix: u8,
+    /// Another host has it, so the kernel does not use it (`IFA_F_DADFAILED`).
+    #[serde(default)]
+    pub duplicate: bool,
 }
 
 /// State of a neighbour entry (`NUD_…`).
@@ -93,7 +96,8 @@ impl Netlink {
             };
             if let Some(address) = find(true).or_else(|| find(false)) {
                 let (link, prefix) = (message.header.index, message.header.prefix_len);
-                all.push(Address { link, address, prefix });
+                let duplicate = message.header.flags.contains(AddressHeaderFlags::Dadfailed);
+                all.push(Address { link, address, prefix, duplicate });
             }
         })?;
         Ok(all)

@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
     BridgePortState, BridgeQuerierState, BridgeStpState, InfoBridge, InfoBridgePort, InfoData,
-    InfoGeneve, InfoPortData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, State,
-    Stats64,
+    InfoGeneve, InfoPortData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp,
+    State, Stats64,
 };
 use nix::errno::Errno;
 use packet::ethernet::MacAddr;
@@ -71,6 +71,9 @@ pub struct Interface {
     /// Settings as a port of a bridge; `None` for other devices.
     #[serde(default)]
     pub port: Option<Port>,
+    /// Number of the XDP program that handles received packets (`IFLA_XDP_PROG_ID`).
+    #[serde(default)]
+    pub xdp: Option<u32>,
     /// Counters since the link was created.
     pub counters: Counters,
 }
@@ -103,6 +106,9 @@ pub struct Vxlan {
     /// Range of source ports, without its end (`IFLA_VXLAN_PORT_RANGE`); `None`: the default.
     #[serde(default)]
     pub source_ports: Option<(u16, u16)>,
+    /// Time to live of outer packets (`IFLA_VXLAN_TTL`), hops; 0: the default, or inherited.
+    #[serde(default)]
+    pub ttl: u8,
 }
 
 /// Returns the bytes that VXLAN adds in front of the tenant's IP packet: inner Ethernet 14, UDP 8,
@@ -327,6 +333,12 @@ fn interface(message: LinkMessage) -> Interface {
             LinkAttribute::TsoMaxSize(size) => link.tso_max_size = Some(size),
             LinkAttribute::ParentDevBusName(bus) => link.bus = Some(bus),
             LinkAttribute::CarrierChanges(changes) => carrier_changes = changes.into(),
+            LinkAttribute::Xdp(attributes) => {
+                link.xdp = attributes.iter().find_map(|attribute| match attribute {
+                    LinkXdp::ProgId(id) => Some(*id),
+                    _ => None,
+                });
+            }
             LinkAttribute::Stats64(stats) => link.counters = counters(&stats),
             LinkAttribute::LinkInfo(infos) => {
                 for info in infos {
@@ -373,6 +385,7 @@ fn vxlan(data: &[InfoVxlan]) -> Vxlan {
             InfoVxlan::UDPZeroCsumTX(zero) => device.checksum6 = !zero,
             InfoVxlan::CollectMetadata(on) => device.external = on,
             InfoVxlan::Proxy(on) => device.proxy = Some(on),
+            InfoVxlan::Ttl(ttl) => device.ttl = ttl,
             InfoVxlan::PortRange((low, high)) => {
                 device.source_ports = (high != 0).then_some((low, high));
             }

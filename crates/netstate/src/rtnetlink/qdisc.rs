@@ -81,11 +81,16 @@ fn shaper(options: &[TcOption]) -> Option<Shaper> {
     };
     let limit = word(parameters, 24)?.into();
     // The buffer is the time that the burst takes, in ticks of 64 ns.
-    let ticks: u64 = word(parameters, 28)?.into();
-    let by_time = u128::from(ticks) * TICK * u128::from(rate) / 1_000_000_000;
+    let ticks = word(parameters, 28)?;
     let burst = find(BURST).and_then(|bytes| word(bytes, 0)).map(u64::from);
-    let burst = burst.unwrap_or(u64::try_from(by_time).unwrap_or(u64::MAX));
+    let burst = burst.unwrap_or_else(|| bytes_of_ticks(ticks, rate));
     Some(Shaper { rate, burst, limit })
+}
+
+/// Bytes that a rate of so many bytes per second sends in a time of 64 ns ticks.
+pub(crate) fn bytes_of_ticks(ticks: u32, rate: u64) -> u64 {
+    let bytes = u128::from(ticks) * TICK * u128::from(rate) / 1_000_000_000;
+    u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
 impl Netlink {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType,
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteNextHop, RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use serde::{Deserialize, Serialize};
@@ -27,6 +27,9 @@ pub struct RouteEntry {
     pub table: u32,
     /// Origin (`RTPROT_*`; 9: a router advertisement).
     pub protocol: u8,
+    /// Of several routes to one network, the kernel takes that of the least metric.
+    #[serde(default)]
+    pub metric: u32,
 }
 
 /// Effect of a route (`RTN_*`).
@@ -72,6 +75,14 @@ impl RouteEntry {
     }
 }
 
+/// The route of the table `main` that the kernel takes to an address: the longest, and of those of
+/// one length that of the least metric. Other tables are left out.
+pub fn best_route(routes: &[RouteEntry], to: IpAddr) -> Option<&RouteEntry> {
+    let main = routes.iter().filter(|route| route.table == u32::from(RouteHeader::RT_TABLE_MAIN));
+    let covering = main.filter(|route| route.covers(to));
+    covering.min_by_key(|route| (std::cmp::Reverse(route.prefix), route.metric))
+}
+
 impl Netlink {
     /// Lists the routes of the namespace that forward or drop packets, at most `most`.
     ///
@@ -86,12 +97,31 @@ impl Netlink {
                 if let RouteNetlinkMessage::NewRoute(route) = answer
                     && all.len() < most
                 {
-                    all.extend(entry(&route, family == AddressFamily::Inet));
+                    all.extend(entries(&route, family == AddressFamily::Inet));
                 }
             })?;
         }
         Ok(all)
     }
+}
+
+/// One entry for each next hop.
+fn entries(route: &RouteMessage, ipv4: bool) -> Vec<RouteEntry> {
+    let Some(entry) = entry(route, ipv4) else { return Vec::new() };
+    let hops = route.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::MultiPath(hops) => Some(hops),
+        _ => None,
+    });
+    let Some(hops) = hops.filter(|hops| !hops.is_empty()) else { return vec![entry] };
+    let through = |hop: &RouteNextHop| {
+        let via = hop.attributes.iter().find_map(|attribute| match attribute {
+            RouteAttribute::Gateway(RouteAddress::Inet(via)) => Some((*via).into()),
+            RouteAttribute::Gateway(RouteAddress::Inet6(via)) => Some((*via).into()),
+            _ => None,
+        });
+        RouteEntry { via, link: Some(hop.interface_index), ..entry.clone() }
+    };
+    hops.iter().map(through).collect()
 }
 
 fn entry(route: &RouteMessage, ipv4: bool) -> Option<RouteEntry> {
@@ -117,6 +147,7 @@ fn entry(route: &RouteMessage, ipv4: bool) -> Option<RouteEntry> {
         link: None,
         table: RouteHeader::RT_TABLE_MAIN.into(),
         protocol: route.header.protocol.into(),
+        metric: 0,
     };
     for attribute in &route.attributes {
         match attribute {
@@ -124,6 +155,7 @@ fn entry(route: &RouteMessage, ipv4: bool) -> Option<RouteEntry> {
             RouteAttribute::Gateway(via) => entry.via = address(via),
             RouteAttribute::Oif(link) => entry.link = Some(*link),
             RouteAttribute::Table(table) => entry.table = *table,
+            RouteAttribute::Priority(metric) => entry.metric = *metric,
             _ => {}
         }
     }
