@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use netstate::bridge_vlan::Vlans;
 use netstate::conntrack::Conntrack;
 use netstate::cpu::CpuStat;
 use netstate::entry::{Address, FdbEntry, Neighbour};
@@ -18,6 +19,8 @@ use netstate::namespace::{Holder, Member};
 use netstate::neighbour_table::NeighbourTable;
 use netstate::netfilter::Clamp;
 use netstate::openvswitch::Datapaths;
+use netstate::policer::Policer;
+use netstate::policy_rule::PolicyRule;
 use netstate::qdisc::Qdisc;
 use netstate::reassembly::Reassembly;
 use netstate::route::NextHop;
@@ -223,6 +226,9 @@ pub struct Namespace {
     pub fdb: Reading<Vec<FdbEntry>>,
     /// Queueing disciplines with their counters (`RTM_GETQDISC`).
     pub qdiscs: Reading<Pair<Vec<Qdisc>>>,
+    /// Policers of received packets, with their counters (`RTM_GETTFILTER`).
+    #[serde(default = "not_saved")]
+    pub policers: Reading<Pair<Vec<Policer>>>,
     /// UDP sockets, including the kernel's own.
     pub udp_sockets: Reading<Vec<UdpSocket>>,
     /// Protocol counters (`/proc/net/snmp`, `netstat`, `snmp6`).
@@ -257,6 +263,12 @@ pub struct Namespace {
     /// Multicast groups of bridges with a querier.
     #[serde(default = "not_saved")]
     pub multicast: Reading<Multicast>,
+    /// Rules that choose a routing table, except the kernel's own three.
+    #[serde(default = "not_saved")]
+    pub rules: Reading<Vec<PolicyRule>>,
+    /// VLANs of bridges with VLAN filtering, and of their ports.
+    #[serde(default = "not_saved")]
+    pub vlans: Reading<Vec<Vlans>>,
 }
 
 /// Packets that an overlay needs, and the verdict of the packet filter on them.
@@ -295,6 +307,8 @@ pub enum PassageKind {
     Bridged,
     /// ICMP messages "fragmentation needed" about the tunnel's packets.
     FragmentationNeeded,
+    /// Neighbour solicitations of IPv6 for the tunnel's local address.
+    Solicitation,
     /// ICMP echo requests routed between a tunnel and a bridge of tenants.
     ForwardEcho,
     /// TCP connections routed from a tunnel to a port on which a tenant listens.
@@ -323,10 +337,24 @@ pub enum Filtered {
         chain: String,
         /// Handle of the rule, or its number in a chain of iptables-legacy; `None`: the policy.
         handle: Option<u64>,
-        /// The rule names both devices, as `icc=false` of Docker does: it is meant for them.
+        /// The rule is meant for these packets: it names both devices, as `icc=false` of Docker
+        /// does, or the rules accept connections from the other side and their answers.
         is_meant: bool,
     },
-    /// It depends on the packets, or the rules are not understood.
+    /// A rule that may drop packets compares more than addresses, ports and state.
+    Depends {
+        /// As in [`Filtered::Dropped`].
+        family: String,
+        /// Table of the chain.
+        table: String,
+        /// Chain with the rule.
+        chain: String,
+        /// Handle of the rule, or its number in a chain of iptables-legacy.
+        handle: Option<u64>,
+        /// The expression, in terms of `nft` or `iptables`.
+        on: String,
+    },
+    /// It depends on sets that change without notice, or the rules are not understood.
     Undecided,
 }
 

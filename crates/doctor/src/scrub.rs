@@ -23,6 +23,7 @@ use netstate::mdb::Multicast;
 use netstate::namespace::{Holder, Member};
 use netstate::netfilter::{Clamp, Match};
 use netstate::openvswitch::{Datapath, Datapaths};
+use netstate::policy_rule::PolicyRule;
 use netstate::qdisc::Qdisc;
 use netstate::route::NextHop;
 use netstate::route_table::RouteEntry;
@@ -258,6 +259,7 @@ impl Scrubber {
             neighbours,
             fdb,
             qdiscs,
+            policers,
             udp_sockets,
             snmp,
             reassembly,
@@ -271,6 +273,8 @@ impl Scrubber {
             passages,
             throttled,
             multicast,
+            vlans,
+            rules,
         } = namespace;
         // Rules that match name prefixes refer to these names.
         let names: Vec<String> =
@@ -293,7 +297,7 @@ impl Scrubber {
         devices.values_mut().for_each(|device| self.device(device));
         read(later, |_| {});
         read(addresses, |all| {
-            for Address { link: _, address, prefix: _ } in all {
+            for Address { link: _, address, prefix: _, duplicate: _ } in all {
                 *address = self.addresses.ip(*address);
             }
         });
@@ -325,6 +329,8 @@ impl Scrubber {
                 *kind = name::identifier(kind);
             }
         });
+        // Rates and counters.
+        read(policers, |_| {});
         read(udp_sockets, |all| {
             for UdpSocket { address, port: _, connected: _, queued: _, drops: _ } in all {
                 *address = self.addresses.ip(*address);
@@ -367,13 +373,43 @@ impl Scrubber {
             }
         }
         read(throttled, |_| {});
+        // Numbers of VLANs identify no host.
+        read(vlans, |_| {});
         read(multicast, |Multicast { members, routers: _ }| {
             *members = members.iter().flat_map(|member| self.groups(member)).collect();
         });
         read(routes, |all| {
-            for RouteEntry { to, prefix: _, kind: _, via, link: _, table: _, protocol: _ } in all {
+            for RouteEntry {
+                to,
+                prefix: _,
+                kind: _,
+                via,
+                link: _,
+                table: _,
+                protocol: _,
+                metric: _,
+            } in all
+            {
                 *to = self.addresses.ip(*to);
                 *via = via.map(|via| self.addresses.ip(via));
+            }
+        });
+        read(rules, |all| {
+            for PolicyRule {
+                priority: _,
+                table: _,
+                from,
+                to,
+                input,
+                marked: _,
+                suppress: _,
+                drops: _,
+            } in all
+            {
+                for (network, _) in [from, to].into_iter().flatten() {
+                    *network = self.addresses.ip(*network);
+                }
+                *input = input.as_ref().map(|name| self.device_name(name, None));
             }
         });
         read(passages, |all| all.iter_mut().for_each(|passage| self.passage(passage)));
@@ -419,6 +455,7 @@ impl Scrubber {
             geneve_port: _,
             bridge: _,
             port: _,
+            xdp: _,
             counters: _,
         } = interface;
         *name = self.device_name(name, kind.as_deref());
@@ -439,6 +476,7 @@ impl Scrubber {
                 device: _,
                 proxy: _,
                 source_ports: _,
+                ttl: _,
             } = vxlan;
             *local = local.map(|local| self.addresses.ip(local));
             *remote = remote.map(|remote| self.addresses.ip(remote));

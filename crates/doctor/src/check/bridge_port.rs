@@ -182,7 +182,7 @@ fn isolated(
 }
 
 /// Whether a port leads to other hosts.
-fn is_uplink(port: DeviceRef<'_>) -> bool {
+pub(super) fn is_uplink(port: DeviceRef<'_>) -> bool {
     port.vxlan().is_some() || port.is_physical()
 }
 

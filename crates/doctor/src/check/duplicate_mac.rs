@@ -2,8 +2,10 @@
 
 use super::{Check, CheckOutcome, Cost, DeviceRef, Severity, View, shared_between};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use netstate::MacAddr;
+use netstate::entry::Knowledge;
 
 use crate::view::DeviceKey;
 
@@ -13,11 +15,14 @@ pub(super) const CHECK: Check = Check {
     severity: Severity::Error,
     explanation: "Two devices on one layer-2 segment, as far as doctor can see it, have the same \
         hardware address. Bridges learn it at one port, then at the other, so packets reach the \
-        wrong device. The usual causes are cloned machines and containers with fixed addresses.",
+        wrong device. Or a VXLAN device has fixed neighbours of one hardware address: a forwarding \
+        entry leads to one VTEP only, and packets for the other neighbour reach the wrong node. \
+        The usual causes are cloned machines and containers with fixed addresses.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
+    behind_tunnels(view, outcome);
     let mut owners: BTreeMap<(DeviceKey, MacAddr), Vec<DeviceRef<'_>>> = BTreeMap::new();
     for spot in view.devices() {
         // A bridge takes over the address of a port, and ports do not send with their own address.
@@ -38,5 +43,37 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                 )
                 .cost(Cost::estimated(0.5, "packets to this address")),
         );
+    }
+}
+
+/// VTEPs of other nodes that a control plane reports with one hardware address.
+fn behind_tunnels(view: &View<'_>, outcome: &mut CheckOutcome) {
+    for (tunnel, _) in view.fixed_tunnels() {
+        // Behind a bridge, neighbours are tenants, of which one may have several addresses.
+        if tunnel.interface.master.is_some() {
+            continue;
+        }
+        let mut owners: BTreeMap<(bool, MacAddr), Vec<IpAddr>> = BTreeMap::new();
+        for known in tunnel.namespace.neighbours.get().into_iter().flatten() {
+            let is_fixed = known.link == tunnel.interface.index
+                && known.knowledge == Knowledge::Permanent
+                // A VTEP has one address of the link, too.
+                && !matches!(known.address, IpAddr::V6(six) if six.is_unicast_link_local());
+            if let Some(mac) = known.mac.filter(|mac| is_fixed && mac.is_unicast()) {
+                owners.entry((known.address.is_ipv4(), mac)).or_default().push(known.address);
+            }
+        }
+        for ((_, mac), addresses) in owners {
+            let [first, second, ..] = addresses[..] else { continue };
+            outcome.add(
+                CHECK
+                    .on(tunnel)
+                    .evidence(
+                        format!("fixed neighbours {first} and {second} both have {mac}"),
+                        "RTM_GETNEIGH",
+                    )
+                    .cost(Cost::estimated(0.9, "packets to one of these nodes")),
+            );
+        }
     }
 }

@@ -36,6 +36,9 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             by_mac.entry(mac).or_default().push(spot);
         }
     }
+    for nic in view.underlay_nics() {
+        of_underlay(view, outcome, nic);
+    }
     for (tunnel, vxlan) in view.fixed_tunnels() {
         let same = overlays.get(&(vxlan.vni, vxlan.port)).into_iter().flatten();
         let ends: Ends<'_> = same
@@ -72,6 +75,56 @@ fn end_of<'a>(
     ends.find(|end| {
         view.segment(*end) == view.segment(spot) && view.segment(*end) != view.segment(tunnel)
     })
+}
+
+/// Fixed neighbours of a NIC under a tunnel, against the hosts of its segment.
+fn of_underlay<'a>(view: &View<'a>, outcome: &mut CheckOutcome, nic: DeviceRef<'a>) {
+    let known = nic.namespace.neighbours.get().into_iter().flatten().filter(|known| {
+        known.link == nic.interface.index && known.knowledge == Knowledge::Permanent
+    });
+    for known in known {
+        let Some(mac) = known.mac.filter(|mac| mac.is_unicast()) else { continue };
+        let there = view.neighbour_with(nic, known.address);
+        // It is right, or the host was not read.
+        if there.iter().any(|device| device.interface.mac == Some(mac)) {
+            continue;
+        }
+        let Some((device, real)) = there.iter().find_map(|one| Some((one, one.interface.mac?)))
+        else {
+            continue;
+        };
+        let set = |mac| {
+            let command = format!(
+                "ip neigh replace {} lladdr {mac} dev {} nud permanent",
+                known.address,
+                quote(nic.name())
+            );
+            inside(nic.namespace.path.as_deref(), &command)
+        };
+        outcome.add(
+            CHECK
+                .on(nic)
+                .evidence(
+                    format!("entry for {} says {mac}, permanent", known.address),
+                    "RTM_GETNEIGH",
+                )
+                .evidence(
+                    format!(
+                        "{} is {real}, at {} {}",
+                        known.address,
+                        device.namespace.label,
+                        device.name()
+                    ),
+                    "IFLA_ADDRESS",
+                )
+                .cost(Cost::estimated(1.0, "all packets to this host"))
+                .by_hand(
+                    set(real),
+                    "changes this host only; without the entry ARP would find the address itself",
+                    set(mac),
+                ),
+        );
+    }
 }
 
 /// Neighbour entries against devices with the address.

@@ -14,8 +14,8 @@ pub(super) const CHECK: Check = Check {
         forwarded between a bridge of tenants and a tunnel, ARP or other frames that only cross a bridge. With \
         bridge-nf-call-iptables such frames pass the FORWARD chain, whose policy Docker sets to \
         drop: guests on another bridge of the host are then cut off. Network policies drop packets \
-        on purpose, and Docker's icc=false names the bridge in its rule; such drops are \
-        remarks, and so are drops of ICMP echo requests alone, or of connections to single ports on \
+        on purpose, Docker's icc=false names the bridge in its rule, and a firewall may accept \
+        connections from one side only; such drops are remarks, and so are drops of ICMP echo requests alone, or of connections to single ports on \
         which a tenant listens. doctor evaluates the rules for the \
         first packet of a connection; where a rule depends on more than that, it reports nothing.",
     run,
@@ -94,7 +94,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                     == (passage.kind, passage.input, passage.output)
                     && other.verdict == Filtered::Passed
             });
-        let is_meant = passage.kind == PassageKind::Bridged
+        let is_meant = matches!(passage.kind, PassageKind::Bridged | PassageKind::Forward)
             && matches!(passage.verdict, Filtered::Dropped { is_meant: true, .. });
         let is_part =
             matches!(passage.kind, PassageKind::ForwardEcho | PassageKind::ForwardService);
@@ -129,7 +129,11 @@ fn is_first(all: &[(&Namespace, &Passage)], namespace: &Namespace, passage: &Pas
 fn is_policy(passage: &Passage) -> bool {
     /// Calico's endpoints and policies, kube-router's, kube-proxy's services without endpoints.
     const CHAINS: [&str; 7] =
-        ["cali-tw-", "cali-fw-", "cali-pi-", "cali-po-", "KUBE-POD-FW", "KUBE-NWPLCY", "KUBE-"];
+        ["cali-tw", "cali-fw", "cali-pi", "cali-po", "KUBE-POD-FW", "KUBE-NWPLCY", "KUBE-"];
+    /// Those of a Proxmox guest's device, after the device's name.
+    const DIRECTIONS: [&str; 2] = ["-IN", "-OUT"];
     let Filtered::Dropped { chain, .. } = &passage.verdict else { return false };
-    CHAINS.iter().any(|begin| chain.starts_with(begin))
+    let is_of_guest = (chain.starts_with("tap") || chain.starts_with("veth"))
+        && DIRECTIONS.iter().any(|end| chain.ends_with(end));
+    is_of_guest || CHAINS.iter().any(|begin| chain.starts_with(begin))
 }

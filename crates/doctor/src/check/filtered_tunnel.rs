@@ -26,6 +26,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             PassageKind::FragmentationNeeded => {
                 ("ICMP \"fragmentation needed\"", Severity::Warn, 0.3)
             }
+            PassageKind::Solicitation => ("ICMPv6 neighbour solicitations", Severity::Error, 1.0),
             _ => continue,
         };
         let (from, to, port) = (passage.from, passage.to, passage.port);
@@ -35,6 +36,10 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         };
         let family = if to.is_ipv4() { "ip" } else { "ip6" };
         let accept = match port {
+            0 if to.is_ipv6() => Accept {
+                nft: "icmpv6 type nd-neighbor-solicit accept".to_owned(),
+                iptables: "-p icmpv6 --icmpv6-type neighbour-solicitation".to_owned(),
+            },
             0 => Accept {
                 nft: format!("{family} saddr {from} icmp type destination-unreachable accept"),
                 iptables: format!("-s {from} -p icmp --icmp-type destination-unreachable"),

@@ -8,6 +8,7 @@ use crate::view::{DeviceRef, View};
 use settings::Change;
 
 mod accelerable;
+mod address_unused;
 mod backlog_drops;
 mod bridge_mtu;
 mod bridge_netfilter;
@@ -24,10 +25,12 @@ mod far_end;
 mod fdb_missing;
 mod fdb_own_address;
 mod few_queues;
+mod filter_depends;
 mod filtered_tenants;
 mod filtered_tunnel;
 mod flow_limit;
 mod fragmentation;
+mod gateway_silent;
 mod gso_max_size;
 mod interrupts_on_one_cpu;
 mod known_broken;
@@ -61,6 +64,8 @@ mod packet_filter;
 mod path_mtu;
 mod pmtu_discovery_off;
 mod pod_route;
+mod policer;
+mod policy_rule;
 mod powersave;
 mod prefixes_differ;
 mod probed_offload;
@@ -72,6 +77,7 @@ mod reassembly_failures;
 mod reassembly_memory;
 mod receive_ring;
 mod reverse_path_filter;
+mod route_elsewhere;
 mod router_advertisements;
 mod rps_unset;
 mod shaper_burst;
@@ -95,6 +101,7 @@ mod tunnel_outer_checksum;
 mod tunnel_outside;
 mod tunnel_segmentation;
 mod tunnel_source;
+mod tunnel_ttl;
 mod tunnel_zero_checksum;
 mod tx_queue_length;
 mod tx_timeout;
@@ -102,11 +109,13 @@ mod udp_receive_buffer;
 mod udp_send_buffer;
 mod underlay_jumbo;
 mod veth_mtu;
+mod vlan_filter;
 mod vni_unknown;
 mod vtep_unreachable;
 mod vxlan_gro;
 mod vxlan_listener;
 mod vxlan_port;
+mod xdp_program;
 
 /// A check: one kind of fault, and the function that finds it.
 #[derive(Debug)]
@@ -222,6 +231,15 @@ pub const CHECKS: &[Check] = &[
     tenant_outside::CHECK,
     tenant_filter::CHECK,
     no_route::CHECK,
+    vlan_filter::CHECK,
+    policer::CHECK,
+    gateway_silent::CHECK,
+    route_elsewhere::CHECK,
+    policy_rule::CHECK,
+    tunnel_ttl::CHECK,
+    xdp_program::CHECK,
+    filter_depends::CHECK,
+    address_unused::CHECK,
 ];
 
 /// Returns a check by code, ignoring case.

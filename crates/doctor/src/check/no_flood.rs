@@ -29,6 +29,11 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         }
         // A routed tunnel needs no broadcasts.
         let Some(bridge) = view.bridge(tunnel) else { continue };
+        // The bridge of an EVPN tenant's routers has no tenants: the host routes, and needs no
+        // broadcasts either.
+        if view.ports(bridge).all(|port| port.vxlan().is_some()) {
+            continue;
+        }
         let namespace = tunnel.namespace;
         let Some(fdb) = outcome.need(&namespace.label, &namespace.fdb) else { continue };
         let own = fdb.iter().filter(|entry| entry.link == tunnel.interface.index);

@@ -3,7 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
+use crate::view::DeviceKey;
 use netstate::entry::Address;
+use netstate::route_table::RouteEntry;
 
 pub(super) const CHECK: Check = Check {
     code: "OV082",
@@ -43,10 +45,10 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             })
             .collect();
         for (bridge, address, prefix) in &networks {
-            let has_tenants = view.ports(*bridge).any(|port| !port.is_physical());
-            if bridge.kind() != "bridge" || !has_tenants {
+            if bridge.kind() != "bridge" {
                 continue;
             }
+            let has_tenants = view.ports(*bridge).any(|port| !port.is_physical());
             let other = networks.iter().find(|(spot, other, length)| {
                 let is_pair = spot.place != bridge.place
                     && (spot.kind() != "bridge" || spot.place > bridge.place);
@@ -54,7 +56,22 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                     && !is_one_link(view, *spot, *bridge)
                     && overlap((*address, *prefix), (*other, *length))
             });
-            let Some((spot, other, length)) = other else { continue };
+            if let Some(route) = behind_tunnel(view, *bridge, routes, (*address, *prefix)) {
+                outcome.add(
+                    CHECK
+                        .on(*bridge)
+                        .evidence(
+                            format!(
+                                "{} has {address}/{prefix}; {route} is behind a tunnel",
+                                bridge.name()
+                            ),
+                            "RTM_GETADDR, RTM_GETROUTE",
+                        )
+                        .cost(Cost::estimated(0.95, "packets to the addresses of both networks")),
+                );
+                continue;
+            }
+            let Some((spot, other, length)) = other.filter(|_| has_tenants) else { continue };
             outcome.add(
                 CHECK
                     .on(*bridge)
@@ -71,6 +88,27 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             );
         }
     }
+}
+
+/// A network of another node's tenants that a bridge's own network has a part of, and wins.
+fn behind_tunnel(
+    view: &View<'_>,
+    bridge: DeviceRef<'_>,
+    routes: &[RouteEntry],
+    (address, prefix): (Ipv4Addr, u8),
+) -> Option<String> {
+    // A much larger network is that of all nodes, of which the bridge has this node's part.
+    let lengths = prefix.saturating_sub(2).max(1)..=prefix;
+    let found = routes.iter().find(|route| {
+        let place = |index| DeviceKey { namespace: bridge.place.namespace, index };
+        let device = route.link.and_then(|index| view.spot(place(index)));
+        let IpAddr::V4(to) = route.to else { return false };
+        lengths.contains(&route.prefix)
+            && route.via.is_some()
+            && device.is_some_and(|device| device.vxlan().is_some())
+            && overlap((to, route.prefix), (address, prefix))
+    })?;
+    Some(format!("{}/{}", found.to, found.prefix))
 }
 
 fn v4(known: &Address) -> Option<Ipv4Addr> {

@@ -42,12 +42,20 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             continue;
         }
         let (clamp, undo) = clamp(least);
+        // While no packet is too large, or senders obey the ICMP messages, nothing is lost.
+        let refused = namespace.snmp.get().map_or(0, |pair| {
+            let moved = pair.after.since(&pair.before);
+            moved.ip.frag_fails.saturating_add(moved.ip6.frag_fails)
+        });
+        let severity = if refused > 0 { Severity::Warn } else { Severity::Info };
         outcome.add(
             CHECK
                 .on(least)
                 .evidence(format!("MTU of {}: {}", most.name(), most.interface.mtu), "IFLA_MTU")
                 .evidence(format!("MTU of {}: {}", least.name(), least.interface.mtu), "IFLA_MTU")
                 .evidence("the namespace forwards", "ip_forward")
+                .evidence(format!("Ip, Ip6 FragFails +{refused}"), "/proc/net/snmp, snmp6")
+                .severity(severity)
                 .evidence(no_clamp(least), "nftables, iptables")
                 .cost(Cost::estimated(0.2, "connections whose ICMP is lost"))
                 .confidence(Confidence::Low)

@@ -10,7 +10,8 @@ pub(super) const CHECK: Check = Check {
     severity: Severity::Warn,
     explanation: "A queueing discipline dropped packets between the two readings. Either the \
         device sends more slowly than packets arrive, or the discipline shapes traffic on purpose. \
-        TCP learns its rate from drops; UDP loses the packets.",
+        TCP learns its rate from drops; UDP loses the packets. Drops of ingress and clsact are those \
+        of filters attached there, mostly BPF programs.",
     run,
 };
 
@@ -32,12 +33,29 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             if after.shaper.is_some_and(|shaper| is_too_small(shaper, spot.interface.mtu)) {
                 continue;
             }
+            let is_filter = ["ingress", "clsact"].contains(&after.kind.as_str());
+            let policers = namespace.policers.get().map_or(&[][..], |pair| pair.after.as_slice());
+            // OV101 reports it with its cause.
+            if is_filter && policers.iter().any(|policer| policer.link == after.link) {
+                continue;
+            }
             let sent = spot.moved().map_or(0, |moved| moved.tx_packets);
             let dropped = u64::from(dropped);
             outcome.add(
                 CHECK
                     .on(spot)
-                    .evidence(format!("{} dropped +{dropped}", after.kind), "TCA_STATS2")
+                    .evidence(
+                        match is_filter {
+                            true => format!(
+                                "filters of {} (tc filter show dev {} ingress, egress) dropped \
+                                 +{dropped}",
+                                after.kind,
+                                spot.name()
+                            ),
+                            false => format!("{} dropped +{dropped}", after.kind),
+                        },
+                        "TCA_STATS2",
+                    )
                     .cost(Cost::of_packets(dropped, sent.saturating_add(dropped), "packets"))
                     .confidence(Confidence::Medium),
             );

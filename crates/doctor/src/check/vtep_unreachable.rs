@@ -12,12 +12,13 @@ pub(super) const CHECK: Check = Check {
     severity: Severity::Error,
     explanation: "The VXLAN device sends to a remote VTEP, but the underlay has no route to it, or \
         the next hop does not answer ARP or neighbour discovery. The forwarding entry is stale, \
-        the remote host is gone, or the underlay is broken.",
+        the remote host is gone, or the underlay is broken. Or the device sends from an address \
+        that the host has lost.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
-    for (tunnel, _) in view.tunnels() {
+    for (tunnel, vxlan) in view.tunnels() {
         // Its routes were not read.
         let Some(ways) = view.ways(tunnel) else { continue };
         for (remote, way) in &ways.ways {
@@ -25,11 +26,25 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             let explained = remote.is_ipv6() && deaf(view, tunnel).is_some()
                 || view.tunnel_nic(tunnel).is_some_and(|nic| !nic.interface.up);
             if let (Err(reason), false) = (way.as_result(), explained) {
-                let text = words(*remote, reason);
+                // The kernel finds no route from an address that is not its own.
+                let lost = vxlan.local.filter(|local| {
+                    let underlay = view.namespace(ways.underlay);
+                    view.with_address(*local).all(|device| Some(device.place.namespace) != underlay)
+                });
+                let (text, source) = match lost {
+                    Some(local) => (
+                        format!(
+                            "{} sends from {local}, which no device of the underlay has",
+                            tunnel.name()
+                        ),
+                        "RTM_GETADDR",
+                    ),
+                    None => (words(*remote, reason), "RTM_GETROUTE"),
+                };
                 outcome.add(
                     CHECK
                         .on(tunnel)
-                        .evidence(text, "RTM_GETROUTE")
+                        .evidence(text, source)
                         .cost(Cost::estimated(1.0, "all packets to this remote")),
                 );
             }

@@ -75,11 +75,16 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             continue;
         }
         for underlay in view.underlays(tunnel) {
+            // An entry may have a port of its own.
+            let mut entries = tunnel.namespace.fdb.get().into_iter().flatten().filter(|entry| {
+                entry.link == tunnel.interface.index && entry.remote == Some(underlay.remote)
+            });
+            let port = entries.find_map(|entry| entry.port).unwrap_or(vxlan.port);
             for remote in view.neighbour_with(underlay.nic, underlay.remote) {
                 let theirs = remote.namespace.udp_sockets.get();
                 let silent = theirs.is_some_and(|all| {
                     // A tunnel endpoint in user space listens like any program.
-                    all.iter().all(|socket| socket.port != vxlan.port)
+                    all.iter().all(|socket| socket.port != port)
                 });
                 if silent {
                     outcome.add(
@@ -87,8 +92,8 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                             .on(tunnel)
                             .evidence(
                                 format!(
-                                    "no UDP socket on port {} in {}, which has {}",
-                                    vxlan.port, remote.namespace.label, underlay.remote
+                                    "no UDP socket on port {port} in {}, which has {}",
+                                    remote.namespace.label, underlay.remote
                                 ),
                                 "/proc/net/udp, udp6",
                             )

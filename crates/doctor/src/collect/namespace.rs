@@ -11,6 +11,7 @@ use netstate::interface::{Counters, Interface};
 use netstate::mdb::Multicast;
 use netstate::netfilter::{Clamp, base_chains, legacy_clamps, legacy_tables, nft_clamps};
 use netstate::openvswitch::{self, Datapaths};
+use netstate::policer::{Policer, policers};
 use netstate::proc::read_value;
 use netstate::qdisc::Qdisc;
 use netstate::reassembly::Reassembly;
@@ -25,7 +26,8 @@ use crate::host::{
 };
 
 /// Settings of each device, before and after its name.
-pub(crate) const DEVICE_SYSCTLS: [(&str, &str); 4] = [
+pub(crate) const DEVICE_SYSCTLS: [(&str, &str); 5] = [
+    ("net/ipv4/conf/", "/proxy_arp"),
     ("net/ipv4/conf/", "/rp_filter"),
     ("net/ipv4/conf/", "/forwarding"),
     ("net/ipv6/conf/", "/forwarding"),
@@ -77,6 +79,7 @@ fn unread(subject: &Subject, reason: &str) -> Namespace {
         neighbours: not(reason),
         fdb: not(reason),
         qdiscs: not(reason),
+        policers: not(reason),
         udp_sockets: not(reason),
         snmp: not(reason),
         conntrack: not(reason),
@@ -90,6 +93,8 @@ fn unread(subject: &Subject, reason: &str) -> Namespace {
         passages: not(reason),
         throttled: not(reason),
         multicast: not(reason),
+        vlans: not(reason),
+        rules: not(reason),
     }
 }
 
@@ -102,6 +107,15 @@ fn inside(subject: &Subject) -> Namespace {
             namespace.neighbours = Reading::from_result(netlink.neighbours());
             namespace.fdb = Reading::from_result(netlink.fdb());
             namespace.routes = Reading::from_result(netlink.routes(MOST_ROUTES));
+            namespace.rules = Reading::from_result(netlink.policy_rules());
+            // Without filtering, a bridge ignores VLANs.
+            let filters =
+                |link: &Interface| link.bridge.is_some_and(|bridge| bridge.vlan_filtering);
+            let links = namespace.interfaces.get().map(Vec::as_slice).unwrap_or_default();
+            namespace.vlans = match links.iter().any(filters) {
+                true => Reading::from_result(netlink.vlans()),
+                false => Reading::Read(Vec::new()),
+            };
         }
         Err(error) => {
             let mut lost = unread(subject, &error.to_string());
@@ -129,7 +143,7 @@ fn inside(subject: &Subject) -> Namespace {
     namespace.udp_sockets = Reading::from_result(netstate::udp_socket::read());
     (namespace.chains, namespace.clamps) = filters();
     // First halves of the pairs; [`Later::join`] adds the second.
-    let Moving { snmp, conntrack, qdiscs, datapaths, throttled, .. } = moving(subject);
+    let Moving { snmp, conntrack, qdiscs, policers, datapaths, throttled, .. } = moving(subject);
     namespace.throttled = Reading::Read(Pair { before: throttled, after: Vec::new() });
     let twice = |value| Pair { before: value, after: snmp::Counters::default() };
     namespace.snmp = Reading::from_result(snmp.map(twice));
@@ -138,6 +152,8 @@ fn inside(subject: &Subject) -> Namespace {
     );
     namespace.qdiscs =
         Reading::from_result(qdiscs.map(|value| Pair { before: value, after: Vec::new() }));
+    namespace.policers =
+        Reading::from_result(policers.map(|value| Pair { before: value, after: Vec::new() }));
     namespace.datapaths = Reading::from_result(
         datapaths.map(|value| Pair { before: value, after: Datapaths::default() }),
     );
@@ -179,6 +195,7 @@ struct Moving {
     conntrack: Result<Conntrack, String>,
     reassembly: Result<Reassembly, String>,
     qdiscs: Result<Vec<Qdisc>, String>,
+    policers: Result<Vec<Policer>, String>,
     links: Result<BTreeMap<u32, Counters>, String>,
     neighbours: Result<Vec<Neighbour>, String>,
     datapaths: Result<Datapaths, String>,
@@ -202,14 +219,20 @@ fn moving(subject: &Subject) -> Moving {
         .filter(|member| member.command == openvswitch::DAEMON)
         .map(|member| member.pid)
         .collect();
+    let qdiscs = netlink
+        .as_ref()
+        .map_err(Clone::clone)
+        .and_then(|netlink| netlink.qdiscs().map_err(|error| error.to_string()));
+    let policers = qdiscs
+        .as_ref()
+        .map_err(Clone::clone)
+        .and_then(|qdiscs| policers(qdiscs).map_err(|error| error.to_string()));
     Moving {
         snmp: snmp.and_then(|files| files.read().map_err(|error| error.to_string())),
         conntrack: conntrack(),
         reassembly: Reassembly::read(),
-        qdiscs: netlink
-            .as_ref()
-            .map_err(Clone::clone)
-            .and_then(|netlink| netlink.qdiscs().map_err(|error| error.to_string())),
+        qdiscs,
+        policers,
         neighbours: netlink
             .as_ref()
             .map_err(Clone::clone)
@@ -257,6 +280,7 @@ impl Later {
                 second(&mut namespace.conntrack, moving.conntrack);
                 namespace.reassembly = Reading::from_result(moving.reassembly);
                 second(&mut namespace.qdiscs, moving.qdiscs);
+                second(&mut namespace.policers, moving.policers);
                 second(&mut namespace.datapaths, moving.datapaths);
                 second(&mut namespace.throttled, Ok(moving.throttled));
                 namespace.later = Reading::from_result(moving.links);
@@ -272,6 +296,7 @@ impl Later {
                 namespace.conntrack = Reading::Unread(reason.clone());
                 namespace.reassembly = Reading::Unread(reason.clone());
                 namespace.qdiscs = Reading::Unread(reason.clone());
+                namespace.policers = Reading::Unread(reason.clone());
                 namespace.datapaths = Reading::Unread(reason.clone());
                 namespace.throttled = Reading::Unread(reason.clone());
                 namespace.later = Reading::Unread(reason);

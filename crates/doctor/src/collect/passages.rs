@@ -2,14 +2,14 @@
 //! packets, packets routed between tunnels and bridges, bridged frames, and ICMP.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use netstate::entry::Knowledge;
 use netstate::interface::Interface;
 use netstate::route_table::RouteKind;
 use ruleset::{
-    Compared, Connection, Flow, Hook, Nftables, Place, Ruleset, State, Step, Transport, Tuple,
-    Verdict, flow,
+    Cause, Compared, Connection, Flow, Hook, Nftables, Place, Ruleset, State, Step, Transport,
+    Tuple, Verdict, flow,
 };
 
 use super::Subject;
@@ -26,8 +26,9 @@ pub(crate) const OF_ANOTHER: &str = "rules of another user's namespace are not e
 const PORT: u16 = 54321;
 /// Ports of a tenant that are asked about.
 const PORTS: usize = 8;
-/// A documentation address, which stands for any.
+/// Documentation addresses, which stand for any.
 const ANY: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+const ANY6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
 /// ICMP echo requests.
 const ECHO: Transport = Transport::Icmp { kind: 8, code: 0 };
 
@@ -99,15 +100,25 @@ fn answer(rules: &Ruleset, question: Question, repeated: &mut Vec<(Place, usize)
         Verdict::Drop { at } => {
             let family = at.family_name().to_owned();
             let handle = at.handle;
-            let is_meant = handle.is_some()
+            let names_both = handle.is_some()
                 && [true, false].into_iter().all(|input| {
                     let path = elsewhere(&path, input);
                     rules.verdict(&flow, &path).verdict != Verdict::Drop { at: at.clone() }
                 });
+            let is_meant = names_both
+                || passage.kind == PassageKind::Forward && is_one_sided(rules, &flow, &path);
             let Place { table, chain, .. } = at;
             Filtered::Dropped { family, table, chain, handle, is_meant }
         }
-        Verdict::Depends { .. } | Verdict::NotUnderstood { .. } => Filtered::Undecided,
+        Verdict::Depends { at, cause: Cause::Time | Cause::Counting | Cause::Unknown, what } => {
+            let (family, handle) = (at.family_name().to_owned(), at.handle);
+            Filtered::Depends { family, table: at.table, chain: at.chain, handle, on: what }
+        }
+        Verdict::NotUnderstood { at: Some(at), what } => {
+            let (family, handle) = (at.family_name().to_owned(), at.handle);
+            Filtered::Depends { family, table: at.table, chain: at.chain, handle, on: what }
+        }
+        Verdict::Depends { .. } | Verdict::NotUnderstood { at: None, .. } => Filtered::Undecided,
     };
     passage.longest = longest.map(|Compared { chain, rules: compared }| {
         let known = repeated.iter().find(|(known, _)| *known == chain).map(|(_, count)| *count);
@@ -125,6 +136,30 @@ fn answer(rules: &Ruleset, question: Question, repeated: &mut Vec<(Place, usize)
         }
     });
     passage
+}
+
+/// Whether the rules accept connections from the other side, and their answers on this path.
+fn is_one_sided(rules: &Ruleset, flow: &Flow, path: &[Step]) -> bool {
+    let accepts = |flow: &Flow, path: &[Step]| rules.verdict(flow, path).verdict == Verdict::Accept;
+    let mut answers = flow.clone();
+    answers.connection = Some(Connection { is_reply: true, ..tracked(State::Established) });
+    let mut back = flow.clone();
+    (back.tuple, back.other) = (flow.other, flow.tuple);
+    let mut way_back = path.to_vec();
+    for step in &mut way_back {
+        std::mem::swap(&mut step.input, &mut step.output);
+    }
+    // Prerouting has an input device only, and postrouting an output device.
+    let (Some(first), Some(last)) = (path.first(), path.last()) else { return false };
+    let (entry, exit) = (last.output.clone(), first.input.clone());
+    for step in &mut way_back {
+        match step.hook {
+            Hook::Prerouting => (step.input, step.output) = (entry.clone(), None),
+            Hook::Postrouting => (step.input, step.output) = (None, exit.clone()),
+            _ => {}
+        }
+    }
+    accepts(&answers, path) && accepts(&back, &way_back)
 }
 
 /// The same path with another input or output device, which no rule names.
@@ -204,6 +239,14 @@ fn outer(
             let mut question = ask(kind, (router, local, 0), icmp, (nic.index, 0), &path);
             question.flow.connection = Some(tracked(State::Related));
             all.push(question);
+        } else {
+            let asked = Transport::Icmp { kind: 135, code: 0 };
+            let path = [Hook::Ingress, Hook::Prerouting, Hook::Input].map(outside);
+            let kind = PassageKind::Solicitation;
+            let from = way.via.unwrap_or(*remote);
+            // The kernel does not track them. Rules that accept or drop new connections mean others.
+            let question = ask(kind, (from, local, 0), asked, (nic.index, 0), &path);
+            all.push(question);
         }
     }
 }
@@ -226,8 +269,14 @@ fn forwarded(
                 && route.to.is_ipv4()
                 && route.prefix > 0
         });
-        let remotes: Vec<IpAddr> =
-            behind.filter_map(|route| within(route.to, route.prefix)).take(SAMPLES).collect();
+        let remotes: Vec<IpAddr> = behind
+            .filter_map(|route| {
+                // Rules may accept single tenants: one that exists stands for the network.
+                let real = addresses(namespaces).find(|known| route.covers(*known));
+                real.or_else(|| within(route.to, route.prefix))
+            })
+            .take(SAMPLES)
+            .collect();
         for bridge in links(here).iter().filter(|link| link.bridge.is_some() && link.up) {
             // Each sample may be under a policy of its own, so there are several.
             for tenant in tenants(here, bridge) {
@@ -260,6 +309,14 @@ fn forwarded(
             }
         }
     }
+}
+
+/// Addresses of tenants in the namespaces that were read.
+fn addresses(namespaces: &[Namespace]) -> impl Iterator<Item = IpAddr> {
+    let tenants = namespaces.iter().filter(|namespace| is_tenant(namespaces, namespace));
+    tenants.flat_map(|namespace| {
+        namespace.addresses.get().into_iter().flatten().map(|known| known.address)
+    })
 }
 
 /// TCP ports on which the tenant with an address listens, if its namespace is read.
@@ -362,6 +419,7 @@ fn tenants(here: &Namespace, bridge: &Interface) -> Vec<IpAddr> {
 /// Frames that only cross a bridge.
 fn bridged(here: &Namespace, all: &mut Vec<Question>) {
     let on = here.sysctls.get("net/bridge/bridge-nf-call-iptables").is_some_and(|on| on == "1");
+    let on6 = here.sysctls.get("net/bridge/bridge-nf-call-ip6tables").is_some_and(|on| on == "1");
     for bridge in links(here).iter().filter(|link| link.up) {
         let Some(settings) = bridge.bridge else { continue };
         let ports: Vec<&Interface> =
@@ -392,6 +450,15 @@ fn bridged(here: &Namespace, all: &mut Vec<Question>) {
                 question.flow.any_address = Some(address);
                 all.push(question);
             }
+            let mut path = frame.to_vec();
+            if on6 {
+                path.extend(Step::by_br_netfilter(bridge, Some(from), to));
+            }
+            let ends = (ANY6, ANY6, PORT);
+            let mut question =
+                ask(PassageKind::Bridged, ends, Transport::Tcp, (index, index), &path);
+            question.flow.any_address = Some(ANY6);
+            all.push(question);
         }
     }
 }

@@ -4,7 +4,7 @@
 # Cause: pod-a's gateway is 10.244.1.254; cni0 has 10.244.1.1.
 # Expected: "10.244.1.254 does not answer".
 # NIKA: host_incorrect_gateway
-# Check: OV041
+# Check: OV102 OV041
 # One node: a pod-a
 . "$(dirname "$0")/bed.sh"
 

@@ -130,7 +130,7 @@ fn lost_ipv6_routes_name_the_device_that_ignores_routers() {
         let nic = links.iter().find(|link| link.kind.as_deref() == Some("veth")).unwrap();
         let Reading::Read(addresses) = &mut namespace.addresses else { panic!("no addresses") };
         let address = "fd71::1".parse().unwrap();
-        addresses.push(Address { link: nic.index, address, prefix: 64 });
+        addresses.push(Address { link: nic.index, address, prefix: 64, duplicate: false });
         let key = |key: &str| format!("net/ipv6/conf/{}/{key}", nic.name);
         namespace.sysctls.insert(key("forwarding"), "1".to_owned());
         if let Some(value) = accept_ra {

@@ -30,6 +30,11 @@ const AFTER: &str = "healthy again";
 /// too, as the library for `tests/hosts.rs`.
 const SAVE: &str = "OVERLANE_SAVE_HOSTS";
 
+/// Whether a fault that the check must find is made in a guest.
+pub fn covers(code: &str) -> bool {
+    list::FAULTS.iter().any(|fault| fault.code == code)
+}
+
 /// Makes every fault, one after the other, and prints a line for each: `fault`, its code, the
 /// findings, separated by tabs.
 fn make_every_fault() {
@@ -96,7 +101,7 @@ fn machine_wide_faults_are_found_in_a_guest() {
         unread.display()
     );
     let mut guest = guest
-        .with_programs(&["ip", "ethtool"])
+        .with_programs(&["ip", "bridge", "tc", "ethtool"])
         .with_devices(&devices)
         .with_two_nodes()
         .inside(host.netns().clone());

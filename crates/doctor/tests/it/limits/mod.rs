@@ -6,6 +6,7 @@ mod far_end;
 mod field;
 mod machine;
 mod mtu;
+mod paths;
 mod saved;
 mod tenants;
 mod tunnels;

@@ -639,7 +639,8 @@ pub const FAULTS: &[Fault] = &[
             };
             get(&mut namespace.fdb).push(entry);
             let link = index(namespace, "lo");
-            let address = Address { link, address: [9, 9, 9, 1].into(), prefix: 32 };
+            let address =
+                Address { link, address: [9, 9, 9, 1].into(), prefix: 32, duplicate: false };
             get(&mut namespace.addresses).push(address);
         }),
     ),

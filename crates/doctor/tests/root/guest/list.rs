@@ -177,6 +177,69 @@ fn open_vswitch(datapath: &str) -> Made {
     made.and(move || drop(order("del-br ovs0")))
 }
 
+/// A bridge with VLAN filtering: `p0` is a member of no VLAN, `p1` has no PVID, `p2` leaves its
+/// frames tagged, `p3` is in a VLAN without the tunnel, and `p4` is as it should be.
+fn filtered_vlans(_: &Bench) -> Made {
+    let made = Made::nothing()
+        .by("ip netns add vlans", "ip netns del vlans")
+        .by("ip link add br100 type bridge vlan_filtering 1", "ip link del br100");
+    let tunnel = format!("vx100 type vxlan id 100 dstport 4789 local {OWN} remote {PEER} dev nic0");
+    let made = made.by(&format!("ip link add {tunnel}"), "ip link del vx100");
+    run("ip link set dev vx100 master br100");
+    for number in 0..5 {
+        run(&format!("ip link add p{number} mtu 1450 type veth peer name t{number} netns vlans"));
+        run(&format!("ip -n vlans link set dev t{number} mtu 1450"));
+        run(&format!("ip link set dev p{number} master br100"));
+        run(&format!("ip link set dev p{number} up"));
+        run(&format!("ip -n vlans link set dev t{number} up"));
+    }
+    for line in [
+        "vlan del dev p0 vid 1",
+        "vlan add dev p1 vid 1 untagged",
+        "vlan add dev p2 vid 1 pvid",
+        "vlan del dev p3 vid 1",
+        "vlan add dev p3 vid 20 pvid untagged",
+    ] {
+        run(&format!("bridge {line}"));
+    }
+    run("ip link set dev vx100 up");
+    run("ip link set dev br100 up");
+    made
+}
+
+/// Policers of `p0`, whose burst is less than a packet, of `p1`, which has no traffic, and of `p2`,
+/// whose burst the proposed command has raised.
+fn policed(_: &Bench) -> Made {
+    // Otherwise a host with a tunnel that does not forward is found, too.
+    let made = Made::nothing()
+        .set("/proc/sys/net/ipv4/ip_forward", "1")
+        .by("ip netns add policed", "ip netns del policed");
+    for number in 0..3 {
+        run(&format!("ip link add p{number} type veth peer name t{number} netns policed"));
+        run(&format!("ip link set dev p{number} up"));
+        run(&format!("ip -n policed address add 198.51.{number}.2/24 dev t{number}"));
+        run(&format!("ip -n policed link set dev t{number} up"));
+    }
+    for line in [
+        "qdisc add dev p0 ingress",
+        "filter add dev p0 parent ffff: protocol all u32 match u32 0 0 police rate 8kbit \
+         burst 1500 mtu 64kb drop flowid :1",
+        "qdisc add dev p1 clsact",
+        "filter add dev p1 ingress matchall action police rate 100mbit burst 15k \
+         conform-exceed drop/pipe",
+        "qdisc add dev p2 clsact",
+        "filter add dev p2 ingress matchall action police rate 100mbit burst 15k index 77",
+        "actions change action police rate 100000000bit burst 500000 mtu 2047 \
+         conform-exceed drop/ok index 77",
+    ] {
+        run(&format!("tc {line}"));
+    }
+    run("ip address add 198.51.0.1/24 dev p0");
+    let policed = sys::netns::NetNs::open("/run/netns/policed".as_ref()).unwrap();
+    let tenant = testbed::Host::found("policed", policed).unwrap();
+    made.datagrams(&tenant, (0, 1), (Ipv4Addr::new(198, 51, 0, 1), 9), PACED)
+}
+
 /// Finding from a counter that the guest's kernel never resets.
 pub const STAYS: &str = "OV049";
 
@@ -299,6 +362,8 @@ pub const FAULTS: &[Fault] = &[
         .unwrap();
         made.datagrams(&bench.own, (1, 1), to, PACED)
     }),
+    fault("OV100", &[], filtered_vlans),
+    fault("OV101", &[], policed),
     fault("OV049", &["OV032"], |bench| {
         // The kernel's time-out of a queue is 5 s.
         let made = Made::nothing().by("ip link set dev stuck0 up", "ip link set dev stuck0 down");

@@ -1,0 +1,63 @@
+//! OV107: Whether a packet filter drops packets depends on more than addresses and ports.
+
+use std::collections::BTreeSet;
+
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
+use crate::host::{Filtered, PassageKind};
+
+pub(super) const CHECK: Check = Check {
+    code: "OV107",
+    title: "A packet filter may drop some packets",
+    severity: Severity::Info,
+    explanation: "An overlay's packets reach a rule that drops some of them: at random, above a \
+        rate or a number of connections, or by a property that doctor does not evaluate. Whether \
+        it drops too many is not decided here. Compare the rule's counter with the packets that \
+        are missing (`nft list ruleset`, `iptables -vnL`); `overlane trace` names the rule beside \
+        each packet that it drops.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
+    for namespace in &view.host().namespaces {
+        let mut reported = BTreeSet::new();
+        for passage in namespace.passages.get().into_iter().flatten() {
+            let Filtered::Depends { family, table, chain, handle, on } = &passage.verdict else {
+                continue;
+            };
+            // One rule concerns many packets.
+            if !reported.insert((family, table, chain, handle)) {
+                continue;
+            }
+            let packets = match passage.kind {
+                PassageKind::TunnelOut => "outgoing packets of the tunnel",
+                PassageKind::TunnelIn => "incoming packets of the tunnel",
+                PassageKind::FragmentationNeeded => "ICMP \"fragmentation needed\"",
+                PassageKind::Solicitation => "ICMPv6 neighbour solicitations",
+                PassageKind::Forward | PassageKind::ForwardService => "packets of tenants",
+                PassageKind::ForwardEcho => "ICMP echo requests of tenants",
+                PassageKind::Bridged => "frames that only cross a bridge",
+                PassageKind::BridgedArp => "ARP requests that only cross a bridge",
+                // A tenant's own filter is its own affair.
+                PassageKind::TenantEcho | PassageKind::TenantService => continue,
+            };
+            let object = format!("{family} {table} {chain}");
+            let rule = handle.map_or_else(
+                || format!("{object}: "),
+                |handle| format!("rule with handle {handle} of {object}: "),
+            );
+            outcome.add(
+                CHECK
+                    .in_namespace(namespace, object)
+                    .evidence(
+                        format!(
+                            "{rule}`{on}` decides about {packets}, for example {} to {}",
+                            passage.from, passage.to
+                        ),
+                        super::packet_filter::source(family),
+                    )
+                    .cost(Cost::estimated(0.2, "packets that the rule drops"))
+                    .confidence(Confidence::Low),
+            );
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! OV103: A route to a tenant leads to another device.
+
+use std::net::IpAddr;
+
+use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
+use crate::view::DeviceKey;
+use netstate::entry::Knowledge;
+use netstate::route_table::best_route;
+use settings::command::{inside, quote};
+
+pub(super) const CHECK: Check = Check {
+    code: "OV103",
+    title: "A route to a tenant leads to another device",
+    severity: Severity::Error,
+    explanation: "A tenant of this host has an address, and the host's route to the address leads \
+        to a device behind which the tenant is not. Packets to the tenant are lost, or reach \
+        another one. The route is left over from an earlier tenant, another network has part of \
+        the tenant's network, or a tenant moved.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
+    for tenant in view.devices() {
+        let Some(host) = view.peer(tenant) else { continue };
+        let is_tenant = host.place.namespace != tenant.place.namespace
+            && tenant.interface.up
+            && host.interface.up
+            // A port of a bridge has no address of its own.
+            && tenant.interface.master.is_none();
+        let Some(routes) = host.namespace.routes.get().filter(|_| is_tenant) else { continue };
+        let right = view.bridge(host).unwrap_or(host);
+        if right.kind() == "bridge" && !has_address(right) {
+            continue;
+        }
+        let all = tenant.namespace.addresses.get().into_iter().flatten();
+        for known in all.filter(|known| known.link == tenant.interface.index) {
+            let address = known.address;
+            let is_local = matches!(address, IpAddr::V6(six) if six.is_unicast_link_local());
+            let Some(route) = best_route(routes, address).filter(|_| !is_local) else { continue };
+            let Some(link) = route.link.filter(|link| *link != right.interface.index) else {
+                continue;
+            };
+            // A default route is no statement about the tenant: the host need not reach it.
+            if route.prefix == 0 || route.via.is_some() {
+                continue;
+            }
+            let place = DeviceKey { namespace: host.place.namespace, index: link };
+            let Some(device) = view.spot(place) else { continue };
+            if is_behind(view, device, tenant, address) {
+                continue;
+            }
+            let neighbours = host.namespace.neighbours.get().into_iter().flatten();
+            let fails = neighbours.into_iter().any(|known| {
+                (known.link, known.address) == (link, address)
+                    && known.knowledge == Knowledge::Failed
+            });
+            let network = format!("{}/{}", route.to, route.prefix);
+            let mut finding = CHECK
+                .on(device)
+                .evidence(
+                    format!(
+                        "{network} leads to {}; {address} is {} {}, behind {}",
+                        device.name(),
+                        tenant.namespace.label,
+                        tenant.name(),
+                        right.name()
+                    ),
+                    "RTM_GETROUTE, RTM_GETADDR",
+                )
+                .cost(Cost::estimated(1.0, "packets to this tenant"));
+            if fails {
+                finding = finding
+                    .evidence(format!("{address}: failed on {}", device.name()), "RTM_GETNEIGH");
+            } else {
+                // The tenant may be reached by other means, and nobody asked for it.
+                finding = finding.severity(Severity::Warn).confidence(Confidence::Medium);
+            }
+            let host_route = if address.is_ipv4() { 32 } else { 128 };
+            let run = |words: String| inside(host.namespace.path.as_deref(), &words);
+            let family = if address.is_ipv4() { "ip" } else { "ip -6" };
+            let replace = |device: DeviceRef<'_>| {
+                format!(
+                    "{family} route replace {address}/{host_route} dev {}",
+                    quote(device.name())
+                )
+            };
+            let undo = match route.prefix == host_route {
+                true => replace(device),
+                false => {
+                    format!("{family} route del {address}/{host_route} dev {}", quote(right.name()))
+                }
+            };
+            outcome.add(finding.by_hand(
+                run(replace(right)),
+                "this host only: the program that set the route may set it again",
+                run(undo),
+            ));
+        }
+    }
+}
+
+/// Whether a device leads to the tenant, or to another host with the address.
+fn is_behind<'a>(
+    view: &View<'a>,
+    device: DeviceRef<'a>,
+    tenant: DeviceRef<'a>,
+    address: IpAddr,
+) -> bool {
+    let of_tenant = view.segment(tenant);
+    let below = view.link(device).is_some_and(|below| view.segment(below) == of_tenant);
+    // The tenant's other device has another address, and takes packets to this one.
+    let other =
+        view.peer(device).is_some_and(|peer| peer.place.namespace == tenant.place.namespace);
+    view.segment(device) == of_tenant
+        || below
+        || other
+        || !view.neighbour_with(device, address).is_empty()
+}
+
+/// Whether a bridge has an address. Without one the host only switches the tenant's frames, and its
+/// own routes do not concern the tenant.
+fn has_address(bridge: DeviceRef<'_>) -> bool {
+    let mut all = bridge.namespace.addresses.get().into_iter().flatten();
+    all.any(|known| known.link == bridge.interface.index)
+}

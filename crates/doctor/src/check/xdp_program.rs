@@ -1,0 +1,33 @@
+//! OV106: An XDP program handles a tunnel's packets first.
+
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
+use settings::command::{inside, quote};
+
+pub(super) const CHECK: Check = Check {
+    code: "OV106",
+    title: "An XDP program handles a tunnel's packets first",
+    severity: Severity::Info,
+    explanation: "An XDP program runs for each packet that a tunnel's NIC receives, before the \
+        network stack. It may drop or redirect packets, and no counter of the stack shows it. Load \
+        balancers and filters use such programs on purpose; one may also be left over from a \
+        program that has ended. `overlane trace` shows packets that it drops in generic mode.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
+    for nic in view.underlay_nics() {
+        let Some(id) = nic.interface.xdp else { continue };
+        let received = nic.moved().map_or(0, |moved| moved.rx_packets);
+        let finding = CHECK
+            .on(nic)
+            .evidence(format!("XDP program {id}; it saw rx_packets +{received}"), "IFLA_XDP")
+            .cost(Cost::estimated(0.2, "received packets, if it drops them"))
+            .confidence(Confidence::Low);
+        let off = format!("ip link set dev {} xdp off", quote(nic.name()));
+        outcome.add(finding.by_hand(
+            inside(nic.namespace.path.as_deref(), &off),
+            "what the program is for stops",
+            format!("start the owner of program {id} again (bpftool prog show id {id})"),
+        ));
+    }
+}

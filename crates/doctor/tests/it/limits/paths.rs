@@ -1,0 +1,218 @@
+//! OV100 to OV108: VLANs, policers, gateways, routes and rules of tenants, tunnels' packets on the
+//! way.
+
+use doctor::host::{Filtered, Reading};
+use netstate::policer::Policer;
+
+use super::saved::{judge, link, namespace, read};
+
+#[test]
+fn ports_without_their_vlan_are_found() {
+    judge(
+        "OV100-guest",
+        "OV100",
+        &[
+            (
+                "as saved",
+                |_| (),
+                &["here/veth7 1.00", "here/veth8 1.00", "here/veth9 1.00", "here/veth10 1.00"],
+            ),
+            (
+                "without filtering",
+                |host| {
+                    let links = read(&mut namespace(host, "here").interfaces);
+                    links.iter_mut().filter_map(|link| link.bridge.as_mut()).for_each(|bridge| {
+                        bridge.vlan_filtering = false;
+                    });
+                },
+                &[],
+            ),
+            (
+                "all untagged in the tunnel's VLAN",
+                |host| {
+                    let all = read(&mut namespace(host, "here").vlans);
+                    for vlans in all {
+                        (vlans.first, vlans.last) = (1, 1);
+                        (vlans.pvid, vlans.untagged) = (true, true);
+                    }
+                },
+                // It is a member of no VLAN.
+                &["here/veth7 1.00"],
+            ),
+            (
+                "down",
+                |host| link(host, "here", "veth7").up = false,
+                &["here/veth8 1.00", "here/veth9 1.00", "here/veth10 1.00"],
+            ),
+        ],
+    );
+}
+
+/// The policers of the second reading.
+fn policers(host: &mut doctor::Host) -> &mut Vec<Policer> {
+    &mut read(&mut namespace(host, "here").policers).after
+}
+
+#[test]
+fn a_policer_needs_the_burst_of_a_gso_packet() {
+    let both: &[&str] = &["here/veth5 0.90", "here/veth6 0.90"];
+    judge(
+        "OV101-guest",
+        "OV101",
+        &[
+            ("as saved", |_| (), both),
+            (
+                "a burst that fits",
+                |host| policers(host)[0].burst = 65_536,
+                &["here/veth6 0.90", "here/veth5 0.10"],
+            ),
+            ("nearly", |host| policers(host)[0].burst = 65_535, both),
+            ("marks", |host| policers(host).iter_mut().for_each(|one| one.exceed = 3), &[]),
+        ],
+    );
+}
+
+#[test]
+fn the_bridge_has_the_gateway_of_its_tenants() {
+    judge(
+        "OV102-case104",
+        "OV102",
+        &[
+            ("as saved", |_| (), &["ns1/br3 1.00"]),
+            ("no gateway", |host| read(&mut namespace(host, "ns3").routes).clear(), &[]),
+            ("a guest's device", |host| link(host, "ns1", "veth4").kind = Some("tun".into()), &[]),
+            ("without a bridge", |host| link(host, "ns1", "veth4").master = None, &[]),
+        ],
+    );
+}
+
+#[test]
+fn a_route_leads_to_the_tenant_with_the_address() {
+    judge(
+        "OV103-case108",
+        "OV103",
+        &[
+            ("as saved", |_| (), &["ns1/veth4 1.00"]),
+            ("no route", |host| read(&mut namespace(host, "ns1").routes).clear(), &[]),
+            (
+                "the tenant's device",
+                |host| {
+                    let right = link(host, "ns1", "veth3").index;
+                    let wrong = link(host, "ns1", "veth4").index;
+                    let routes = read(&mut namespace(host, "ns1").routes);
+                    routes.iter_mut().filter(|route| route.link == Some(wrong)).for_each(|route| {
+                        route.link = Some(right);
+                    });
+                },
+                &[],
+            ),
+            ("no longer there", |host| link(host, "ns3", "veth5").up = false, &[]),
+        ],
+    );
+}
+
+#[test]
+fn rules_before_the_main_table_are_judged_by_addresses_alone() {
+    judge(
+        "OV104-case101",
+        "OV104",
+        &[
+            ("as saved", |_| (), &["ns1/vxlan2 1.00"]),
+            ("no rule", |host| read(&mut namespace(host, "ns1").rules).clear(), &[]),
+            ("a mark", |host| read(&mut namespace(host, "ns1").rules)[0].marked = true, &[]),
+            ("later", |host| read(&mut namespace(host, "ns1").rules)[0].priority = 32_766, &[]),
+            (
+                "suppressed",
+                |host| read(&mut namespace(host, "ns1").rules)[0].suppress = Some(24),
+                &[],
+            ),
+            (
+                "for others",
+                |host| {
+                    let from = Some(([203, 0, 113, 0].into(), 24));
+                    read(&mut namespace(host, "ns1").rules)[0].from = from;
+                },
+                &[],
+            ),
+            ("of another table", |host| read(&mut namespace(host, "ns1").rules)[0].table = 9, &[]),
+            ("not read", |host| namespace(host, "ns1").rules = Reading::Unread("no".into()), &[]),
+        ],
+    );
+}
+
+#[test]
+fn one_hop_is_too_few_behind_a_router() {
+    judge(
+        "OV105-case111",
+        "OV105",
+        &[
+            ("as saved", |_| (), &["ns3/vxlan5 1.00"]),
+            ("two", |host| link(host, "ns3", "vxlan5").vxlan.as_mut().unwrap().ttl = 2, &[]),
+            (
+                "the default",
+                |host| link(host, "ns3", "vxlan5").vxlan.as_mut().unwrap().ttl = 0,
+                &[],
+            ),
+            (
+                "without a router",
+                |host| {
+                    for tunnel in &mut namespace(host, "ns3").tunnels {
+                        tunnel.ways.iter_mut().for_each(|(_, way)| read(way).via = None);
+                    }
+                },
+                &[],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn an_xdp_program_of_an_underlay_is_named() {
+    judge(
+        "OV106-case119",
+        "OV106",
+        &[
+            ("as saved", |_| (), &["ns1/veth1 0.20"]),
+            ("none", |host| link(host, "ns1", "veth1").xdp = None, &[]),
+        ],
+    );
+}
+
+#[test]
+fn a_rule_that_cannot_be_decided_is_named_once() {
+    judge(
+        "OV107-case117",
+        "OV107",
+        &[
+            ("as saved", |_| (), &["ns1/ip filter INPUT 0.20"]),
+            (
+                "decided",
+                |host| {
+                    let passages = read(&mut namespace(host, "ns1").passages);
+                    passages.iter_mut().for_each(|one| one.verdict = Filtered::Passed);
+                },
+                &[],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn a_duplicate_address_is_an_error() {
+    judge(
+        "OV108-case113",
+        "OV108",
+        &[
+            ("as saved", |_| (), &["ns4/veth6 1.00"]),
+            (
+                "in use",
+                |host| {
+                    for known in read(&mut namespace(host, "ns4").addresses) {
+                        known.duplicate = false;
+                    }
+                },
+                &[],
+            ),
+        ],
+    );
+}
