@@ -6,6 +6,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use load::Workload;
 use measure::plan::PlacementPolicy;
 
+use crate::doctor_args::Journal;
+
 /// `overlane lab …`
 #[derive(Debug, Subcommand)]
 pub enum LabVerb {
@@ -50,9 +52,14 @@ pub enum MeasureVerb {
 Runs in the foreground until Ctrl-C or SIGTERM, then exits with 0. When ready, it prints a line on \
 standard output and notifies systemd (sd_notify). It logs one line per session on standard error.
 
+With --allow-settings, a client's `probe --yes` may switch offload features of this device off while \
+it searches a fault. They go through the journal, and are restored after each step, after 60 s, when \
+the client has gone, and when the server ends for any reason.
+
 EXAMPLES
   overlane measure serve
-  overlane measure serve --bind 0.0.0.0 --token token")]
+  overlane measure serve --bind 0.0.0.0 --token token
+  overlane measure serve --bind 0.0.0.0 --token token --allow-settings eth1")]
 pub struct Serve {
     /// Address and control port to listen on; all but loopback need --token
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDR[:PORT]")]
@@ -74,6 +81,14 @@ pub struct Serve {
     /// Maximum duration of a load in seconds, warm-up included
     #[arg(long, default_value_t = measure::remote::Limits::DEFAULT.load_s, value_name = "SEC")]
     pub max_seconds: u32,
+    /// Let clients' probes switch offload features of this device off and on; repeatable
+    #[arg(long, value_name = "DEV")]
+    pub allow_settings: Vec<String>,
+    /// Allow it also for a device that carries an SSH connection of this machine
+    #[arg(long, requires = "allow_settings")]
+    pub yes: bool,
+    #[command(flatten)]
+    pub journal: Journal,
 }
 
 /// `overlane measure run`

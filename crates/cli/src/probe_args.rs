@@ -14,8 +14,9 @@ sent in both directions and compared byte for byte, before the receiver's networ
 damaged ones. Each end sends at most --rate bytes per second, to the peer only.
 
 Without --yes nothing is changed: settings that can be the cause are ranked. With --yes, they are \
-switched off one at a time through the journal and restored at once. On some network cards this \
-interrupts the link for seconds, also for your own connection.
+switched off one at a time through the journal and restored at once: on this machine, and on the \
+peer if it serves with --allow-settings. On some network cards this interrupts the link for \
+seconds, also for your own connection.
 
 Exit codes: 0 no packet was damaged or lost, 10 findings, 1 failed, 2 wrong usage.
 
@@ -47,7 +48,7 @@ pub struct Probe {
     /// Most bytes per second of the sending end
     #[arg(long, default_value_t = probe::message::RATE, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(50_000..=100_000_000))]
     pub rate: u32,
-    /// Find the setting that causes damage, by switching settings of this machine off and on
+    /// Find the setting that causes damage, by switching settings off and on, here and where allowed
     #[arg(long)]
     pub yes: bool,
     /// Print JSON (see schema/probe.schema.json)

@@ -8,7 +8,7 @@ use anyhow::Context;
 use doctor::probed::{Probed, Run, read, updated, write};
 use measure::remote::{ProbePeer, Token};
 use netstate::Netlink;
-use probe::report::{BadPath, Direction, Report, Search};
+use probe::report::{BadPath, Direction, End, Report, Search};
 use probe::run::{Extent, Options, run};
 use sys::netns::NetNs;
 
@@ -67,10 +67,23 @@ fn probed(
     bad: &BadPath,
     (namespace, cookie, index): (u64, Option<u64>, u32),
 ) -> Probed {
-    let features = match &bad.search {
-        Search::Guilty { feature, .. } => vec![feature.clone()],
-        Search::Together(features) => features.clone(),
-        Search::None | Search::NotDone(_) => Vec::new(),
+    let causes = match &bad.search {
+        Search::Guilty(setting) => std::slice::from_ref(setting),
+        Search::Together(settings) => settings,
+        Search::None | Search::NotDone(_) => &[],
+    };
+    // Doctor repairs settings of this device only.
+    let is_here = causes.iter().all(|one| one.end == End::Here);
+    let features = match is_here {
+        true => causes.iter().map(|one| one.feature.clone()).collect(),
+        false => Vec::new(),
+    };
+    let detail = match is_here {
+        true => bad.detail.clone(),
+        false => {
+            let causes: Vec<String> = causes.iter().map(ToString::to_string).collect();
+            format!("{}; cause: {}", bad.detail, causes.join(" together with "))
+        }
     };
     Probed {
         namespace,
@@ -81,7 +94,7 @@ fn probed(
         peer: report.peer,
         outgoing: bad.way == Direction::Out,
         verdict: bad.verdict.clone(),
-        detail: bad.detail.clone(),
+        detail,
         classes: u32::try_from(bad.classes.len()).unwrap_or(u32::MAX),
     }
 }

@@ -61,6 +61,7 @@ pub fn report(
         server: (listen.ip(), seen),
         access: [Access::open; 2],
         rate,
+        settings: None,
     };
     let options = Options { extent, rate, ..Options::default() };
     between.run(&options, None, stop).map_err(|trouble| trouble.to_string())

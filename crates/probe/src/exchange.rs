@@ -128,6 +128,32 @@ impl Exchange<'_> {
         self.peer.ask(ask).map_err(|reason| Trouble::Peer(shortened(reason)))
     }
 
+    /// Does something while features of the peer's device are off.
+    ///
+    /// # Errors
+    /// If the peer cannot switch them off or on again; an error of `what`.
+    pub(crate) fn without<T>(
+        &mut self,
+        features: &[String],
+        what: impl FnOnce(&mut Self) -> Result<T, Trouble>,
+    ) -> Result<T, Trouble> {
+        if features.is_empty() {
+            return what(self);
+        }
+        let odd = || Trouble::Peer("unexpected answer".to_owned());
+        let switched = match self.ask(&Ask::SwitchOff(features.to_vec())) {
+            Ok(Answer::SwitchedOff) => what(self),
+            Ok(_) => Err(odd()),
+            Err(error) => Err(error),
+        };
+        // Also after a failure. If it cannot be asked, the end of the connection restores them.
+        match self.ask(&Ask::Restore) {
+            Ok(Answer::Restored) => switched,
+            Ok(_) => switched.and(Err(odd())),
+            Err(error) => switched.and(Err(error)),
+        }
+    }
+
     /// Sends classes in a direction and returns what both ends saw. At most [`MOST_CLASSES`].
     ///
     /// # Errors

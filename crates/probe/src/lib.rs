@@ -14,12 +14,15 @@
 //! - [`exchange`]: batches of classes between both ends.
 //! - [`run`]: a run, with the [`path_mtu`] in both directions.
 //! - [`local`]: both ends in one process.
-//! - [`culprit`]: the settings that can cause a verdict, and the search for the cause.
+//! - [`features`] and [`culprit`]: the settings that can cause a verdict.
+//! - [`mod@search`], [`switch`] and [`switcher`]: the search for the cause, and the settings that it
+//!   switches here and at the other end.
 //!
 //! Invariants:
 //! - Packets are sent only to the hardware address of the next hop to the peer of an authenticated
 //!   session, at a limited rate.
-//! - No setting is changed except by [`culprit`], through the journal.
+//! - No setting is changed except by [`switch`], through the journal. The other end chooses only
+//!   among [`features`], and only if the administrator of this end has allowed it.
 //! - Verdicts are functions of tallies: nothing in `judge` does I/O.
 
 #![forbid(unsafe_code)]
@@ -32,6 +35,7 @@ pub mod culprit;
 mod datagrams;
 pub mod end;
 pub mod exchange;
+pub mod features;
 pub mod frame;
 pub mod judge;
 pub mod local;
@@ -40,7 +44,10 @@ pub mod path_mtu;
 mod rate_limit;
 pub mod report;
 pub mod run;
+pub mod search;
 pub mod seen;
+pub mod switch;
+pub mod switcher;
 pub mod tally;
 mod tunnel;
 pub mod wire;

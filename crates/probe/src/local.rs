@@ -1,18 +1,19 @@
 //! Both ends in one process: a probe between two namespaces of this machine.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use sys::netns::NetNs;
 
-use crate::answering::{Answerer, Answering};
-use crate::culprit::Switch;
+use crate::answering::{Answerer, Answering, ServerSettings};
 use crate::end::Access;
 use crate::exchange::{Peer, Trouble};
 use crate::message::{Answer, Ask};
 use crate::report::Report;
 use crate::run::{Options, run_with};
+use crate::switch::Switch;
 
 /// A client and a server, each in its namespace.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub struct Between<'a> {
     pub access: [fn() -> Access; 2],
     /// Most bytes per second of the server. [`Options::rate`] is the client's.
     pub rate: u32,
+    /// Settings of the server that a search may switch.
+    pub settings: Option<Arc<dyn ServerSettings>>,
 }
 
 impl Between<'_> {
@@ -44,11 +47,14 @@ impl Between<'_> {
         let (sender, answers) = channel();
         let [client, server] = self.namespaces;
         let [of_client, of_server] = self.access;
-        let (addresses, rate) = (self.server, self.rate);
+        let (addresses, rate, settings) = (self.server, self.rate, self.settings.clone());
         std::thread::scope(|threads| {
             let answering = threads.spawn(move || {
                 let entered = server.enter_for_good();
-                let answerer = Answerer::with(of_server()).limited_to(rate);
+                let mut answerer = Answerer::with(of_server()).limited_to(rate);
+                if let Some(settings) = settings {
+                    answerer = answerer.allowing(settings);
+                }
                 answer(entered.map_err(|e| e.to_string()), &answerer, &asked, &sender, addresses);
             });
             let mut peer = Local { asks, answers };

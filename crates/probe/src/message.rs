@@ -6,10 +6,11 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::class::Class;
+use crate::features::candidate_features;
 use crate::tally::Tally;
 
 /// Version of these messages. Both ends must have the same.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 /// Most classes of a request: they must fit a frame of the channel.
 pub const MOST_CLASSES: usize = 200;
 /// Most repetitions of a class in a request.
@@ -33,6 +34,10 @@ pub enum Ask {
     Collect,
     /// Sends these classes.
     Send(Batch),
+    /// Switches these features of the other end's device off, until [`Ask::Restore`].
+    SwitchOff(Vec<String>),
+    /// Switches them on again.
+    Restore,
 }
 
 /// Start of a probe.
@@ -127,6 +132,28 @@ impl Batch {
     }
 }
 
+/// Checks the features that a client asks to switch off: only settings that can cause a verdict.
+///
+/// # Errors
+/// The name that is none of them, as text.
+pub fn validate_features(features: &[String]) -> Result<(), String> {
+    let most = candidate_features().count();
+    if features.is_empty() || features.len() > most {
+        return Err(format!("{} features to switch off: expected 1 to {most}", features.len()));
+    }
+    for (at, feature) in features.iter().enumerate() {
+        // The client chose the name: neither show nor use others.
+        if !candidate_features().any(|known| known == feature) {
+            let name = shortened(feature.escape_debug().to_string());
+            return Err(format!("feature {name}: a probe does not switch it"));
+        }
+        if features[..at].contains(feature) {
+            return Err(format!("feature {feature} is named twice"));
+        }
+    }
+    Ok(())
+}
+
 /// Largest number of a class, so that source ports do not overflow.
 pub const MOST_NUMBER: u16 = 20_000;
 
@@ -142,6 +169,10 @@ pub enum Answer {
     Collected(Collected),
     /// Answer to [`Ask::Send`].
     Sent(Sent),
+    /// Answer to [`Ask::SwitchOff`].
+    SwitchedOff,
+    /// Answer to [`Ask::Restore`].
+    Restored,
 }
 
 /// The other end.
@@ -154,6 +185,8 @@ pub struct Opened {
     pub end: EndFacts,
     /// Its address that the client connected to, and the address of the client there.
     pub addresses: (IpAddr, IpAddr),
+    /// Why it switches no settings for a client; `None`: its administrator allows it.
+    pub locked: Option<String>,
 }
 
 /// One end of a path.
@@ -408,6 +441,23 @@ mod tests {
         }
     }
 
+    #[test]
+    fn only_candidates_can_be_switched_off_by_a_client() {
+        let all: Vec<String> = candidate_features().map(str::to_owned).collect();
+        assert_eq!(validate_features(&all), Ok(()));
+        let owned = |names: &[&str]| names.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
+        for (features, word) in [
+            (owned(&[]), "0 features"),
+            ([all.clone(), owned(&["rx-gro"])].concat(), "features to switch off"),
+            (owned(&["rx-gro", "rx-vlan-filter"]), "rx-vlan-filter: a probe does not switch it"),
+            (owned(&["rx-gro", "rx-gro"]), "named twice"),
+            (owned(&["\u{1b}[2J"]), "\\u{1b}"),
+        ] {
+            let error = validate_features(&features).unwrap_err();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+
     fn class() -> impl Strategy<Value = Class> {
         use crate::class::{Checksum, Extra, Family, Port, Transport, Tunnel, TunnelKind};
         let family = || prop::sample::select(vec![Family::V4, Family::V6]);
@@ -447,6 +497,36 @@ mod tests {
                 prop_assert!(batch.wire_bytes() <= u64::from(rate) * MOST_SECONDS);
                 prop_assert!(usize::from(first) + batch.classes.len() <= MOST_NUMBER.into());
                 prop_assert!(batch.classes.iter().all(|class| class.payload <= crate::class::MOST_BIG_PAYLOAD));
+            }
+        }
+
+        #[test]
+        fn features_that_pass_are_candidates_each_once(
+            mut features in prop::collection::vec(
+                prop_oneof![
+                    prop::sample::select(candidate_features().collect::<Vec<_>>())
+                        .prop_map(str::to_owned),
+                    "[a-z-]{0,40}",
+                    ".{0,400}",
+                ],
+                0..30,
+            ),
+        ) {
+            let ask = Ask::SwitchOff(features.clone());
+            let text = serde_json::to_vec(&ask).unwrap();
+            prop_assert_eq!(serde_json::from_slice::<Ask>(&text).unwrap(), ask);
+            match validate_features(&features) {
+                Ok(()) => {
+                    let count = features.len();
+                    prop_assert!(features.iter().all(|one| candidate_features().any(|f| f == one)));
+                    features.sort();
+                    features.dedup();
+                    prop_assert!(count >= 1 && count == features.len());
+                }
+                Err(reason) => {
+                    prop_assert!(reason.len() < 2 * MOST_TEXT, "{}", reason);
+                    prop_assert!(!reason.contains(char::is_control), "{:?}", reason);
+                }
             }
         }
 

@@ -79,7 +79,7 @@ pub struct PathMtu {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
 pub struct Candidate {
-    /// End whose device has it: `here` or `peer`.
+    /// Machine that has it.
     pub end: End,
     /// Device that has the setting.
     pub device: String,
@@ -89,6 +89,33 @@ pub struct Candidate {
     pub fit: f64,
     /// Reports of this fault with this kernel, driver or hypervisor.
     pub reported: Option<String>,
+}
+
+impl Candidate {
+    /// Returns the setting.
+    pub fn setting(&self) -> Setting {
+        Setting { end: self.end, device: self.device.clone(), feature: self.feature.clone() }
+    }
+}
+
+/// A feature of a device on the path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
+pub struct Setting {
+    /// Machine that has it.
+    pub end: End,
+    /// Device that has it.
+    pub device: String,
+    /// Feature, as in `ethtool -k`.
+    pub feature: String,
+}
+
+impl std::fmt::Display for Setting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let there = if self.end == End::Peer { " at the peer" } else { "" };
+        write!(f, "{} of {}{there}", self.feature, self.device)
+    }
 }
 
 /// An end of the path.
@@ -110,15 +137,10 @@ pub enum Search {
     /// No setting was switched, with the reason.
     NotDone(String),
     /// With this setting off, and only this one, the packets arrive.
-    Guilty {
-        /// Device that has the setting.
-        device: String,
-        /// Feature, as in `ethtool -k`.
-        feature: String,
-    },
+    Guilty(Setting),
     /// Only with all of these off, the packets arrive.
-    Together(Vec<String>),
-    /// With all candidates off, the packets are still damaged or lost.
+    Together(Vec<Setting>),
+    /// With all candidates off that may be switched, the packets are still damaged or lost.
     None,
 }
 
@@ -193,6 +215,8 @@ pub struct Report {
     pub here: EndFacts,
     /// The other end.
     pub there: EndFacts,
+    /// Why the peer switches no settings for the search; `null`: its administrator allows it.
+    pub peer_locked: Option<String>,
     /// Whether an address is translated on the path.
     pub translated: bool,
     /// Path MTU, by direction.

@@ -6,14 +6,16 @@ use std::time::Instant;
 
 use crate::catalogue;
 use crate::class::{Checksum, Class, Extra, Family, Transport};
-use crate::culprit::{self, Switch};
+use crate::culprit;
 use crate::datagrams;
 use crate::end::Access;
 use crate::exchange::{Exchange, Peer, Trouble, open};
 use crate::judge::Verdict;
-use crate::message::{MOST_SECONDS, RATE};
+use crate::message::{MOST_SECONDS, RATE, shortened};
 use crate::path_mtu;
 use crate::report::{ClassResult, Direction, FORMAT, InUse, Rare, Report};
+use crate::search::search;
+use crate::switch::Switch;
 
 /// Packets of a kind that show a fault of 1 in 1,000 with 95% confidence.
 const OFTEN: u16 = 3000;
@@ -51,7 +53,8 @@ impl Default for Options {
 }
 
 /// Runs a probe. Without `switch`, nothing is changed on any machine. With it, settings of this
-/// machine are switched off one at a time to find the cause.
+/// machine, and of the peer if its administrator allows it, are switched off one at a time to find
+/// the cause.
 ///
 /// # Errors
 /// [`Trouble`].
@@ -91,6 +94,7 @@ pub fn run_with(
         seed: options.seed,
         here,
         there: opened.end.clone(),
+        peer_locked: opened.locked.map(shortened),
         translated: opened.addresses != (there, own),
         mtu: Vec::new(),
         classes: Vec::new(),
@@ -155,7 +159,7 @@ pub fn run_with(
     report.in_use = in_use(&report);
     report.bad = culprit::group(&report);
     if let Some(switch) = switch {
-        culprit::search(&mut exchange, &mut report, switch, say)?;
+        search(&mut exchange, &mut report, switch, say)?;
     }
     report.bytes = exchange.bytes();
     report.seconds = begun.elapsed().as_secs_f64();

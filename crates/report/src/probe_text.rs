@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use probe::judge::Verdict;
-use probe::report::{BadPath, ClassResult, Direction, End, PathMtu, Report, Search};
+use probe::report::{BadPath, ClassResult, Direction, End, PathMtu, Report, Search, Setting};
 
 use crate::style::{Style, plain};
 
@@ -40,7 +40,7 @@ pub fn probe_text(report: &Report, style: Style) -> String {
         }
     }
     for bad in &report.bad {
-        push_bad(&mut out, bad, style);
+        push_bad(&mut out, report, bad, style);
     }
     push_table(&mut out, report, style);
     for rare in &report.rare {
@@ -96,7 +96,7 @@ fn counts(results: &[&ClassResult]) -> String {
     format!("{} classes: {}", results.len(), words.join(", "))
 }
 
-fn push_bad(out: &mut String, bad: &BadPath, style: Style) {
+fn push_bad(out: &mut String, report: &Report, bad: &BadPath, style: Style) {
     let head = format!("{} {}: {}", bad.verdict.to_uppercase(), bad.way.text(), bad.detail);
     let _ = writeln!(out, "\n{}", style.bold(&plain(&head)));
     for name in bad.classes.iter().take(CLASSES_SHOWN) {
@@ -106,35 +106,61 @@ fn push_bad(out: &mut String, bad: &BadPath, style: Style) {
         let _ = writeln!(out, "  … and {} more classes", bad.classes.len() - CLASSES_SHOWN);
     }
     match &bad.search {
-        Search::Guilty { device, feature } => {
-            let _ = writeln!(out, "  cause: {} of {}", plain(feature), plain(device));
-            let _ = writeln!(out, "{FIX}");
+        Search::Guilty(setting) => {
+            let _ = writeln!(out, "  cause: {}", plain(&setting.to_string()));
+            push_fix(out, std::slice::from_ref(setting));
             return;
         }
-        Search::Together(features) => {
-            let _ = writeln!(out, "  cause, only together: {}", plain(&features.join(", ")));
-            let _ = writeln!(out, "{FIX}");
+        Search::Together(settings) => {
+            let all: Vec<String> = settings.iter().map(ToString::to_string).collect();
+            let _ = writeln!(out, "  cause, only together: {}", plain(&all.join(", ")));
+            push_fix(out, settings);
             return;
         }
         Search::None => {
-            let _ = writeln!(out, "  cause: no setting of this machine; the peer or the path");
+            let _ = match report.peer_locked {
+                Some(_) => {
+                    writeln!(out, "  cause: no setting of this machine; the peer or the path")
+                }
+                None => writeln!(out, "  cause: no setting of either end; the path between them"),
+            };
         }
         Search::NotDone(reason) => {
             let _ = writeln!(out, "  setting not searched: {}", plain(reason));
         }
     }
     for candidate in bad.candidates.iter().take(CANDIDATES_SHOWN) {
-        let end = if candidate.end == End::Here { "here" } else { "at the peer" };
-        let _ = writeln!(
-            out,
-            "  candidate {end}: {} of {} (fit {:.2})",
-            plain(&candidate.feature),
-            plain(&candidate.device),
-            candidate.fit
-        );
+        let setting = candidate.setting().to_string();
+        let _ = writeln!(out, "  candidate: {} (fit {:.2})", plain(&setting), candidate.fit);
         if let Some(reports) = &candidate.reported {
             let _ = writeln!(out, "    reported: {}", plain(reports));
         }
+    }
+    if let Some(reason) = &report.peer_locked
+        && bad.candidates.iter().any(|one| one.end == End::Peer)
+    {
+        let device = plain(&report.there.device);
+        let _ = writeln!(out, "  settings of the peer were not switched: {}", plain(reason));
+        let _ = writeln!(
+            out,
+            "    at the peer: overlane measure serve --allow-settings {device} …, then overlane \
+             probe --yes here"
+        );
+        let _ = writeln!(out, "    or at the peer: overlane probe --yes to this machine");
+    }
+}
+
+/// Appends the repair of settings that are the cause.
+fn push_fix(out: &mut String, settings: &[Setting]) {
+    if settings.iter().all(|one| one.end == End::Here) {
+        let _ = writeln!(out, "{FIX}");
+        return;
+    }
+    // The verb records only settings of this machine for doctor.
+    for one in settings {
+        let place = if one.end == End::Here { "here" } else { "at the peer" };
+        let (device, feature) = (plain(&one.device), plain(&one.feature));
+        let _ = writeln!(out, "  fix, {place}: ethtool -K {device} {feature} off");
     }
 }
 

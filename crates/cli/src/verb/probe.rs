@@ -1,9 +1,9 @@
 //! `overlane probe`: tests whether offloads damage, drop or black-hole packets on a path.
 
 use measure::remote::ProbePeer;
-use probe::culprit::{Journaled, Switch};
 use probe::exchange::Trouble;
 use probe::run::{Extent, Options, run as run_probe};
+use probe::switch::{Journaled, Switch};
 
 use crate::exit::Exit;
 use crate::interrupt;

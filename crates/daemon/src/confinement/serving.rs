@@ -46,6 +46,19 @@ pub fn give_up_but_watching() -> sys::Result<Rights> {
     Rights::only(&[Bpf, Perfmon, NetAdmin, SysAdmin, SysPtrace], None)
 }
 
+/// Executes both steps for the process of `measure serve` that switches settings. It must keep the
+/// rights to enter its own namespace and to change devices.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn give_up_but_settings() -> sys::Result<()> {
+    use Capability::{NetAdmin, SysAdmin, SysPtrace};
+    let rights = Rights::only(&[NetAdmin, SysAdmin, SysPtrace], None)?;
+    // An unconnected Unix socket reads the cookie of the namespace; ethtool's requests need an
+    // IPv4 socket.
+    confine_to(&rights, &[libc::AF_UNIX, libc::AF_INET, libc::AF_NETLINK])
+}
+
 /// Name of the distribution, for the results (os-release(5)).
 const FILES: &[&str] = &["/etc/os-release", "/usr/lib/os-release"];
 
@@ -103,11 +116,17 @@ const FATAL: &[libc::c_long] = &[
 /// # Errors
 /// If the kernel refuses.
 pub fn confine(rights: &Rights) -> sys::Result<()> {
+    // Measurements need TCP and UDP, device queries need netlink.
+    confine_to(rights, &[libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK])
+}
+
+/// The same, with sockets of these address families.
+fn confine_to(rights: &Rights, families: &[i32]) -> sys::Result<()> {
     let mut filter = Filter::default();
     filter.kill(FATAL);
-    // Measurements need TCP and UDP, device queries need netlink.
-    let others = [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
-    filter.refuse_if(libc::SYS_socket, &others.map(|family| Argument::is_not(0, family.into())));
+    let others: Vec<Argument> =
+        families.iter().map(|family| Argument::is_not(0, (*family).into())).collect();
+    filter.refuse_if(libc::SYS_socket, &others);
     let audit = [libc::AF_NETLINK, libc::NETLINK_AUDIT].map(i64::from);
     filter.refuse_if(libc::SYS_socket, &[Argument::is(0, audit[0]), Argument::is(2, audit[1])]);
     for request in [libc::TIOCSTI, libc::TIOCLINUX] {

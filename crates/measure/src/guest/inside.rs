@@ -91,7 +91,7 @@ fn listen_at(listen: SocketAddr, data_port: u16, token: &str) -> Result<(), Stri
     let token = Token::of(token).ok_or("the token is too short")?;
     let stop = Arc::new(AtomicBool::new(false));
     let (token, limits) = (Some(token), Limits::MOST);
-    let server = Server::bind(listen, data_port, token, limits, Privileges::Root, stop)
+    let server = Server::bind(listen, data_port, token, limits, Privileges::Root, None, stop)
         .map_err(|error| error.to_string())?;
     let serving = move || {
         if let Err(error) = server.run(Arc::new(|_| ())) {

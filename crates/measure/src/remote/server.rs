@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use channel::{Serves, Service, Tell, Token};
 use sys::netns::NetNs;
 
-use probe::answering::Answerer;
+use probe::answering::{Answerer, ServerSettings};
 
 use super::Limits;
 use super::message::{Reply, emit};
@@ -44,7 +44,7 @@ pub enum ServerError {
 
 impl Server {
     /// Listens on `bind` for control connections. Flows arrive at `data_port` of the address that
-    /// the client connected to.
+    /// the client connected to. A client's probe may switch `settings`.
     ///
     /// # Errors
     /// [`ServerError`]: an address other than loopback without a token; an address or port that
@@ -55,6 +55,7 @@ impl Server {
         token: Option<Token>,
         limits: Limits,
         privileges: Privileges,
+        settings: Option<Arc<dyn ServerSettings>>,
         stop: Arc<AtomicBool>,
     ) -> Result<Server, ServerError> {
         // Clients connect to a fixed data port beside the control port.
@@ -63,14 +64,18 @@ impl Server {
         }
         let (most, stops) = (limits.sessions, Arc::clone(&stop));
         let listening = channel::Server::bind(bind, Service::Measure, token, most, stops)?;
+        // Opened now: the process is about to give up the right.
+        let mut answerer = Answerer::open();
+        if let Some(settings) = settings {
+            answerer = answerer.allowing(settings);
+        }
         let shared = Shared {
             limits,
             data_port,
             netns: Arc::new(NetNs::current()?),
             samplers: Mutex::new(Weak::new()),
             privileges,
-            // Opened now: the process is about to give up the right.
-            answerer: Answerer::open(),
+            answerer,
             turns: Turns::default(),
             stop,
         };

@@ -29,6 +29,9 @@ use results::Machine;
 const SILENCE: Duration = Duration::from_secs(2 * 3600);
 /// The same while the session has the sockets for probes, of which there is one set.
 const PROBE_SILENCE: Duration = Duration::from_secs(30);
+/// The same while settings of this machine are off for its search. Longer than a client sends one
+/// batch.
+const SWITCHED_SILENCE: Duration = Duration::from_secs(15);
 /// Time limit of a session.
 const SESSION_LIMIT: Duration = Duration::from_secs(24 * 3600);
 /// Time for a load beyond warm-up and measurement: waiting for the other end at begin and end,
@@ -58,6 +61,8 @@ pub(super) struct Session<'a> {
     path: Option<Path>,
     load: Option<Running<'a>>,
     probe: Option<Answering<'a>>,
+    /// Times that the client switched settings of this machine off.
+    switches: u32,
     pace: RateLimit,
 }
 
@@ -95,18 +100,31 @@ impl<'a> Session<'a> {
             path: None,
             load: None,
             probe: None,
+            switches: 0,
             pace: RateLimit::new(REQUESTS_PER_S),
         }
     }
 
     /// Answers requests until the session ends, and returns the reason.
     pub fn serve(mut self) -> String {
+        let reason = self.requests();
+        match self.switches {
+            0 => reason,
+            count => format!(
+                "{reason}; its probe switched settings of this machine off, {count} times (see \
+                 overlane undo --list)"
+            ),
+        }
+    }
+
+    fn requests(&mut self) -> String {
         let begun = Instant::now();
         loop {
             let now = Instant::now();
             let load_until = self.load.as_ref().map(|load| load.until);
             let probes = self.probe.as_ref().is_some_and(Answering::is_open);
-            let until = limit(now, load_until, probes).min(begun + SESSION_LIMIT);
+            let switched = self.probe.as_ref().is_some_and(Answering::is_switched);
+            let until = limit(now, load_until, probes, switched).min(begun + SESSION_LIMIT);
             let stop = &self.shared.stop;
             let alive = || !stop.load(Ordering::Relaxed);
             let payload = match self.channel.receive(until.saturating_duration_since(now), &alive) {
@@ -116,7 +134,8 @@ impl<'a> Session<'a> {
                 Err(ChannelError::Silent(_)) if self.load.is_some() => {
                     return "its load exceeded the time limit".to_owned();
                 }
-                // Other clients can probe again; the session goes on.
+                // Settings that it has switched are restored, and other clients can probe again; the
+                // session goes on.
                 Err(ChannelError::Silent(_)) if probes => {
                     self.probe = None;
                     continue;
@@ -181,6 +200,7 @@ impl<'a> Session<'a> {
         let (shared, client, local) = (self.shared, self.client.ip(), self.local.ip());
         let probe =
             self.probe.get_or_insert_with(|| Answering::new(&shared.answerer, client, local));
+        self.switches += u32::from(matches!(ask, Ask::SwitchOff(_)));
         // The kernel's state is that of the server's namespace: sessions never leave it.
         probe.answer(ask).map(|answer| Reply::Probe(Box::new(answer)))
     }
@@ -297,9 +317,15 @@ impl<'a> Session<'a> {
 }
 
 /// Returns the time at which a session without a request from its client gives up what it holds.
-fn limit(now: Instant, load_until: Option<Instant>, probes: bool) -> Instant {
-    let silence = if probes { PROBE_SILENCE } else { SILENCE };
-    load_until.unwrap_or(now + silence)
+fn limit(now: Instant, load_until: Option<Instant>, probes: bool, switched: bool) -> Instant {
+    let silence = match (switched, probes) {
+        (true, _) => SWITCHED_SILENCE,
+        (false, true) => PROBE_SILENCE,
+        (false, false) => SILENCE,
+    };
+    let until = now + silence;
+    // A load does not keep settings switched.
+    load_until.map_or(until, |load| if switched { load.min(until) } else { load })
 }
 
 fn no_load() -> String {
@@ -311,11 +337,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_silent_client_keeps_neither_the_load_nor_the_sockets_for_probes() {
+    fn a_silent_client_keeps_neither_the_load_nor_sockets_nor_settings() {
         let now = Instant::now();
-        assert_eq!(limit(now, None, false), now + SILENCE);
-        assert_eq!(limit(now, None, true), now + PROBE_SILENCE);
+        assert_eq!(limit(now, None, false, false), now + SILENCE);
+        assert_eq!(limit(now, None, true, false), now + PROBE_SILENCE);
+        assert_eq!(limit(now, None, true, true), now + SWITCHED_SILENCE);
         let until = now + Duration::from_secs(3);
-        assert_eq!(limit(now, Some(until), true), until);
+        assert_eq!(limit(now, Some(until), true, false), until);
+        assert_eq!(limit(now, Some(until), true, true), until);
+        let late = now + SILENCE;
+        assert_eq!(limit(now, Some(late), true, true), now + SWITCHED_SILENCE);
     }
 }

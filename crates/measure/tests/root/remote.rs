@@ -47,6 +47,7 @@ impl Serving {
             Some(token()),
             limits,
             results::Privileges::User,
+            None,
             Arc::clone(&stop),
         )
         .unwrap();

@@ -14,12 +14,13 @@ use packet::checksum::Sum;
 use packet::ethernet::MacAddr;
 use packet::segment::Segmenter;
 use packet::vnet_hdr::{GsoKind, Layout, VnetHdr};
-use probe::culprit::{Journaled, Switch};
+use probe::answering::ServerSettings;
 use probe::end::Access;
 use probe::local::Between;
 use probe::message::RATE;
 use probe::report::Report;
 use probe::run::Options;
+use probe::switch::{Journaled, Switch};
 use sys::netns::NetNs;
 use sys::tap::{Offload, TUNNEL_HEADER, Tap, TapOptions};
 
@@ -158,6 +159,17 @@ impl Bed {
         options: &Options,
         journal: Option<&Path>,
     ) -> Report {
+        self.probe_allowed(access, options, journal, None)
+    }
+
+    /// As [`Bed::probe_with`]. The search may switch these settings of the server, too.
+    pub fn probe_allowed(
+        &self,
+        access: [fn() -> Access; 2],
+        options: &Options,
+        journal: Option<&Path>,
+        settings: Option<Arc<dyn ServerSettings>>,
+    ) -> Report {
         let [client, server] = self.addresses;
         let between = Between {
             namespaces: self.namespaces(),
@@ -165,6 +177,7 @@ impl Bed {
             server: (server, client),
             access,
             rate: RATE,
+            settings,
         };
         let mut journaled = journal.map(|directory| Journaled { directory });
         let switch = journaled.as_mut().map(|one| one as &mut (dyn Switch + Send));

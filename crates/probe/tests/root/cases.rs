@@ -1,6 +1,6 @@
 //! Published kinds of corruption, each with the expected result.
 
-use probe::report::{Direction, Report, Search};
+use probe::report::{Direction, End, Report, Search};
 use probe::run::{Extent, Options};
 
 use crate::bed::{Fault, Mangled};
@@ -10,8 +10,8 @@ use crate::bed::{Fault, Mangled};
 pub enum Wanted {
     /// No finding.
     Clean,
-    /// Packets of one direction with this verdict; the guilty feature if it is the client's, else
-    /// the first candidate.
+    /// Packets of one direction with this verdict; the guilty feature, or the first candidate if it
+    /// is the peer's and the peer switches nothing.
     Bad(&'static str, &'static str),
     /// The same without a setting that could be the cause.
     Path(&'static str),
@@ -148,10 +148,16 @@ impl Case {
         }
         let Some(feature) = feature else { return Ok(()) };
         let found = report.bad.iter().any(|bad| match (&bad.search, self.way) {
-            (Search::Guilty { feature: found, .. }, Direction::Out) => found == feature,
-            // Settings of the peer are not switched from here.
-            (_, Direction::Back) => {
-                bad.candidates.first().is_some_and(|one| one.feature == feature)
+            (Search::Guilty(found), Direction::Out) => {
+                found.end == End::Here && found.feature == feature
+            }
+            (Search::Guilty(found), Direction::Back) => {
+                found.end == End::Peer && found.feature == feature
+            }
+            // The peer switches no settings.
+            (_, Direction::Back) if report.peer_locked.is_some() => {
+                let first = bad.candidates.first();
+                first.is_some_and(|one| one.end == End::Peer && one.feature == feature)
             }
             _ => false,
         });

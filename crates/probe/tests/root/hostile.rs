@@ -120,6 +120,7 @@ impl Peer for Liar {
                 overlane: long(),
                 end: self.facts(),
                 addresses: (SERVER, CLIENT),
+                locked: (self.lie == Lie::Texts).then(long),
             }))),
             Ask::Listen(batch) => {
                 self.listening = batch.classes.len();
@@ -140,6 +141,7 @@ impl Peer for Liar {
                 }))
             }
             Ask::Send(batch) => Ok(Answer::Sent(self.sent(batch))),
+            Ask::SwitchOff(_) | Ask::Restore => Ok(Answer::Listening),
         }
     }
 }

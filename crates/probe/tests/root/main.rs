@@ -4,5 +4,6 @@ mod bed;
 mod cases;
 mod faults;
 mod hostile;
+mod peer_settings;
 mod static_entry;
 mod translated;

@@ -53,6 +53,7 @@ fn probe([client, server]: &[Host; 2]) -> Result<Report, Trouble> {
         server: (there, own),
         access: [Access::open, Access::open],
         rate: 20_000_000,
+        settings: None,
     };
     let options = Options { extent: Extent::Sample, rate: 20_000_000, ..Options::default() };
     between.run(&options, None, &AtomicBool::new(false))

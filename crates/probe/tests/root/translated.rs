@@ -11,12 +11,12 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-use probe::culprit::{Journaled, Switch};
 use probe::end::Access;
 use probe::local::Between;
 use probe::message::RATE;
 use probe::report::{Direction, Report, Search};
 use probe::run::{Extent, Options};
+use probe::switch::{Journaled, Switch};
 use testbed::{Host, NIC, SECOND_NIC};
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
@@ -72,6 +72,7 @@ impl Translated {
             server: (IpAddr::V4(SERVER), IpAddr::V4(CLIENT)),
             access: [Access::open, Access::open],
             rate: RATE,
+            settings: None,
         };
         let options = Options { extent: Extent::Quick, rate: 20_000_000, ..Options::default() };
         let mut journaled = Journaled { directory: journal };
@@ -93,8 +94,8 @@ pub fn check(report: &Report) -> Result<(), String> {
         let is_right = bad.way == Direction::Out
             && bad.detail.starts_with("outer checksum wrong")
             && bad.classes.iter().all(|name| name.contains("outer checksum"));
-        let Search::Guilty { feature, .. } = &bad.search else { return wrong("no setting") };
-        if !is_right || feature != "tx-checksum-ip-generic" {
+        let Search::Guilty(found) = &bad.search else { return wrong("no setting") };
+        if !is_right || found.feature != "tx-checksum-ip-generic" {
             return wrong("another fault");
         }
     }

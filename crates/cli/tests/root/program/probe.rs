@@ -4,12 +4,19 @@
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::sync::atomic::AtomicBool;
 
+use measure::remote::{ProbePeer, Token};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use probe::exchange::{OWN_PORT, Peer};
+use probe::message::{Answer, Ask, Open, VERSION};
 use serde_json::Value;
+use sys::ethtool::Ethtool;
 use sys::netns::NetNs;
 use test_support::{need, require};
 
-use super::launch::{Ended, Running};
+use super::launch::{Ended, Running, eventually};
 use super::remote::overlane;
 use super::schema;
 use crate::mangler::{Bed, Fault, Mangled};
@@ -24,8 +31,12 @@ struct Path {
 
 impl Path {
     fn new(fault: Fault) -> Path {
+        Path::mangled(Mangled { fault, out: true, back: false })
+    }
+
+    fn mangled(mangled: Mangled) -> Path {
         let bed = Bed::new(false);
-        bed.mangle(Mangled { fault, out: true, back: false });
+        bed.mangle(mangled);
         let directory = tempfile::tempdir().unwrap();
         let path = Path { bed, directory };
         let token = path.at("token");
@@ -39,9 +50,14 @@ impl Path {
     }
 
     fn serve(&self) -> Running {
+        self.serve_with(&[])
+    }
+
+    fn serve_with(&self, more: &[&str]) -> Running {
         let token = self.at("token");
         let words = ["measure", "serve", "--bind", "0.0.0.0", "--token", &token];
         let [_, server] = self.bed.namespaces();
+        let words = [&words[..], more].concat();
         let mut server = Running::start(inside(server, overlane(&words)));
         server.await_stdout("ready: ");
         server
@@ -108,4 +124,142 @@ fn a_fault_is_found_repaired_and_taken_back_by_four_commands() {
     path.bed.mangle(Mangled { fault: Fault::None, out: true, back: false });
     path.probe(&[]).expect(0);
     assert_eq!(path.findings(), Vec::<Value>::new());
+}
+
+/// A feature of the server's device that is off for the search of a client.
+const SWITCHED: &str = "tx-tcp-segmentation";
+
+/// Whether the feature of the server's device is on.
+fn is_on(path: &Path) -> Result<(), String> {
+    let [_, server] = path.bed.namespaces();
+    let features = server.run(|| Ethtool::open().unwrap().features("eth0").unwrap()).unwrap();
+    if features[SWITCHED].active { Ok(()) } else { Err(format!("{SWITCHED} is off")) }
+}
+
+#[test]
+fn a_fault_of_the_servers_device_is_found_where_its_administrator_allows_it() {
+    require!(need::root(), need::device("vxlan"), need::tools(&["nsenter"]));
+    let path = Path::mangled(Mangled { fault: Fault::Tso4, out: false, back: true });
+    let journal = path.at("server's journal");
+    let allowed = ["--allow-settings", "eth0", "--journal", &journal];
+
+    let server = path.serve();
+    let report = path.probe(&["--yes", "--json"]).expect(10).json();
+    schema::validate("probe", &report);
+    let [bad] = &report["bad"].as_array().unwrap()[..] else { panic!("{:#}", report["bad"]) };
+    assert_eq!(bad["candidates"][0]["end"], "peer", "{bad:#}");
+    assert_eq!(bad["candidates"][0]["feature"], SWITCHED, "{bad:#}");
+    let text = path.probe(&["--yes"]).expect(10).stdout;
+    assert!(text.contains("settings of the peer were not switched: its administrator"), "{text}");
+    assert!(text.contains("overlane measure serve --allow-settings eth0"), "{text}");
+    drop(server);
+
+    let mut server = path.serve_with(&allowed);
+    assert!(server.stdout_so_far().contains("clients may switch settings of eth0"));
+    // Only with --yes of the client.
+    let report = path.probe(&["--json"]).expect(10).json();
+    assert_eq!(report["bad"][0]["search"]["not_done"], "needs --yes");
+    let report = path.probe(&["--yes", "--json"]).expect(10).json();
+    schema::validate("probe", &report);
+    let guilty = &report["bad"][0]["search"]["guilty"];
+    assert_eq!(guilty["end"], "peer", "{:#}", report["bad"]);
+    assert_eq!(guilty["feature"], SWITCHED, "{:#}", report["bad"]);
+    let text = path.probe(&["--yes"]).expect(10).stdout;
+    assert!(text.contains("cause: tx-tcp-segmentation of eth0 at the peer"), "{text}");
+    assert!(text.contains("fix, at the peer: ethtool -K eth0 tx-tcp-segmentation off"), "{text}");
+    server.await_stderr("switched settings of this machine off");
+    is_on(&path).unwrap();
+    // Doctor has no repair for it here, and names the cause.
+    let [finding] = &path.findings()[..] else { panic!("{:#?}", path.findings()) };
+    assert!(finding["fix"].is_null(), "{finding:#}");
+    let evidence = finding["evidence"].to_string();
+    assert!(evidence.contains("cause: tx-tcp-segmentation of eth0 at the peer"), "{evidence}");
+}
+
+#[test]
+fn settings_of_a_server_are_restored_whatever_ends_first() {
+    require!(need::root(), need::tools(&["nsenter"]));
+    let path = Path::new(Fault::None);
+    let journal = path.at("server's journal");
+    let stop = AtomicBool::new(false);
+    let token = Token::of("a secret of the tests 7Jx0").unwrap();
+    for ends in ["the client", "the server", "the process that switches settings"] {
+        let server = path.serve_with(&["--allow-settings", "eth0", "--journal", &journal]);
+        let helper = children(server.pid(), "serve-settings");
+        let [helper] = &helper[..] else { panic!("{helper:?}") };
+        let [client, _] = path.bed.namespaces();
+        let (mut peer, _) = client
+            .run(|| {
+                ProbePeer::connect(format!("{PEER}:5210").parse().unwrap(), Some(&token), &stop)
+            })
+            .unwrap()
+            .unwrap();
+        let open = Open {
+            version: VERSION,
+            session: 7,
+            own_port: OWN_PORT,
+            source_base: 25_000,
+            vni: 0xe0_0000,
+            other: None,
+        };
+        assert!(matches!(peer.ask(&Ask::Open(open)), Ok(Answer::Opened(_))));
+        let off = Ask::SwitchOff(vec![SWITCHED.to_owned()]);
+        assert_eq!(peer.ask(&off), Ok(Answer::SwitchedOff));
+        assert!(is_on(&path).is_err());
+        match ends {
+            "the client" => drop(peer),
+            "the server" => server.signal(Signal::SIGKILL),
+            _ => kill(Pid::from_raw(*helper), Signal::SIGKILL).unwrap(),
+        }
+        eventually(&format!("{SWITCHED} on after the end of {ends}"), || is_on(&path));
+        // The entry goes after the setting.
+        eventually("an empty journal", || {
+            let [_, netns] = path.bed.namespaces();
+            let list = ["undo", "--list", "--journal", &journal];
+            let listed = Running::start(inside(netns, overlane(&list))).wait().stdout;
+            if listed.trim() == "nothing to undo" { Ok(()) } else { Err(listed) }
+        });
+    }
+}
+
+#[test]
+fn a_server_allows_settings_of_real_devices_without_ssh_only() {
+    require!(need::root(), need::tools(&["nsenter"]));
+    let path = Path::new(Fault::None);
+    let [client, server] = path.bed.namespaces();
+    let journal = path.at("server's journal");
+    let refused = |more: &[&str]| {
+        let words = [&["measure", "serve", "--journal", &journal], more].concat();
+        let ended = Running::start(inside(server, overlane(&words))).wait().expect(2);
+        ended.stderr
+    };
+    let said = refused(&["--allow-settings", "eth7"]);
+    assert!(said.contains("no device eth7"), "{said}");
+    let said = refused(&["--yes"]);
+    assert!(said.contains("--allow-settings"), "{said}");
+    // An administrator is logged in over this device.
+    let listener = server.run(|| std::net::TcpListener::bind("0.0.0.0:22").unwrap()).unwrap();
+    let there: std::net::SocketAddr = format!("{PEER}:22").parse().unwrap();
+    let _login = client.run(|| std::net::TcpStream::connect(there).unwrap()).unwrap();
+    let _accepted = listener.accept().unwrap();
+    let said = refused(&["--allow-settings", "eth0"]);
+    assert!(said.contains("eth0 carries an SSH connection"), "{said}");
+    drop(path.serve_with(&["--allow-settings", "eth0", "--yes", "--journal", &journal]));
+    // A journal that cannot be used is an error at the start.
+    let words = ["measure", "serve", "--allow-settings", "eth0", "--yes", "--journal", "/dev/null"];
+    let said = Running::start(inside(server, overlane(&words))).wait().expect(1).stderr;
+    assert!(said.contains("--allow-settings: ") && said.contains("/dev/null"), "{said}");
+}
+
+/// Process IDs of a process's children with this name.
+fn children(parent: i32, name: &str) -> Vec<i32> {
+    let of = |process: i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        let (before, after) = stat.rsplit_once(')')?;
+        let is_child = after.split_whitespace().nth(1)?.parse() == Ok(parent);
+        (is_child && before.ends_with(&format!("({name}"))).then_some(process)
+    };
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let all = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    all.filter_map(of).collect()
 }
