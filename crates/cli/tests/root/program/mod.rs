@@ -18,6 +18,7 @@ pub mod machine;
 mod peer;
 mod plans;
 mod probe;
+mod probe_docker;
 mod remote;
 mod repair;
 mod run;
