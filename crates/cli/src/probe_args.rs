@@ -23,7 +23,8 @@ Exit codes: 0 no packet was damaged or lost, 10 findings, 1 failed, 2 wrong usag
 EXAMPLES
   overlane probe 10.244.1.7 --token token
   overlane probe 192.0.2.7 --token token --quick --json
-  overlane probe 192.0.2.7 --token token --yes")]
+  overlane probe 192.0.2.7 --token token --yes
+  overlane probe 10.244.1.7 --token token --yes --hop eth0 --hop router:eth1")]
 pub struct Probe {
     /// Address of the other machine, where `measure serve` listens
     #[arg(value_name = "ADDR[:PORT]")]
@@ -51,6 +52,13 @@ pub struct Probe {
     /// Find the setting that causes damage, by switching settings off and on, here and where allowed
     #[arg(long)]
     pub yes: bool,
+    /// Device between the ends, on this machine, whose settings may be the cause, too; repeatable
+    ///
+    /// In the order of packets to ADDR, for example the port of a bridge and the NIC behind it.
+    /// NETNS is a name, process ID or path of a network namespace. For a device of another machine,
+    /// run `overlane probe --yes` there, towards the same end.
+    #[arg(long = "hop", value_name = "[NETNS:]DEV")]
+    pub hops: Vec<String>,
     /// Print JSON (see schema/probe.schema.json)
     #[arg(long)]
     pub json: bool,

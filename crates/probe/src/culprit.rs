@@ -7,7 +7,7 @@ use crate::class::{Checksum, Class, Port, Transport};
 use crate::features::{RECEIVING, SENDING, is_gso};
 use crate::judge::Verdict;
 use crate::message::EndFacts;
-use crate::report::{BadPath, Candidate, ClassResult, Direction, End, Report, Search};
+use crate::report::{BadPath, Candidate, ClassResult, Direction, End, HopFacts, Report, Search};
 
 /// Advantage of a candidate whose fault was reported with this kernel, driver or hypervisor.
 const REPORTED: f64 = 0.25;
@@ -55,39 +55,85 @@ fn candidates(
     all: &[&ClassResult],
     report: &Report,
 ) -> Vec<Candidate> {
-    let ends = [(End::Here, &report.here), (End::Peer, &report.there)];
-    let [(sender, sending), (receiver, receiving)] = match way {
-        Direction::Out => ends,
-        Direction::Back => [ends[1], ends[0]],
+    let ends = [Place::end(End::Here, &report.here), Place::end(End::Peer, &report.there)];
+    // The device nearest to the receiver comes first. A GSO packet that is cut earlier, or a
+    // checksum that is finished earlier, passes the later devices unharmed: a setting of an earlier
+    // device would always seem to be the cause.
+    let hops = report.hops.iter().map(Place::hop);
+    let ([sender, receiver], hops): (_, Vec<Place<'_>>) = match way {
+        Direction::Out => (ends, hops.rev().collect()),
+        Direction::Back => {
+            let [here, there] = ends;
+            ([there, here], hops.collect())
+        }
     };
-    let is_on = |end: &EndFacts, feature: &str| end.features_on.iter().any(|on| on == feature);
     let tested = |result: &&&ClassResult| !matches!(result.verdict, Verdict::Untestable { .. });
     let mut list = Vec::new();
-    for one in SENDING.iter().filter(|one| is_on(sending, one.feature)) {
-        let explained = bad.iter().filter(|result| (one.uses)(&result.class)).count();
-        let users = all.iter().filter(tested).filter(|result| (one.uses)(&result.class)).count();
-        if explained == 0 {
-            continue;
+    for place in hops.iter().chain([&sender]) {
+        for one in SENDING.iter().filter(|one| place.is_on(one.feature)) {
+            let explained = bad.iter().filter(|result| (one.uses)(&result.class)).count();
+            let users =
+                all.iter().filter(tested).filter(|result| (one.uses)(&result.class)).count();
+            if explained == 0 {
+                continue;
+            }
+            // Jaccard index of the bad classes and those that use the feature.
+            let fit = explained as f64 / (users + bad.len() - explained).max(1) as f64;
+            let facts = place.facts;
+            let reported = facts.and_then(|end| reported(one.feature, end, bad, report.translated));
+            list.push(Candidate {
+                fit,
+                reported: reported.map(Defect::reports),
+                ..place.candidate(one.feature)
+            });
         }
-        // Jaccard index of the bad classes and those that use the feature.
-        let fit = explained as f64 / (users + bad.len() - explained).max(1) as f64;
-        let reported = reported(one.feature, sending, bad, report.translated);
-        list.push(Candidate {
-            end: sender,
-            device: sending.device.clone(),
-            feature: one.feature.to_owned(),
-            fit,
-            reported: reported.map(Defect::reports),
-        });
     }
     // The order of the table decides between equals: the sort is stable.
     let weight = |one: &Candidate| one.fit + if one.reported.is_some() { REPORTED } else { 0.0 };
     list.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
-    for feature in RECEIVING.iter().filter(|feature| is_on(receiving, feature)) {
-        let (device, feature) = (receiving.device.clone(), (*feature).to_owned());
-        list.push(Candidate { end: receiver, device, feature, fit: 0.0, reported: None });
+    for place in hops.iter().chain([&receiver]) {
+        let on = RECEIVING.iter().filter(|feature| place.is_on(feature));
+        list.extend(on.map(|feature| place.candidate(feature)));
     }
     list
+}
+
+/// A device on the path.
+struct Place<'a> {
+    end: End,
+    netns: Option<&'a String>,
+    device: &'a str,
+    features_on: &'a [String],
+    /// What is known of an end: reported defects are looked up for ends only.
+    facts: Option<&'a EndFacts>,
+}
+
+impl<'a> Place<'a> {
+    fn end(end: End, facts: &'a EndFacts) -> Place<'a> {
+        let (device, features_on) = (&facts.device, &facts.features_on);
+        Place { end, netns: None, device, features_on, facts: Some(facts) }
+    }
+
+    fn hop(hop: &'a HopFacts) -> Place<'a> {
+        let (device, features_on) = (&hop.device, &hop.features_on);
+        Place { end: End::Hop, netns: hop.netns.as_ref(), device, features_on, facts: None }
+    }
+
+    fn is_on(&self, feature: &str) -> bool {
+        self.features_on.iter().any(|on| on == feature)
+    }
+
+    /// Returns a feature as a candidate that explains nothing yet.
+    fn candidate(&self, feature: &str) -> Candidate {
+        Candidate {
+            end: self.end,
+            netns: self.netns.cloned(),
+            device: self.device.to_owned(),
+            feature: feature.to_owned(),
+            fit: 0.0,
+            reported: None,
+        }
+    }
 }
 
 /// Groups the bad classes of a report by direction, verdict and most likely cause.

@@ -81,6 +81,8 @@ pub struct PathMtu {
 pub struct Candidate {
     /// Machine that has it.
     pub end: End,
+    /// Namespace of a hop, as it was named; `null`: that of the end.
+    pub netns: Option<String>,
     /// Device that has the setting.
     pub device: String,
     /// Feature, as in `ethtool -k`.
@@ -94,7 +96,12 @@ pub struct Candidate {
 impl Candidate {
     /// Returns the setting.
     pub fn setting(&self) -> Setting {
-        Setting { end: self.end, device: self.device.clone(), feature: self.feature.clone() }
+        Setting {
+            end: self.end,
+            netns: self.netns.clone(),
+            device: self.device.clone(),
+            feature: self.feature.clone(),
+        }
     }
 }
 
@@ -105,6 +112,8 @@ impl Candidate {
 pub struct Setting {
     /// Machine that has it.
     pub end: End,
+    /// Namespace of a hop, as it was named; `null`: that of the end.
+    pub netns: Option<String>,
     /// Device that has it.
     pub device: String,
     /// Feature, as in `ethtool -k`.
@@ -113,20 +122,39 @@ pub struct Setting {
 
 impl std::fmt::Display for Setting {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let there = if self.end == End::Peer { " at the peer" } else { "" };
-        write!(f, "{} of {}{there}", self.feature, self.device)
+        write!(f, "{} of {}", self.feature, self.device)?;
+        match (&self.netns, self.end) {
+            (Some(netns), _) => write!(f, " in {netns}"),
+            (None, End::Peer) => f.write_str(" at the peer"),
+            (None, End::Here | End::Hop) => Ok(()),
+        }
     }
 }
 
-/// An end of the path.
+/// Place of a device on the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum End {
     /// This machine.
     Here,
+    /// A hop between the ends, on this machine.
+    Hop,
     /// The peer.
     Peer,
+}
+
+/// A device between the ends, on this machine, whose settings take part in the search.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
+pub struct HopFacts {
+    /// Its namespace, as it was named; `null`: that of this end.
+    pub netns: Option<String>,
+    /// The device.
+    pub device: String,
+    /// Features of the device that are on.
+    pub features_on: Vec<String>,
 }
 
 /// Whether a setting was found by switching it.
@@ -215,6 +243,8 @@ pub struct Report {
     pub here: EndFacts,
     /// The other end.
     pub there: EndFacts,
+    /// Devices between the ends that were named, in the order of packets to the peer.
+    pub hops: Vec<HopFacts>,
     /// Why the peer switches no settings for the search; `null`: its administrator allows it.
     pub peer_locked: Option<String>,
     /// Whether an address is translated on the path.

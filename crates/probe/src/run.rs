@@ -13,7 +13,7 @@ use crate::exchange::{Exchange, Peer, Trouble, open};
 use crate::judge::Verdict;
 use crate::message::{MOST_SECONDS, RATE, shortened};
 use crate::path_mtu;
-use crate::report::{ClassResult, Direction, FORMAT, InUse, Rare, Report};
+use crate::report::{ClassResult, Direction, FORMAT, HopFacts, InUse, Rare, Report};
 use crate::search::search;
 use crate::switch::Switch;
 
@@ -44,11 +44,14 @@ pub struct Options {
     pub via: Option<String>,
     /// Bytes per second of the sending end.
     pub rate: u32,
+    /// Devices between the ends whose settings take part in the search, in the order of packets to
+    /// the peer.
+    pub hops: Vec<HopFacts>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { extent: Extent::Default, seed: 1, via: None, rate: RATE }
+        Options { extent: Extent::Default, seed: 1, via: None, rate: RATE, hops: Vec::new() }
     }
 }
 
@@ -87,6 +90,12 @@ pub fn run_with(
         open(access, peer, (own, there), options.via.as_deref(), options.rate, stop)?;
     say("path MTU");
     let here = exchange.facts();
+    if options.hops.iter().any(|hop| hop.netns.is_none() && hop.device == here.device) {
+        let device = &here.device;
+        let reason =
+            format!("hop {device}: it is the device of the path, whose settings take part");
+        return Err(Trouble::Here(reason));
+    }
     let family = if there.is_ipv4() { Family::V4 } else { Family::V6 };
     let mut report = Report {
         format: FORMAT,
@@ -94,6 +103,7 @@ pub fn run_with(
         seed: options.seed,
         here,
         there: opened.end.clone(),
+        hops: options.hops.clone(),
         peer_locked: opened.locked.map(shortened),
         translated: opened.addresses != (there, own),
         mtu: Vec::new(),

@@ -122,7 +122,7 @@ mod tests {
     fn setting(feature: &str) -> Setting {
         // Whose setting it is makes no difference.
         let end = if feature < "e" { End::Here } else { End::Peer };
-        Setting { end, device: "eth0".to_owned(), feature: feature.to_owned() }
+        Setting { end, netns: None, device: "eth0".to_owned(), feature: feature.to_owned() }
     }
 
     /// Searches on a path whose packets are bad while one of the guilty settings is on. Returns the

@@ -175,8 +175,7 @@ impl Keeping<'_> {
                 allowed(self.devices, &device)?;
                 validate_features(&features)?;
                 self.restore()?;
-                let of_device = features.iter().map(|one| (device.as_str(), one.as_str()));
-                let trial = switch_off(self.journal, of_device)?;
+                let trial = switch_off(self.journal, &device, &features)?;
                 self.off = Some((trial, Instant::now() + self.most_off));
                 Ok(())
             }

@@ -118,11 +118,14 @@ fn push_bad(out: &mut String, report: &Report, bad: &BadPath, style: Style) {
             return;
         }
         Search::None => {
+            let hops = if report.hops.is_empty() { "" } else { " or hop" };
             let _ = match report.peer_locked {
                 Some(_) => {
-                    writeln!(out, "  cause: no setting of this machine; the peer or the path")
+                    writeln!(out, "  cause: no setting of this end{hops}; the peer or the path")
                 }
-                None => writeln!(out, "  cause: no setting of either end; the path between them"),
+                None => {
+                    writeln!(out, "  cause: no setting of either end{hops}; the rest of the path")
+                }
             };
         }
         Search::NotDone(reason) => {
@@ -158,7 +161,11 @@ fn push_fix(out: &mut String, settings: &[Setting]) {
     }
     // The verb records only settings of this machine for doctor.
     for one in settings {
-        let place = if one.end == End::Here { "here" } else { "at the peer" };
+        let place = match (&one.netns, one.end) {
+            (Some(netns), _) => format!("in namespace {}", plain(netns)),
+            (None, End::Peer) => "at the peer".to_owned(),
+            (None, End::Here | End::Hop) => "here".to_owned(),
+        };
         let (device, feature) = (plain(&one.device), plain(&one.feature));
         let _ = writeln!(out, "  fix, {place}: ethtool -K {device} {feature} off");
     }

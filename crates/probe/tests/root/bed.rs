@@ -179,7 +179,7 @@ impl Bed {
             rate: RATE,
             settings,
         };
-        let mut journaled = journal.map(|directory| Journaled { directory });
+        let mut journaled = journal.map(|directory| Journaled { directory, hops: &[] });
         let switch = journaled.as_mut().map(|one| one as &mut (dyn Switch + Send));
         between.run(options, switch, &AtomicBool::new(false)).unwrap()
     }

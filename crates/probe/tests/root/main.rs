@@ -3,6 +3,7 @@
 mod bed;
 mod cases;
 mod faults;
+mod hops;
 mod hostile;
 mod peer_settings;
 mod static_entry;

@@ -75,7 +75,7 @@ impl Translated {
             settings: None,
         };
         let options = Options { extent: Extent::Quick, rate: 20_000_000, ..Options::default() };
-        let mut journaled = Journaled { directory: journal };
+        let mut journaled = Journaled { directory: journal, hops: &[] };
         let switch: &mut (dyn Switch + Send) = &mut journaled;
         between.run(&options, Some(switch), &AtomicBool::new(false)).unwrap()
     }
