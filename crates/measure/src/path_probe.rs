@@ -30,12 +30,24 @@ const NAMED: usize = 2;
 
 /// Probes a path. A finding counts only if a second probe finds damage again.
 pub fn probe(path: &PathUnderTest, stop: &AtomicBool) -> PathProbe {
-    let again = || report(path, Extent::Sample, RATE, stop);
-    let tried = again().and_then(|first| if first.bad.is_empty() { Ok(first) } else { again() });
-    match tried {
-        Ok(report) => record(&report),
-        Err(reason) => PathProbe { untested: vec![reason], ..PathProbe::default() },
-    }
+    let probed = match &path.server {
+        // The client's guest probes the path to the other one.
+        ServerEnd::Guests(guests) => guests.probe(stop).map_err(|error| error.to_string()),
+        _ => confirmed(|| report(path, Extent::Sample, RATE, stop)),
+    };
+    probed.unwrap_or_else(|reason| PathProbe { untested: vec![reason], ..PathProbe::default() })
+}
+
+/// Probes a path, again if the first probe finds damage, and describes the last result.
+///
+/// # Errors
+/// As `report`.
+pub(crate) fn confirmed(
+    mut report: impl FnMut() -> Result<Report, String>,
+) -> Result<PathProbe, String> {
+    let first = report()?;
+    let last = if first.bad.is_empty() { first } else { report()? };
+    Ok(record(&last))
 }
 
 /// Runs a probe over a path. Each end sends at most `rate` bytes per second.

@@ -43,6 +43,15 @@ fn proved(ended: &Ended, modes: &[&str], devices: &[&str]) {
         let record = results["modes"].as_array().unwrap().iter().find(|m| m["mode"] == *mode);
         let record = record.unwrap();
         assert_eq!(record["status"], "ok", "{record:#}\n{}", ended.stderr);
+        // The guests themselves have probed the path between them.
+        let testbeds = results["testbeds"].as_array().unwrap().iter();
+        let probes: Vec<&Value> =
+            testbeds.filter(|one| one["mode"] == *mode).map(|one| &one["probe"]).collect();
+        assert!(!probes.is_empty(), "{mode}: {:#}", results["testbeds"]);
+        for probe in probes {
+            assert!(probe["classes"].as_u64() > Some(20), "{mode}: {probe:#}");
+            assert_eq!(probe["damage"].as_array().map(Vec::len), Some(0), "{mode}: {probe:#}");
+        }
         let said = record["notes"].to_string();
         let runs = ["TCG: compare vm modes only", "guests run under KVM"];
         assert!(runs.iter().any(|words| said.contains(words)), "{said}");

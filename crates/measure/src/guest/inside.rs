@@ -7,15 +7,17 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use load::{Between, Load, MeasuredRecord, Watch};
-use results::Privileges;
+use probe::run::{Extent, Options, run};
+use results::{PathProbe, Privileges};
 use sys::netns::NetNs;
 
 use super::channel::{self, ChannelError};
 use super::message::{FromGuest, Ran, Run, Seen, ToGuest};
 use crate::path_netns::PathNetns;
+use crate::path_probe;
 use crate::probes::{Probes, Reading};
 use crate::remote::message::Observed;
-use crate::remote::{Limits, Remote, Server, Token, device_to};
+use crate::remote::{Limits, ProbePeer, Remote, Server, Token, device_to};
 use crate::sampler::{Machine, MachineSnapshot};
 
 /// Reason why a guest ends early.
@@ -45,8 +47,8 @@ pub fn serve(port: File, name: &str) -> Result<(), ServeError> {
             match channel::read(&mut incoming) {
                 Ok(ToGuest::Stop) => stopping.store(true, Ordering::Relaxed),
                 Ok(order) => {
-                    // Reset the flag here, so that a Stop right after Run is not lost.
-                    if matches!(order, ToGuest::Run(_)) {
+                    // Reset the flag here, so that a Stop right after it is not lost.
+                    if matches!(order, ToGuest::Run(_) | ToGuest::Probe { .. }) {
                         stopping.store(false, Ordering::Relaxed);
                     }
                     if to.send(order).is_err() {
@@ -74,6 +76,9 @@ pub fn serve(port: File, name: &str) -> Result<(), ServeError> {
                 listen_at(listen, data_port, &token).map(|()| FromGuest::Serving)
             }
             ToGuest::Run(run) => guest.run(*run).map(|ran| FromGuest::Ran(Box::new(ran))),
+            ToGuest::Probe { server, token } => {
+                guest.probe(server, &token).map(|probed| FromGuest::Probed(Box::new(probed)))
+            }
             // Belongs to a load that has failed meanwhile.
             ToGuest::Go | ToGuest::Stop => continue,
         };
@@ -134,6 +139,19 @@ impl Inside<'_> {
         }
         let remote = self.remote.as_ref().ok_or("no server")?;
         self.measure(remote, &load)
+    }
+
+    /// Probes the path to the other guest's server.
+    fn probe(&self, server: SocketAddr, token: &str) -> Result<PathProbe, String> {
+        let token = Token::of(token).ok_or("the token is too short")?;
+        let connected = ProbePeer::connect(server, Some(&token), &self.stop);
+        let (mut peer, own) = connected.map_err(|error| error.to_string())?;
+        let addresses = (own, server.ip().to_canonical());
+        let options = Options { extent: Extent::Sample, ..Options::default() };
+        path_probe::confirmed(|| {
+            run(&mut peer, addresses, &options, None, &self.stop, &|_| {})
+                .map_err(|trouble| trouble.to_string())
+        })
     }
 
     fn measure(&self, remote: &Remote, load: &Load) -> Result<Ran, String> {

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use load::{LoadRecord, MeasuredRecord};
+use results::PathProbe;
 use serde::{Deserialize, Serialize};
 
 use crate::remote::message::Observed;
@@ -22,6 +23,13 @@ pub enum ToGuest {
     },
     /// Run a load against the other guest.
     Run(Box<Run>),
+    /// Probe the path to the other guest. The reply is [`FromGuest::Probed`].
+    Probe {
+        /// Control address of the serving guest.
+        server: SocketAddr,
+        /// Secret of the two guests.
+        token: String,
+    },
     /// This machine has read its counters.
     Go,
     /// End the load that is running.
@@ -52,6 +60,8 @@ pub enum FromGuest {
     End,
     /// Reply to [`ToGuest::Run`].
     Ran(Box<Ran>),
+    /// Reply to [`ToGuest::Probe`].
+    Probed(Box<PathProbe>),
     /// Failed, with the reason.
     Failed(String),
 }

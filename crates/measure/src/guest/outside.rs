@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use load::{EngineError, Load, LoadRecord, Measured, Watch, Within};
-use results::GuestSample;
+use results::{GuestSample, PathProbe};
 
 use super::channel::{Channel, ChannelError};
 use super::message::{FromGuest, Ran, Run, Seen, ToGuest};
@@ -18,6 +18,12 @@ const SERVE_LIMIT: Duration = Duration::from_secs(60);
 /// Time for a load beyond warm-up, measurement and path set-up: connecting to the other guest,
 /// draining, reading counters, all in software emulation.
 const LOAD_GRACE: Duration = Duration::from_secs(30);
+/// Time limit for a probe, which is repeated if it finds damage, in software emulation.
+const PROBE_LIMIT: Duration = Duration::from_secs(120);
+/// Most findings of a probe, and most reasons why packets were not tested.
+const MOST_TEXTS: usize = 32;
+/// Longest of these texts, bytes.
+const MOST_TEXT: usize = 1024;
 /// Time limit for a guest to end a load.
 const STOP_LIMIT: Duration = Duration::from_secs(3);
 
@@ -131,6 +137,36 @@ impl Guests {
         [&self.client.name, &self.server.name]
     }
 
+    /// Makes the client's guest probe the path to the other one.
+    ///
+    /// # Errors
+    /// [`EngineError::Guest`], with the guest's message or the observation;
+    /// [`EngineError::Stopped`].
+    pub fn probe(&self, stop: &AtomicBool) -> Result<PathProbe, EngineError> {
+        // Fail early: without the server the probe would wait for its time limit.
+        self.server.check(&mut self.server.lock())?;
+        let mut state = self.client.lock();
+        self.client.check(&mut state)?;
+        let asked = ToGuest::Probe { server: self.target, token: self.token.clone() };
+        if let Err(error) = state.channel.send(&asked) {
+            return Err(self.client.lose(&mut state, &error));
+        }
+        let go_on = || !stop.load(Ordering::Relaxed);
+        match state.channel.receive(Instant::now() + PROBE_LIMIT, &go_on) {
+            Ok(FromGuest::Probed(probed)) => Ok(bounded(*probed)),
+            Ok(FromGuest::Failed(reason)) => Err(self.client.failed(reason)),
+            Ok(_) => {
+                let error = ChannelError::Form("unexpected reply to a probe".to_owned());
+                Err(self.client.lose(&mut state, &error))
+            }
+            Err(ChannelError::Ended) => {
+                self.end(&mut state);
+                Err(EngineError::Stopped)
+            }
+            Err(error) => Err(self.client.lose(&mut state, &error)),
+        }
+    }
+
     /// Takes the counter differences of the two guests for the last load.
     fn take_seen(&self) -> Option<[Seen; 2]> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -151,9 +187,9 @@ impl Guests {
                 Ok(FromGuest::End) => watch.end(),
                 Ok(FromGuest::Ran(ran)) => return Ok(ran),
                 Ok(FromGuest::Failed(reason)) => return Err(self.client.failed(reason)),
-                Ok(FromGuest::Serving) => {
+                Ok(FromGuest::Serving | FromGuest::Probed(_)) => {
                     // Not a reply to Run: the guest is out of step.
-                    let error = ChannelError::Form("unexpected Serving".to_owned());
+                    let error = ChannelError::Form("unexpected reply to a load".to_owned());
                     return Err(self.client.lose(state, &error));
                 }
                 // End the load in the guest, too, before the next request.
@@ -216,6 +252,19 @@ impl Within for Guests {
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some([client, server]);
         Ok(measured)
     }
+}
+
+/// Limits what a guest, which is not trusted, says about its probe.
+fn bounded(mut probed: PathProbe) -> PathProbe {
+    probed.seconds = probed.seconds.max(0.0);
+    for texts in [&mut probed.damage, &mut probed.untested] {
+        texts.truncate(MOST_TEXTS);
+        for text in texts {
+            let end = (0..=MOST_TEXT).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+            text.truncate(end);
+        }
+    }
+    probed
 }
 
 /// Adds the guests' counters to those of this machine, and returns the guests' CPU time.
