@@ -160,7 +160,37 @@ fn a_server_of_measurements_harms_nobody() {
     withstands(start, &mut victim, &attacks);
 }
 
-/// The process of `watch --serve` that faces the network is its only child.
+#[test]
+fn the_process_that_switches_settings_has_only_the_rights_for_it() {
+    require!(inject::possible());
+    let host = Host::new("alone").unwrap();
+    host.netlink().set_up("lo").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = Command::new(OVERLANE);
+    command.args(["measure", "serve", "--bind", "127.0.0.1", "--allow-settings", "lo"]);
+    command.arg("--journal").arg(directory.path().join("journal"));
+    let program = Foreground::start(&host, command, None).0;
+    // CAP_NET_ADMIN, CAP_SYS_PTRACE, CAP_SYS_ADMIN.
+    let rights = (1_u64 << 12) | (1 << 19) | (1 << 21);
+    for thread in threads(front(&program)) {
+        let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap();
+        for (set, has) in [("CapPrm", rights), ("CapEff", rights), ("CapAmb", 0)] {
+            assert!(status.contains(&format!("{set}:\t{has:016x}")), "{status}");
+        }
+        assert!(status.contains("Seccomp:\t2") && status.contains("NoNewPrivs:\t1"), "{status}");
+    }
+    // The server itself, which clients reach, is another user.
+    for thread in threads(program.child.id()) {
+        let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap();
+        assert!(!status.contains("Uid:\t0\t"), "{status}");
+        let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:\t")).unwrap();
+        let effective = u64::from_str_radix(effective, 16).unwrap();
+        assert_eq!(effective & (1 << 21), 0, "{status}");
+    }
+}
+
+/// The process of `watch --serve` that faces the network is its only child, as is that of `measure
+/// serve` which switches settings.
 fn front(program: &Foreground) -> u32 {
     let of = program.child.id();
     let children = std::fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap();
