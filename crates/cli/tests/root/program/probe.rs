@@ -251,6 +251,39 @@ fn a_server_allows_settings_of_real_devices_without_ssh_only() {
     assert!(said.contains("--allow-settings: ") && said.contains("/dev/null"), "{said}");
 }
 
+#[test]
+fn hops_are_devices_of_this_machine_and_each_is_named_once() {
+    require!(need::root(), need::tools(&["nsenter"]));
+    let path = Path::new(Fault::None);
+    // Before the peer is asked: none serves.
+    for (hops, word) in [
+        (&["--hop", "eth7"][..], "for one of another machine, run overlane probe --yes there"),
+        (&["--hop", "no such:eth0"], "--hop: "),
+        (&["--hop", "lo", "--hop", "lo"], "lo is named twice"),
+    ] {
+        let said = path.probe(hops).expect(2).stderr;
+        assert!(said.contains(word), "{hops:?}: {said}");
+    }
+    let _server = path.serve();
+    let said = path.probe(&["--hop", "eth0"]).expect(1).stderr;
+    assert!(said.contains("hop eth0: it is the device of the path"), "{said}");
+    // The server's namespace, by a path, is a hop's as well.
+    let [_, server] = path.bed.namespaces();
+    let fd = server.as_fd().as_raw_fd();
+    let hop = format!("/proc/{}/fd/{fd}:eth0", std::process::id());
+    path.bed.mangle(Mangled { fault: Fault::UsoTail, out: true, back: false });
+    let report = path.probe(&["--hop", "lo", "--hop", &hop, "--json"]).expect(10).json();
+    schema::validate("probe", &report);
+    let hops = report["hops"].as_array().unwrap();
+    assert_eq!((hops.len(), &hops[0]["netns"]), (2, &Value::Null), "{hops:#?}");
+    let candidates = report["bad"][0]["candidates"].as_array().unwrap();
+    // The hop nearest to the receiver comes first.
+    assert_eq!(candidates[0]["end"], "hop", "{candidates:#?}");
+    assert_eq!(candidates[0]["device"], "eth0", "{candidates:#?}");
+    assert_eq!(candidates[0]["feature"], "tx-udp-segmentation", "{candidates:#?}");
+    assert!(candidates.iter().any(|one| one["end"] == "here"), "{candidates:#?}");
+}
+
 /// Process IDs of a process's children with this name.
 fn children(parent: i32, name: &str) -> Vec<i32> {
     let of = |process: i32| {
