@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use crate::class::Class;
 use crate::exchange::{Exchange, Trouble};
 use crate::judge::Verdict;
-use crate::report::{Direction, End, Report, Search, Setting};
+use crate::report::{Candidate, Direction, End, Report, Search, Setting};
 use crate::switch::Switch;
 
 /// Repetitions of each bad class in one step of a search.
@@ -71,23 +71,33 @@ pub fn search(
             .map(|one| one.class)
             .take(STEP_CLASSES)
             .collect();
-        let may_be_switched = |end: End| end != End::Peer || report.peer_locked.is_none();
-        let candidates = bad.candidates.iter().filter(|one| may_be_switched(one.end));
-        let settings: Vec<Setting> = candidates.map(|one| one.setting()).collect();
         let way = bad.way;
-        say(&format!("search among {} settings, packets {}", settings.len(), way.text()));
-        let mut is_bad_without = |off: &[Setting]| {
-            let (there, here): (Vec<_>, Vec<_>) =
-                off.iter().cloned().partition(|one| one.end == End::Peer);
-            let there: Vec<String> = there.into_iter().map(|one| one.feature).collect();
-            let mut step = || exchange.without(&there, |exchange| is_bad(exchange, way, &classes));
-            if here.is_empty() { step() } else { switch.without(&here, &mut step) }
+        let candidates = bad.candidates.clone();
+        let found = loop {
+            let may_be_switched = |end: End| end != End::Peer || report.peer_locked.is_none();
+            let candidates = candidates.iter().filter(|one| may_be_switched(one.end));
+            let settings: Vec<Setting> = candidates.map(Candidate::setting).collect();
+            say(&format!("search among {} settings, packets {}", settings.len(), way.text()));
+            let mut is_bad_without = |off: &[Setting]| {
+                let (there, here): (Vec<_>, Vec<_>) =
+                    off.iter().cloned().partition(|one| one.end == End::Peer);
+                let there: Vec<String> = there.into_iter().map(|one| one.feature).collect();
+                let mut step =
+                    || exchange.without(&there, |exchange| is_bad(exchange, way, &classes));
+                if here.is_empty() { step() } else { switch.without(&here, &mut step) }
+            };
+            match bisect(&settings, &mut is_bad_without) {
+                // The peer could not change or restore something: search without its settings.
+                Err(Trouble::Peer(reason)) if report.peer_locked.is_none() => {
+                    report.notes.push(format!("settings of the peer: {reason}"));
+                    report.peer_locked = Some(reason);
+                }
+                // The report is worth showing although the peer has gone.
+                Err(Trouble::Peer(reason)) => break Search::NotDone(format!("the peer: {reason}")),
+                found => break found?,
+            }
         };
-        report.bad[at].search = match bisect(&settings, &mut is_bad_without) {
-            // The report is worth showing although the peer could not change or restore something.
-            Err(Trouble::Peer(reason)) => Search::NotDone(format!("the peer: {reason}")),
-            found => found?,
-        };
+        report.bad[at].search = found;
     }
     Ok(())
 }

@@ -125,6 +125,29 @@ fn without_permission_the_peers_settings_are_ranked_and_not_switched() {
 }
 
 #[test]
+fn if_the_peer_cannot_switch_its_settings_the_others_are_searched() {
+    require!(need::root(), need::device("vxlan"));
+    let bed = Bed::new(false);
+    let [_, server] = bed.namespaces();
+    bed.mangle(Mangled { fault: Fault::UsoTail, out: true, back: false });
+    // One journal for both ends: the client's trial has it while the peer would need it.
+    let journal = tempfile::tempdir().unwrap();
+    let (settings, process) = switcher(server, journal.path(), MOST_OFF);
+    let access = [Access::open as fn() -> Access; 2];
+    let report =
+        bed.probe_allowed(access, &options(), Some(journal.path()), Some(settings.clone()));
+    let [bad] = &report.bad[..] else { panic!("{}", summary(&report)) };
+    let Search::Guilty(found) = &bad.search else { panic!("{}", summary(&report)) };
+    assert_eq!((found.end, found.feature.as_str()), (End::Here, "tx-udp-segmentation"));
+    let reason = report.peer_locked.unwrap();
+    assert!(reason.contains(journal.path().to_str().unwrap()), "{reason}");
+    assert!(report.notes.iter().any(|note| note.contains(&reason)), "{:?}", report.notes);
+    drop(settings);
+    assert_eq!(process.join().unwrap(), Ok(()));
+    assert!(is_on(server) && is_empty(journal.path()));
+}
+
+#[test]
 fn a_client_switches_nothing_but_candidates_of_the_allowed_device_in_a_probe() {
     require!(need::root());
     let bed = Bed::new(false);
