@@ -32,7 +32,8 @@ pub struct ServerReport {
     /// Arrivals of numbered datagrams. Only clients that ask for them know the field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arrivals: Option<Arrivals>,
-    /// Datagrams by ECN codepoint. Only clients that ask for them know the field.
+    /// Packets by ECN codepoint: datagrams read, or segments delivered (`tcp_maerts`). Only clients
+    /// that ask for them know the field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ecn: Option<EcnCounts>,
 }

@@ -19,8 +19,8 @@ use super::flow::{Flow, FlowReport};
 use super::hello::{HELLO_BYTES, Hello, serves};
 use super::udp_path::Newcomers;
 use super::{
-    End, EngineError, Load, Stage, Workload, tcp_crr, tcp_maerts, tcp_rr, tcp_stream, udp_rr,
-    udp_stream,
+    End, EngineError, Load, Stage, Workload, marks, tcp_crr, tcp_maerts, tcp_rr, tcp_stream,
+    udp_rr, udp_stream,
 };
 
 /// Enough for a flow's thread: buffers are on the heap.
@@ -213,8 +213,8 @@ impl Endpoint {
         let own = streams.iter().filter(|(flow, _)| *flow < self.flows);
         let states: Vec<_> = own.filter_map(|(_, stream)| sys::tcp::state(stream).ok()).collect();
         let ecn = states.iter().try_fold((0, 0), |(delivered, ce), state| {
-            let (more, marked) = state.delivered.filter(|_| state.ecn)?;
-            Some((delivered + u64::from(more), ce + u64::from(marked)))
+            let (more, marked) = marks::delivered(state)?;
+            Some((delivered + more, ce + marked))
         });
         Segments {
             retransmitted: states.iter().map(|state| u64::from(state.retransmitted)).sum(),
@@ -355,7 +355,7 @@ impl Shared {
         self.place(self.load.client_cpu(index), report)?;
         let flow = self.flow(index);
         match flow.load.workload {
-            Workload::TcpStream => tcp_stream::send(&flow, &self.connection(&flow)?),
+            Workload::TcpStream => tcp_stream::send(&flow, &self.connection(&flow)?, |_| {}),
             // The server may close the connection at the end of the load before this flow notices.
             Workload::TcpMaerts => {
                 self.unless_over(tcp_maerts::client(&flow, &self.connection(&flow)?))
@@ -427,7 +427,7 @@ impl Shared {
         // The client learns of the load's end first and may close its connection.
         self.unless_over(match flow.load.workload {
             Workload::TcpStream => tcp_stream::receive(&flow, &stream),
-            Workload::TcpMaerts => tcp_maerts::server(&flow, &stream),
+            Workload::TcpMaerts => tcp_maerts::server(&flow, &stream, report),
             _ => tcp_rr::server(&flow, &stream),
         })
     }

@@ -76,7 +76,7 @@ pub(super) struct FlowReport {
     pub units_per_message: u64,
     /// Arrivals of numbered datagrams in the measured interval.
     pub arrivals: Option<Arrivals>,
-    /// Datagrams of the measured interval by ECN codepoint.
+    /// Packets of the measured interval by ECN codepoint, at the end that counts them.
     pub ecn: Option<EcnCounts>,
     pub notes: Vec<String>,
 }

@@ -31,6 +31,7 @@ mod error;
 mod flow;
 mod hello;
 mod load;
+mod marks;
 mod measured;
 mod pace;
 mod pipeline;

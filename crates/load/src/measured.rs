@@ -37,8 +37,9 @@ pub struct Measured {
     pub datagrams: Option<Datagrams>,
     /// Arrivals of numbered datagrams, draining included.
     pub arrivals: Option<Arrivals>,
-    /// Packets of the interval by ECN codepoint, draining included: datagrams of `udp_stream` with
-    /// [`Load::ecn`](super::Load::ecn), or segments that the client sent over connections with ECN.
+    /// Packets of the interval by ECN codepoint, draining included: datagrams that the server read with
+    /// [`Load::ecn`](super::Load::ecn), or segments of the end that sends the load (`tcp_rr`,
+    /// `tcp_crr`: the client) over connections with ECN.
     pub ecn: Option<EcnCounts>,
     /// Time per transaction (rr, crr). For crr it runs from before `connect` until after the
     /// other end has closed.

@@ -17,7 +17,7 @@ use super::reassembly::Room;
 use super::requests::Requests;
 use super::{
     Arrivals, BesideMeasured, Between, Counted, Datagrams, End, EngineError, FlowMeasured,
-    LatencyNs, Load, Measured, Server, Stage, Watch, Workload, pace, reassembly,
+    LatencyNs, Load, Measured, Server, Stage, Watch, Workload, marks, pace, reassembly,
 };
 
 /// Interval at which waits check their condition.
@@ -491,18 +491,22 @@ impl Run<'_> {
             sum.add(one).expect("histograms of one shape");
         }
         notes.extend(requests.notes(load));
-        // Segments are those of the client's connections. tcp_crr's no longer exist, and with a
-        // sending server the client sends no data.
+        // Retransmitted segments are those of the client's connections. tcp_crr's no longer exist,
+        // and with a sending server the client sends no data.
         let client_sends = load.workload.is_tcp()
             && load.workload.pattern() != Pattern::Connections
             && load.workload.direction() == Direction::Forward;
+        // Of the load's own flows: those beside it follow.
         let ecn = match load.workload {
-            Workload::UdpStream => EcnCounts::together(server.values().filter_map(|r| r.ecn)),
-            _ => begin.segments.ecn.zip(end.segments.ecn).map(|(begin, end)| EcnCounts {
-                arrived: end.0.saturating_sub(begin.0),
-                ce: end.1.saturating_sub(begin.1),
-                not_ect: None,
-            }),
+            Workload::UdpStream | Workload::UdpRr | Workload::TcpMaerts => {
+                EcnCounts::together(server.range(..load.flows).filter_map(|(_, r)| r.ecn))
+            }
+            Workload::TcpCrr => EcnCounts::together(client.values().filter_map(|r| r.ecn)),
+            Workload::TcpStream | Workload::TcpRr => begin
+                .segments
+                .ecn
+                .zip(end.segments.ecn)
+                .map(|(begin, end)| marks::between(begin, end)),
         };
         let seconds = end.since(begin, load.workload).as_secs_f64();
         let sum = |of: fn(&FlowMeasured) -> u64| flows.iter().map(of).sum();
@@ -526,7 +530,7 @@ impl Run<'_> {
             pace,
             tcp_retransmits: client_sends
                 .then(|| end.segments.retransmitted.saturating_sub(begin.segments.retransmitted)),
-            ecn: ecn.filter(|_| client_sends || load.workload == Workload::UdpStream),
+            ecn,
             // A receiver's TCP state shows nothing about the path.
             tcp: end.tcp.clone().filter(|_| {
                 load.workload.direction() == Direction::Forward

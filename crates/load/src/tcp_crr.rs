@@ -10,6 +10,8 @@ use std::net::{IpAddr, TcpListener, TcpStream};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use hdrhistogram::Histogram;
+
 use super::connection::is_a_tick;
 use super::control::Phase;
 use super::flow::{Flow, FlowReport, errno_of, latency_histogram};
@@ -24,14 +26,26 @@ pub(super) fn client(flow: &Flow<'_>, report: &mut FlowReport) -> Result<(), Eng
         // A connection of its own, since the proof would take part of a transaction's time.
         prove_ecn(flow, &mut message)?;
     }
-    transaction(flow, &mut message)?;
+    transaction(flow, &mut message, None)?;
     flow.tally().ready.store(true, Ordering::Release);
-    let latency = report.latency.insert(latency_histogram());
+    let mut latency = latency_histogram();
+    let outcome = run(flow, &mut message, &mut latency, report);
+    report.latency = Some(latency);
+    outcome
+}
+
+fn run(
+    flow: &Flow<'_>,
+    message: &mut [u8],
+    latency: &mut Histogram<u64>,
+    report: &mut FlowReport,
+) -> Result<(), EngineError> {
     let mut phase = flow.control.wait_past(Phase::Setup);
     while phase != Phase::Done {
         let begun = Instant::now();
         flow.tally().sent.add(1);
-        transaction(flow, &mut message)?;
+        let counted = (flow.load.ecn && phase == Phase::Measure).then_some(&mut *report);
+        transaction(flow, message, counted)?;
         flow.tally().units.add(1);
         if phase == Phase::Measure {
             latency.saturating_record(nanos(begun.elapsed()));
@@ -47,8 +61,16 @@ fn prove_ecn(flow: &Flow<'_>, message: &mut [u8]) -> Result<(), EngineError> {
     exchange(flow, &stream, message)
 }
 
-fn transaction(flow: &Flow<'_>, message: &mut [u8]) -> Result<(), EngineError> {
-    exchange(flow, &flow.connect(true)?, message)
+/// Runs a transaction, and adds its segments to the report if one is given.
+fn transaction(
+    flow: &Flow<'_>,
+    message: &mut [u8],
+    report: Option<&mut FlowReport>,
+) -> Result<(), EngineError> {
+    let stream = flow.connect(true)?;
+    exchange(flow, &stream, message)?;
+    // The response acknowledges the request, so its state is final.
+    report.map_or(Ok(()), |report| Ok(report.count_connection(&stream)?))
 }
 
 fn exchange(flow: &Flow<'_>, stream: &TcpStream, message: &mut [u8]) -> Result<(), EngineError> {

@@ -5,7 +5,8 @@
 use std::net::TcpStream;
 
 use super::EngineError;
-use super::flow::Flow;
+use super::flow::{Flow, FlowReport};
+use super::marks::Delivering;
 use super::tcp_stream::{receive, send};
 
 /// Reads until the load is done.
@@ -14,6 +15,18 @@ pub(super) fn client(flow: &Flow<'_>, stream: &TcpStream) -> Result<(), EngineEr
 }
 
 /// Writes until the load is done.
-pub(super) fn server(flow: &Flow<'_>, stream: &TcpStream) -> Result<(), EngineError> {
-    send(flow, stream)
+pub(super) fn server(
+    flow: &Flow<'_>,
+    stream: &TcpStream,
+    report: &mut FlowReport,
+) -> Result<(), EngineError> {
+    if !flow.load.ecn {
+        return send(flow, stream, |_| {});
+    }
+    let mut delivering = Delivering::new(stream);
+    let sent = send(flow, stream, |phase| delivering.turn(phase));
+    // A thread that was waiting in a write learns of the interval's end here.
+    delivering.turn(flow.control.phase());
+    report.ecn = delivering.counts();
+    sent
 }

@@ -10,11 +10,16 @@ use super::flow::Flow;
 /// Size of a read, bytes, as in iperf3. Larger buffers leave the L2 cache.
 const READ_BYTES: usize = 128 * 1024;
 
-/// Writes until the load is done.
-pub(super) fn send(flow: &Flow<'_>, stream: &TcpStream) -> Result<(), EngineError> {
+/// Writes until the load is done. Calls `turn` with the phase before each message.
+pub(super) fn send(
+    flow: &Flow<'_>,
+    stream: &TcpStream,
+    mut turn: impl FnMut(Phase),
+) -> Result<(), EngineError> {
     let message = vec![0; flow.load.message_bytes as usize];
     let mut phase = flow.control.wait_past(Phase::Setup);
     while phase != Phase::Done {
+        turn(phase);
         flow.write_all(stream, &message)?;
         flow.tally().sent.add(1);
         phase = flow.control.phase();

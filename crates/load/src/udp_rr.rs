@@ -11,8 +11,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use results::EcnCounts;
 use sys::errno::Errno;
-use sys::udp::ReceiveBatch;
+use sys::udp::{Codepoints, ReceiveBatch};
 
 use super::connection::is_a_tick;
 use super::control::{Phase, TICK};
@@ -252,11 +253,19 @@ pub(super) fn server(
     if flow.load.is_pipelined() {
         make_room(flow, socket)?;
     }
+    if flow.load.ecn {
+        sys::udp::set_receive_ecn(socket)?;
+        report.ecn = Some(EcnCounts::default());
+    }
     let mut buffer = vec![0; usize::from(u16::MAX)];
     flow.tally().ready.store(true, Ordering::Release);
     while !flow.control.is_done() {
-        let read = match socket.recv(&mut buffer) {
-            Ok(n) => n,
+        let received = match flow.load.ecn {
+            true => sys::udp::receive_with_ecn(socket, &mut buffer),
+            false => socket.recv(&mut buffer).map(|n| (n, Codepoints::default())),
+        };
+        let (read, codepoint) = match received {
+            Ok(received) => received,
             Err(e) if is_a_tick(&e) => continue,
             // An ICMP error about an earlier answer. The client notices the loss.
             Err(e) => {
@@ -266,6 +275,9 @@ pub(super) fn server(
         };
         if flow.answer_hello(socket, &buffer[..read]) {
             continue;
+        }
+        if flow.load.ecn && flow.control.phase() == Phase::Measure {
+            report.count_datagrams(codepoint);
         }
         flow.stand_still();
         match socket.send(&buffer[..read]) {

@@ -21,7 +21,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use results::EcnCounts;
 use sys::errno::Errno;
-use sys::udp::{Codepoints, MAX_PAYLOAD, MAX_SEGMENTS, ReceiveBatch, SendBatch};
+use sys::udp::{MAX_PAYLOAD, MAX_SEGMENTS, ReceiveBatch, SendBatch};
 
 use super::arrivals::{self, Arriving};
 use super::control::Phase;
@@ -225,15 +225,14 @@ pub(super) fn server(
         sleep: SHORTEST_SLEEP,
         room: granted as u64,
         arriving: flow.load.numbered.then(Arriving::default),
-        ecn: flow.load.ecn.then(EcnCounts::default),
     };
+    report.ecn = flow.load.ecn.then(EcnCounts::default);
     flow.tally().ready.store(true, Ordering::Release);
     let mut head = [0; super::hello::HELLO_BYTES];
     loop {
         match flow.control.phase() {
             Phase::Done => {
                 report.arrivals = receiver.arriving.as_ref().map(Arriving::report);
-                report.ecn = receiver.ecn;
                 return Ok(());
             }
             Phase::Setup | Phase::Closing => match socket.peek(&mut head) {
@@ -263,8 +262,6 @@ struct Receiver {
     room: u64,
     /// Arrivals of numbered datagrams in the measured interval.
     arriving: Option<Arriving>,
-    /// Datagrams of the measured interval by ECN codepoint, if they are counted.
-    ecn: Option<EcnCounts>,
 }
 
 /// Result of reading between two sleeps.
@@ -307,9 +304,8 @@ impl Receiver {
             Ok(received) => {
                 // Nothing is under way at either end of the interval, so the phase is enough.
                 let counts = matches!(flow.control.phase(), Phase::Measure | Phase::Drain);
-                if let Some(ecn) = self.ecn.as_mut().filter(|_| counts) {
-                    let Codepoints { not_ect, ect, ce } = received.ecn;
-                    ecn.add(EcnCounts { arrived: not_ect + ect + ce, ce, not_ect: Some(not_ect) });
+                if counts && flow.load.ecn {
+                    report.count_datagrams(received.ecn);
                 }
                 if let Some(arriving) = &mut self.arriving {
                     self.batch.heads(received.messages, |head, at| {

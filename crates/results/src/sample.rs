@@ -82,9 +82,8 @@ pub struct Sample {
     /// Order and spacing of datagrams at the receiver (`udp_stream` at a given rate).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arrivals: Option<Arrivals>,
-    /// Packets by ECN codepoint: datagrams that the receiver of `udp_stream` read, or segments that
-    /// the client's TCP connections delivered. Null without ECN; also if the client does not send,
-    /// and by a tool.
+    /// Packets by ECN codepoint: datagrams that the server read, or segments that the client's TCP
+    /// connections delivered (`tcp_maerts`: the server's). Null without ECN, and by a tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ecn: Option<EcnCounts>,
     /// Rates of the bulk traffic beside the requests.

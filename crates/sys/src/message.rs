@@ -82,7 +82,7 @@ pub(crate) unsafe fn receive(
 /// Returns the first result of `take` over the control messages. It gets the level and type, and
 /// reads the value with a method of [`Value`].
 ///
-/// The header must have been filled by [`receive`].
+/// The header must have been filled by [`receive`], or by `recvmsg`.
 pub(crate) fn control<T>(
     header: &libc::msghdr,
     take: impl Fn((libc::c_int, libc::c_int), Value<'_>) -> Option<T>,

@@ -94,7 +94,7 @@ pub fn set_arrival_times(socket: &UdpSocket) -> Result<()> {
 }
 
 /// Makes the kernel return the ECN codepoint of each datagram (`IP_RECVTOS`, `IPV6_RECVTCLASS`), for
-/// [`ReceiveBatch::counting_ecn`].
+/// [`ReceiveBatch::counting_ecn`] and [`receive_with_ecn`].
 ///
 /// # Errors
 /// Only if the descriptor is not a socket.
@@ -386,6 +386,28 @@ impl ReceiveBatch {
     }
 }
 
+/// Reads one datagram, like `recv`, and its ECN codepoint, from a socket with [`set_receive_ecn`].
+/// Returns its length in bytes, at most that of the buffer. Waits for a datagram up to the socket's
+/// time limit.
+///
+/// # Errors
+/// `EAGAIN` after the time limit, `EINTR`; a pending error of the socket (`ECONNREFUSED`).
+pub fn receive_with_ecn(
+    socket: &UdpSocket,
+    buffer: &mut [u8],
+) -> std::io::Result<(usize, Codepoints)> {
+    let mut control = NO_CONTROL;
+    let mut vectors = [writable(buffer)];
+    let mut header = filled_by(&mut vectors, Some(&mut control)).msg_hdr;
+    // SAFETY: the header points to the vector and the control buffer, and the vector to `buffer`, with
+    // their true lengths; nothing else uses them during the call.
+    let read = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, 0) };
+    let read = usize::try_from(read).map_err(|_| std::io::Error::last_os_error())?;
+    let mut ecn = Codepoints::default();
+    ecn.count(message::tos(&header).unwrap_or(0), 1);
+    Ok((read, ecn))
+}
+
 fn writable(bytes: &mut [u8]) -> libc::iovec {
     libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }
 }
@@ -518,6 +540,30 @@ mod tests {
             let mut timed = 0;
             receive.heads(3, |_, _| timed += 1);
             assert_eq!(timed, 3);
+        }
+    }
+
+    #[test]
+    fn single_datagrams_arrive_with_their_codepoint() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let address: SocketAddr = address.parse().unwrap();
+            let server = bind_shared(address).unwrap();
+            server.set_read_timeout(Some(std::time::Duration::from_millis(1))).unwrap();
+            let client = UdpSocket::bind(address).unwrap();
+            client.connect(server.local_addr().unwrap()).unwrap();
+            set_receive_ecn(&server).unwrap();
+            let mut buffer = [0; 8];
+            for (ect, expected) in [
+                (true, Codepoints { ect: 1, ..Codepoints::default() }),
+                (false, Codepoints { not_ect: 1, ..Codepoints::default() }),
+            ] {
+                crate::dscp::set(&client, &address, 0, ect).unwrap();
+                client.send(b"abc").unwrap();
+                assert_eq!(receive_with_ecn(&server, &mut buffer).unwrap(), (3, expected));
+                assert_eq!(&buffer[..3], b"abc");
+            }
+            let none = receive_with_ecn(&server, &mut buffer).unwrap_err();
+            assert_eq!(none.kind(), std::io::ErrorKind::WouldBlock);
         }
     }
 

@@ -10,10 +10,30 @@ use super::{PORT, carried, over, over_watched, short, wire_or_skip};
 
 /// The client's kernel replaces the codepoint of each packet by `by` on its way out.
 fn rewrite(wire: &Wire, by: &str) {
+    rewrite_at(&wire.client, "dport", by);
+}
+
+fn rewrite_at(netns: &NetNs, port: &str, by: &str) {
     let rules = ["tcp", "udp"]
-        .map(|protocol| format!("{protocol} dport {PORT} ip ecn ect0 ip ecn set {by};"));
+        .map(|protocol| format!("{protocol} {port} {PORT} ip ecn ect0 ip ecn set {by};"));
     let chain = "type filter hook postrouting priority 0;";
-    nft(&wire.client, &format!("table ip t {{ chain c {{ {chain} {} }}; }}", rules.join(" ")));
+    nft(netns, &format!("table ip t {{ chain c {{ {chain} {} }}; }}", rules.join(" ")));
+}
+
+/// Counts the datagrams that the server's kernel receives from now on. Returns a reader.
+fn count_datagrams(wire: &Wire) -> impl Fn() -> u64 {
+    let chain = "type filter hook input priority 0;";
+    let rule = format!("udp dport {PORT} counter name datagrams;");
+    nft(
+        &wire.server,
+        &format!("table ip n {{ counter datagrams {{}}; chain c {{ {chain} {rule} }}; }}"),
+    );
+    || {
+        let listed = run_in(&wire.server, "nft", &["list", "counters"]).stdout;
+        let listed = String::from_utf8(listed).unwrap();
+        let mut words = listed.split_whitespace().skip_while(|word| *word != "packets");
+        words.nth(1).unwrap().parse().unwrap()
+    }
 }
 
 fn ask_for_ecn(netns: &NetNs) {
@@ -29,7 +49,7 @@ fn counter(netns: &NetNs, group: &str, name: &str) -> u64 {
     values.split(' ').nth(at).unwrap().parse().unwrap()
 }
 
-/// Difference of a kernel's counter over the measured interval.
+/// Readings of a kernel's counter around the measured interval.
 struct Counting<'a> {
     netns: &'a NetNs,
     counter: [&'static str; 2],
@@ -38,19 +58,21 @@ struct Counting<'a> {
 }
 
 /// Runs a load until packets have arrived, which may take several short intervals on a busy machine.
-/// Returns the last measurement, and the difference of a kernel's counter over its interval.
+/// Returns the last measurement, and the differences of a kernel's counter over its interval, and from
+/// its start to the end of the load.
 fn counted(
     wire: &Wire,
     load: &Load,
     netns: &NetNs,
     counter: [&'static str; 2],
     right: impl Fn(&EcnCounts) -> bool,
-) -> (Measured, EcnCounts, u64) {
+) -> (Measured, EcnCounts, [u64; 2]) {
     for _ in 0..50 {
         let mut kernel = Counting { netns, counter, begin: 0, end: 0 };
         let measured = over_watched(wire, load, Wire::server_at(PORT), &mut kernel).unwrap();
         if let Some(ecn) = measured.ecn.filter(&right) {
-            return (measured, ecn, kernel.end - kernel.begin);
+            let last = kernel.read();
+            return (measured, ecn, [kernel.end, last].map(|read| read - kernel.begin));
         }
     }
     panic!("{load:?}: no packet arrived");
@@ -110,7 +132,7 @@ fn marks_on_datagrams_are_those_that_the_kernel_counts() {
         counted(&wire, load, &wire.server, ["IpExt", name], |ecn| ecn.arrived > 0)
     };
     for load in &loads {
-        let (measured, ecn, ect) = counted(load, "InECT0Pkts");
+        let (measured, ecn, [ect, _]) = counted(load, "InECT0Pkts");
         assert_eq!((ecn.ce, ecn.not_ect), (0, Some(0)), "{measured:?}");
         assert_eq!(ecn.arrived, measured.datagrams.unwrap().received, "{measured:?}");
         // The socket may lose datagrams that the kernel has counted.
@@ -118,7 +140,7 @@ fn marks_on_datagrams_are_those_that_the_kernel_counts() {
     }
     rewrite(&wire, "ce");
     for load in &loads {
-        let (measured, ecn, ce) = counted(load, "InCEPkts");
+        let (measured, ecn, [ce, _]) = counted(load, "InCEPkts");
         assert_eq!((ecn.ce, ecn.not_ect), (ecn.arrived, Some(0)), "{measured:?}");
         assert!(ce >= ecn.ce, "{ce}, {measured:?}");
     }
@@ -137,18 +159,102 @@ fn marks_on_segments_are_those_that_the_kernel_counts() {
     for workload in [Workload::TcpStream, Workload::TcpRr] {
         let right = |ecn: &EcnCounts| ecn.arrived > 0;
         let (_, ecn, kernel) = counted(&wire, &load(workload), &wire.client, name, right);
-        assert_eq!((ecn.ce, kernel), (0, 0), "{ecn:?}");
+        assert_eq!((ecn.ce, kernel), (0, [0, 0]), "{ecn:?}");
     }
     rewrite(&wire, "ce");
     for workload in [Workload::TcpStream, Workload::TcpRr] {
         let right = |ecn: &EcnCounts| ecn.ce > 0;
-        let (_, ecn, kernel) = counted(&wire, &load(workload), &wire.client, name, right);
+        let (_, ecn, [kernel, _]) = counted(&wire, &load(workload), &wire.client, name, right);
         assert!(ecn.ce <= ecn.arrived && ecn.not_ect.is_none(), "{ecn:?}");
         // The kernel's counter is read a little earlier and later.
         assert!(kernel >= ecn.ce, "{kernel}, {ecn:?}");
     }
-    // The client sends no data, or its connections no longer exist.
-    for workload in [Workload::TcpMaerts, Workload::TcpCrr] {
-        assert_eq!(over(&wire, &load(workload)).unwrap().ecn, None);
+}
+
+#[test]
+fn marks_on_requests_of_datagrams_are_those_that_the_kernel_counts() {
+    let wire = require!(wire_or_skip());
+    let loads = [
+        Load { ecn: true, ..short(Workload::UdpRr) },
+        Load { ecn: true, flows: 2, outstanding: 4, ..short(Workload::UdpRr) },
+    ];
+    let arrived = |ecn: &EcnCounts| ecn.arrived > 0;
+    for by in [None, Some("ce"), Some("not-ect")] {
+        by.iter().for_each(|by| rewrite(&wire, by));
+        for load in &loads {
+            // Requests that the server's kernel has received and its thread has not read.
+            let under_way = u64::from(load.flows * load.outstanding);
+            let name = ["IpExt", if by == Some("ce") { "InCEPkts" } else { "InECT0Pkts" }];
+            let (measured, ecn, [kernel, _]) = counted(&wire, load, &wire.server, name, arrived);
+            let what = format!("{by:?}, {kernel} by the kernel: {measured:?}");
+            // The server's interval contains the client's.
+            assert!(ecn.arrived + under_way >= measured.units, "{what}");
+            let expected = match by {
+                None => (0, 0),
+                Some("ce") => (ecn.arrived, 0),
+                Some(_) => (0, ecn.arrived),
+            };
+            assert_eq!((ecn.ce, ecn.not_ect), (expected.0, Some(expected.1)), "{what}");
+            match by {
+                Some("not-ect") => assert_eq!(kernel, 0, "{what}"),
+                _ => assert!(kernel + under_way >= ecn.arrived, "{what}"),
+            }
+        }
+        by.iter().for_each(|_| nft(&wire.client, "delete table ip t"));
     }
+}
+
+#[test]
+fn packets_beside_the_requests_are_left_out() {
+    let wire = require!(wire_or_skip());
+    ask_for_ecn(&wire.client);
+    let received = count_datagrams(&wire);
+    let beside = Some(results::Beside::TcpMaerts);
+    let load = Load { ecn: true, beside, ..short(Workload::UdpRr) };
+    for _ in 0..50 {
+        let before = received();
+        let measured = over(&wire, &load).unwrap();
+        let (ecn, kernel) = (measured.ecn.unwrap(), received() - before);
+        assert!(ecn.arrived <= kernel, "{kernel} datagrams by the kernel: {measured:?}");
+        // More segments than all datagrams: with them, the count would be too high.
+        let segments = measured.beside[0].payload_bytes / 1448;
+        if ecn.arrived > 0 && segments > kernel {
+            return;
+        }
+    }
+    panic!("{load:?}: no packet arrived");
+}
+
+/// The server's segments, which the client's kernel receives.
+#[test]
+fn marks_on_segments_of_a_sending_server_are_those_that_its_kernel_counts() {
+    let wire = require!(wire_or_skip());
+    ask_for_ecn(&wire.client);
+    let load = Load { ecn: true, flows: 2, ..short(Workload::TcpMaerts) };
+    let name = ["TcpExt", "TCPDeliveredCE"];
+    let arrived = |ecn: &EcnCounts| ecn.arrived > 0;
+    let (_, ecn, kernel) = counted(&wire, &load, &wire.server, name, arrived);
+    assert_eq!((ecn.ce, ecn.not_ect, kernel), (0, None, [0, 0]), "{ecn:?}");
+    rewrite_at(&wire.server, "sport", "ce");
+    let (_, ecn, [_, kernel]) = counted(&wire, &load, &wire.server, name, |ecn| ecn.ce > 0);
+    assert!(ecn.ce <= ecn.arrived && ecn.not_ect.is_none(), "{ecn:?}");
+    // A thread may learn of the interval's end later than the counter is read.
+    assert!(kernel >= ecn.ce, "{kernel} by the kernel, {ecn:?}");
+}
+
+#[test]
+fn marks_on_short_connections_are_those_that_the_kernel_counts() {
+    let wire = require!(wire_or_skip());
+    ask_for_ecn(&wire.client);
+    let load = Load { ecn: true, ..short(Workload::TcpCrr) };
+    let name = ["TcpExt", "TCPDeliveredCE"];
+    let arrived = |ecn: &EcnCounts| ecn.arrived > 0;
+    let (_, ecn, kernel) = counted(&wire, &load, &wire.client, name, arrived);
+    assert_eq!((ecn.ce, ecn.not_ect, kernel), (0, None, [0, 0]), "{ecn:?}");
+    rewrite(&wire, "ce");
+    // A request of one byte is one segment. A retransmitted one cannot be marked.
+    let all = |ecn: &EcnCounts| ecn.arrived > 0 && ecn.ce == ecn.arrived;
+    let (measured, ecn, [_, kernel]) = counted(&wire, &load, &wire.client, name, all);
+    assert!(ecn.arrived <= measured.latency.unwrap().count, "{measured:?}");
+    assert!(kernel >= ecn.ce, "{kernel} by the kernel, {measured:?}");
 }
