@@ -381,18 +381,19 @@ fn ipv6_is_measured_alone_and_against_ipv4() {
 #[test]
 fn packets_with_ecn_are_counted_and_other_tools_are_refused() {
     require!(need::root());
-    let more = ["--workloads", "tcp_stream,udp_stream", "--ecn", "--engine", "overlane,iperf3"];
+    let workloads = ["tcp_stream", "tcp_maerts", "tcp_crr", "udp_stream", "udp_rr"];
+    let more = ["--workloads", &workloads.join(","), "--ecn", "--engine", "overlane,iperf3"];
     let ended = run(lab_run("vxlan", &[&more[..], &["--offload", "full", "--json"]].concat()));
     let results = ended.json();
     schema::validate("results", &results);
     assert_eq!(results["plan"]["ecn"], true);
     let ok = [("mode", "vxlan"), ("engine", "overlane"), ("status", "ok")];
-    for workload in ["tcp_stream", "udp_stream"] {
+    for workload in workloads {
         let cell = cell(&results, &[&ok[..], &[("workload", workload)]].concat());
         let samples = cell["samples"].as_array().unwrap();
         for sample in samples.iter().filter(|sample| sample["valid"] == true) {
             assert!(sample["ecn"]["arrived"].as_u64().unwrap() > 0, "{cell:#}");
-            let cleared = if workload == "udp_stream" { 0.into() } else { Value::Null };
+            let cleared = if workload.starts_with("udp") { 0.into() } else { Value::Null };
             assert_eq!(sample["ecn"]["not_ect"], cleared, "{cell:#}");
         }
     }
