@@ -84,6 +84,10 @@ impl fmt::Display for Percent {
 
 #[cfg(test)]
 mod tests {
+    use netstate::cpu::CpuTicks;
+
+    use super::super::exact::{CpuNs, Kind};
+    use super::super::split::caused;
     use super::*;
 
     fn reason(attributed: &Attributed) -> &str {
@@ -110,6 +114,78 @@ mod tests {
         assert_eq!(exact(&all, &Before { open: 5.0, no_process: 0.0 }, 2.0), Attributed::Load(1.0));
         let none = exact(&Caused::default(), &Before::default(), 1.0);
         assert_eq!(none, Attributed::Load(0.0));
+    }
+
+    /// A fixed load on two CPUs beside other programs, which take `share` of the CPUs. Their packets,
+    /// which arrive by interrupts, take `packets` of that; their rate in the sample is `change` times
+    /// that before the run.
+    struct Beside {
+        share: f64,
+        packets: f64,
+        change: f64,
+    }
+
+    impl Beside {
+        const CPUS: f64 = 2.0;
+        /// CPU seconds of the load: tasks, its own softirqs, and softirqs of unknown cause.
+        const LOAD: [f64; 3] = [2.0, 0.5, 0.5];
+
+        /// Time in which the load gets its CPU time, and the others' tasks and packets in it.
+        fn taken(&self) -> (f64, f64, f64) {
+            let seconds = Self::LOAD.iter().sum::<f64>() / Self::CPUS / (1.0 - self.share);
+            let others = Self::CPUS * self.share * seconds;
+            (seconds, others * (1.0 - self.packets), others * self.packets)
+        }
+
+        fn exact(&self) -> Attributed {
+            let (seconds, tasks, packets) = self.taken();
+            let before = Before { open: packets / seconds, no_process: 0.0 };
+            let [own, net, open] = Self::LOAD;
+            let ns = |seconds: f64| (seconds * 1e9) as u64;
+            let clock = CpuNs::of(&[
+                (Kind::OwnTask, ns(own)),
+                (Kind::Task, ns(tasks)),
+                (Kind::NetOwn, ns(net)),
+                (Kind::NetOpen, ns(open + packets * self.change)),
+            ]);
+            exact(&caused(&clock, &CpuTicks::default(), 100), &before, seconds)
+        }
+
+        fn ticks(&self) -> Attributed {
+            let (seconds, tasks, packets) = self.taken();
+            let before = Before { open: 0.0, no_process: packets / seconds };
+            let load: f64 = Self::LOAD.iter().sum();
+            ticks(load + tasks + packets * self.change, tasks, &before, seconds)
+        }
+    }
+
+    #[test]
+    fn a_fixed_load_has_the_same_figure_beside_any_other_load_or_none() {
+        let quiet: f64 = Beside::LOAD.iter().sum();
+        let mut unknown = 0;
+        for share in [0.0, 0.01, 0.05, 0.1, 0.5, 0.9] {
+            for packets in [0.0, 0.01, 0.1, 0.5, 1.0] {
+                for change in [0.0, 0.5, 1.0, 1.5] {
+                    let beside = Beside { share, packets, change };
+                    for attributed in [beside.exact(), beside.ticks()] {
+                        let what = format!("{share} {packets} {change}: {attributed:?}");
+                        match attributed {
+                            // A tenth, and the rounding of the numbers.
+                            Attributed::Load(load) => {
+                                assert!((load / quiet - 1.0).abs() < 0.1 + 1e-6, "{what}");
+                            }
+                            Attributed::Unknown(_) => unknown += 1,
+                        }
+                    }
+                }
+            }
+            // Tasks of other programs alone take nothing from an exact figure.
+            let tasks = Beside { share, packets: 0.0, change: 1.0 };
+            assert!(is_close(&tasks.exact(), quiet), "{share}: {:?}", tasks.exact());
+        }
+        assert!(unknown > 0);
+        let half = Beside { share: 0.5, packets: 0.0, change: 1.0 };
+        assert!(reason(&half.ticks()).starts_with("other programs took 50%"), "{:?}", half.ticks());
     }
 
     #[test]

@@ -88,6 +88,32 @@ fn the_lab_has_an_interval_for_every_cell_beside_a_busy_cpu() {
     assert!(taken <= 2 * 6 * 4, "{taken}");
 }
 
+/// Spare CPU time does not matter: beside programs that take it all, a figure may be unknown.
+#[test]
+fn cpu_time_of_a_flood_is_that_of_the_load_beside_busy_cpus() {
+    require!(need::root(), need::tools(&["taskset"]));
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let _burners: Vec<Burner> = (0..cpus).map(|cpu| Burner::on(&cpu.to_string())).collect();
+    let ask = ["lab", "run", "--modes", "host,vxlan", "--offload", "full", "--quick", "--json"];
+    let mut command = program(ask);
+    command.args(["--workloads", "udp_stream", "--blocks", "5"]);
+    let ended = Running::start(command).wait();
+    let results: Value = serde_json::from_str(&ended.stdout).unwrap();
+    schema::validate("results", &results);
+    no_cpu_time_is_a_crumb(&results);
+    for cell in results["cells"].as_array().unwrap() {
+        let Some(demand) = cell["service_demand"]["value"].as_f64() else { continue };
+        let samples = cell["samples"].as_array().unwrap().iter();
+        let all_cpus = samples.filter(|sample| sample["valid"] == true).map(|sample| {
+            let seconds = ["user", "system", "softirq", "irq"].map(|kind| &sample["cpu"][kind]);
+            let seconds: f64 = seconds.iter().map(|seconds| seconds.as_f64().unwrap()).sum();
+            seconds * 1e6 / sample["units"].as_f64().unwrap()
+        });
+        let most = all_cpus.fold(0.0, f64::max);
+        assert!(demand <= most, "{demand} µs of {most} µs on all CPUs: {cell:#}");
+    }
+}
+
 #[test]
 fn a_strict_limit_is_kept_and_names_its_option() {
     require!(need::root(), need::tools(&["taskset"]));
