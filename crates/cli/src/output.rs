@@ -131,7 +131,7 @@ pub fn print_results(results: &Results, format: Format) -> anyhow::Result<()> {
     }
 }
 
-/// Writes and prints the results of a run. Returns the exit code.
+/// Writes and prints the results of a run, and removes the samples beside them. Returns the exit code.
 ///
 /// # Errors
 /// If they cannot be written or printed.
@@ -140,12 +140,17 @@ pub fn deliver(
     ended: Ended,
     arguments: &Output,
     destination: Option<&Destination>,
+    kept: Option<Kept>,
     by_name: &ByName,
 ) -> anyhow::Result<Exit> {
     let written = match destination {
         Some(destination) => destination.write(&(serde_json::to_string_pretty(results)? + "\n")),
         None => Ok(()),
     };
+    if let Some(kept) = kept.filter(|_| written.is_ok()) {
+        // Not after printing, which fails if the pipe is closed.
+        kept.done();
+    }
     // Print the results even if the disk is full, so that the measurement is not lost.
     print_results(results, if arguments.json { Format::Json } else { arguments.format })?;
     written?;

@@ -2,6 +2,8 @@
 
 use std::ffi::OsString;
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
 use lab::{Mode, at_guest, groups, modes};
@@ -40,12 +42,14 @@ pub(super) struct CheckedRun {
 /// Wrong usage; a baseline that cannot be built; results that cannot be written. Any other mode
 /// that cannot be built or measured is in the results and sets the exit code.
 pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
+    // Before the first file: an interrupted run removes it.
+    let stop = interrupt::flag()?;
     let Some(name) = &arguments.plan else {
         let checked = CheckedRun::check(arguments, std::slice::from_ref(&arguments.asking))?;
-        return checked.run(&arguments.output);
+        return checked.run(&arguments.output, &stop);
     };
     let (checked, planned) = planned(name, &given(), arguments.measuring.quick)?;
-    checked.run(&planned.output)
+    checked.run(&planned.output, &stop)
 }
 
 fn planned(name: &str, words: &[OsString], quick: bool) -> anyhow::Result<(CheckedRun, Run)> {
@@ -81,14 +85,10 @@ pub fn named(name: &str) -> Option<Vec<&'static dyn Mode>> {
 }
 
 impl CheckedRun {
-    fn run(self, output: &Output) -> anyhow::Result<Exit> {
-        let stop = interrupt::flag()?;
-        let Finished { results, ended } = self.request.run(&stop)?;
-        let exit = deliver(&results, ended, output, self.destination.as_ref(), &self.by_name)?;
-        if let Some(kept) = self.kept {
-            kept.done();
-        }
-        Ok(exit)
+    fn run(self, output: &Output, stop: &Arc<AtomicBool>) -> anyhow::Result<Exit> {
+        let Finished { results, ended } = self.request.run(stop)?;
+        let destination = self.destination.as_ref();
+        deliver(&results, ended, output, destination, self.kept, &self.by_name)
     }
 
     /// Checks command-line words that did not come from this process's command line, merged with

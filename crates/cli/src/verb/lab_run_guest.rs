@@ -109,7 +109,7 @@ pub fn run(arguments: &Run, modes: &[&'static AtGuest]) -> anyhow::Result<Exit> 
     let finished = in_guest::run(modes, &command_line, &checked.request, &stop)?;
     let Some(Finished { results, ended }) = finished else { return Ok(Exit::Interrupted) };
     let by_name = ByName::of(&arguments.modes, arguments.plan.is_some());
-    deliver(&results, ended, &arguments.output, destination.as_ref(), &by_name)
+    deliver(&results, ended, &arguments.output, destination.as_ref(), None, &by_name)
 }
 
 /// Returns the command line without the options that this side handles.

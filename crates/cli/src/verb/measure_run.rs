@@ -48,6 +48,8 @@ pub fn run(arguments: &MeasureRun) -> anyhow::Result<Exit> {
     }
 
     let names = targets.iter().map(|(name, ..)| (*name).clone());
+    // Before the first file: an interrupted run removes it.
+    let stop = interrupt::flag()?;
     let kept = destination.as_ref().map(Kept::beside).transpose()?.flatten();
     let (kept, keeping) = kept.unzip();
     let mut keeping = keeping.unwrap_or_default();
@@ -56,16 +58,10 @@ pub fn run(arguments: &MeasureRun) -> anyhow::Result<Exit> {
     }
     let paths = names.zip(addresses).collect();
     let request = RemoteRun { asked, run_options, paths, token, keeping };
-    let stop = interrupt::flag()?;
     let Some(Finished { results, ended }) = request.run(&stop)? else {
         return Ok(Exit::Interrupted);
     };
-    let exit =
-        deliver(&results, ended, &arguments.output, destination.as_ref(), &ByName::default())?;
-    if let Some(kept) = kept {
-        kept.done();
-    }
-    Ok(exit)
+    deliver(&results, ended, &arguments.output, destination.as_ref(), kept, &ByName::default())
 }
 
 fn check_name(name: &str) -> anyhow::Result<()> {

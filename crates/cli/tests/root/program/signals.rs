@@ -116,6 +116,23 @@ fn a_killed_run_leaves_its_samples() {
     nothing_left(&mark);
 }
 
+/// As with `lab run --out FILE | head -1`.
+#[test]
+fn a_closed_pipe_takes_nothing_from_written_results() {
+    require!(need::root());
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("r.json");
+    let arguments =
+        "lab run --modes host --offload full --workloads tcp_rr --blocks 1 --duration 0.05 --out";
+    let mut command = overlane(arguments.split(' '));
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let status = command.arg(&out).stdout(writer).status().unwrap();
+    assert_eq!(status.code(), Some(0));
+    // The samples would prevent the next run.
+    assert_eq!(entries(directory.path()), ["r.json"]);
+}
+
 #[test]
 fn samples_come_as_lines_while_a_run_goes_on() {
     require!(need::root());
