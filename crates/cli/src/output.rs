@@ -36,6 +36,39 @@ fn put(text: &str) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
+/// Like [`print()`], with lines broken at blanks that are longer than the terminal.
+///
+/// # Errors
+/// As [`print()`].
+pub fn print_folded(text: &str) -> anyhow::Result<()> {
+    let columns = columns();
+    print(&text.lines().map(|line| folded(line, columns, None) + "\n").collect::<String>())
+}
+
+/// Breaks a line at blanks into lines of at most `columns`, if its words allow. The later ones are
+/// indented by `indent`; by default, by four more than the first.
+pub fn folded(line: &str, columns: usize, indent: Option<usize>) -> String {
+    let blank = |characters: &[char]| characters.iter().take_while(|c| **c == ' ').count();
+    let mut left: Vec<char> = line.chars().collect();
+    // Half of the columns remain for words.
+    let indent = indent.unwrap_or(blank(&left) + 4).min(columns / 2);
+    let mut text = String::new();
+    while left.len() > columns {
+        let begin = blank(&left);
+        let breaks = |at: &usize| *at > begin && left[*at] == ' ';
+        // A word longer than the line still gets a line.
+        let at = (0..=columns).rev().find(breaks).or_else(|| (columns..left.len()).find(breaks));
+        let Some(at) = at else { break };
+        text.extend(&left[..at]);
+        text.push('\n');
+        let rest = left.split_off(at);
+        left = vec![' '; indent];
+        left.extend(&rest[blank(&rest)..]);
+    }
+    text.extend(left);
+    text
+}
+
 /// Prints text whose control characters are already escaped.
 ///
 /// # Errors
@@ -171,10 +204,19 @@ pub fn deliver(
 /// Returns the style of standard output. Colour is used only on a terminal.
 pub fn style() -> report::Style {
     let colour = std::io::stdout().is_terminal() && colour_is_wanted();
-    let columns = || std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-    // Tables need at least 60 columns.
-    let width = columns().or_else(terminal_columns).unwrap_or(80).max(60);
-    report::Style { colour, width }
+    report::Style { colour, width: known_columns().unwrap_or(80) }
+}
+
+/// Returns the columns that lines may have, at least 60; unlimited for a file or a pipe, so that a
+/// program that reads it finds one record in a line.
+pub fn columns() -> usize {
+    known_columns().unwrap_or(usize::MAX)
+}
+
+/// Returns the width of `COLUMNS` or of the terminal, at least 60, which tables need.
+fn known_columns() -> Option<usize> {
+    let asked = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    asked.or_else(terminal_columns).map(|columns: usize| columns.max(60))
 }
 
 /// Returns the width of the terminal that standard output is; `None` for a file or a pipe.
@@ -430,5 +472,26 @@ fn directory(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_broken_at_blanks() {
+        let step =
+            "       52.0 µs  a  nic0  queued: 148 bytes, in VXLAN 42 10.0.0.1:1 -> 10.0.0.2:4789";
+        let expected = "       52.0 µs  a  nic0  queued:
+           148 bytes, in VXLAN 42
+           10.0.0.1:1 ->
+           10.0.0.2:4789";
+        assert_eq!(folded(step, 34, None), expected);
+        assert_eq!(folded(step, usize::MAX, None), step);
+        assert_eq!(folded("  a  b c", 6, Some(5)), "  a  b\n   c", "half of the columns remain");
+        assert_eq!(folded("  0123456789 b", 6, None), "  0123456789\n   b");
+        assert_eq!(folded("  0123456789", 6, None), "  0123456789");
+        assert_eq!(folded("", 6, None), "");
     }
 }

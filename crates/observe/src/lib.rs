@@ -26,6 +26,7 @@ mod flow_drops;
 mod flow_id;
 mod flows;
 mod fragments;
+mod hop_table;
 mod journey;
 mod journey_text;
 mod journeys;

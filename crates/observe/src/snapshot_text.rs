@@ -7,16 +7,19 @@ use crate::snapshot::{CpuSeen, DropSeen, HopSeen, PathSeen, Snapshot};
 /// Smallest share that is worth a note.
 const WORTH_TELLING: f64 = 0.01;
 
-/// Longest name of a namespace or device that is shown in full, characters.
-const WIDEST: usize = 40;
-
 impl Snapshot {
     /// Renders the interval as text.
     pub fn text(&self) -> String {
+        self.text_within(usize::MAX)
+    }
+
+    /// Renders the interval as text, with tables for a terminal of `columns`, at least 60. Other lines
+    /// may be longer.
+    pub fn text_within(&self, columns: usize) -> String {
         let mut text = self.head();
         for path in &self.paths {
             text.push('\n');
-            text.push_str(&path.text());
+            text.push_str(&path.text_within(columns));
         }
         if self.paths.is_empty() {
             text.push_str("no followed packet ended in this interval\n");
@@ -105,24 +108,15 @@ fn clock(time_s: f64) -> String {
 impl PathSeen {
     /// Renders a table of the hops.
     pub fn text(&self) -> String {
+        self.text_within(usize::MAX)
+    }
+
+    /// Renders a table of the hops for a terminal of `columns`, at least 60.
+    pub fn text_within(&self, columns: usize) -> String {
         let mut text = String::new();
         let example = self.example.as_ref().map_or("not IP".to_owned(), ToString::to_string);
         let _ = writeln!(text, "{} followed, such as {example}: {}", self.packets, self.ending);
-        // Full names: two that are cut could look alike.
-        let widest = |least: usize, name: &dyn Fn(&HopSeen) -> &str| {
-            let longest = self.hops.iter().map(|hop| name(hop).chars().count()).max();
-            1 + longest.unwrap_or(0).clamp(least, WIDEST)
-        };
-        let namespaces = widest(12, &|hop| &hop.namespace);
-        let devices = widest(10, &|hop| hop.device.as_deref().unwrap_or("-"));
-        let _ = writeln!(
-            text,
-            "{:<namespaces$}{:<devices$}{:<7}{:>9}{:>8}{:>8}{:>6}{:>9}{:>9}",
-            "namespace", "device", "side", "pkt/s", "Mbit/s", "bytes", "GSO", "µs p50", "p99"
-        );
-        for hop in &self.hops {
-            text.push_str(&hop.text((namespaces, devices)));
-        }
+        text += &self.hop_table(columns);
         let took = |ns: u64| ns as f64 / 1000.0;
         let all = &self.took;
         let _ = writeln!(
@@ -137,37 +131,6 @@ impl PathSeen {
 }
 
 impl HopSeen {
-    fn text(&self, (namespaces, devices): (usize, usize)) -> String {
-        let mut text = String::new();
-        let counted = self.counted.as_ref();
-        let packets = counted.map_or("-".to_owned(), |rates| short(rates.packets_per_s));
-        let megabits = counted.map_or("-".to_owned(), |rates| short(rates.bytes_per_s * 8.0 / 1e6));
-        let gso =
-            if self.gso_packets > 1.0 { format!("{:.1}", self.gso_packets) } else { "-".into() };
-        let us = |ns: u64| match self.since_before.count {
-            0 => "-".to_owned(),
-            _ => format!("{:.1}", ns as f64 / 1000.0),
-        };
-        let _ = writeln!(
-            text,
-            "{:<namespaces$}{:<devices$}{:<7}{:>9}{:>8}{:>8.0}{:>6}{:>9}{:>9}",
-            cut_off(&self.namespace, namespaces - 1),
-            cut_off(self.device.as_deref().unwrap_or("-"), devices - 1),
-            self.side.name(),
-            packets,
-            megabits,
-            self.bytes,
-            gso,
-            us(self.since_before.p50_ns),
-            us(self.since_before.p99_ns)
-        );
-        let notes = self.notes();
-        if !notes.is_empty() {
-            let _ = writeln!(text, "    {}", notes.join(", "));
-        }
-        text
-    }
-
     /// Returns notes on what happens to packets there.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
@@ -225,7 +188,7 @@ impl DropSeen {
 }
 
 /// Formats a number in at most 7 characters.
-fn short(value: f64) -> String {
+pub(crate) fn short(value: f64) -> String {
     match value {
         v if v >= 1e10 => format!("{:.0}G", v / 1e9),
         v if v >= 1e7 => format!("{:.1}M", v / 1e6),
@@ -239,9 +202,4 @@ fn short(value: f64) -> String {
 /// Formats a count in at most 7 characters.
 fn whole(count: u64) -> String {
     if count < 10 { count.to_string() } else { short(count as f64) }
-}
-
-fn cut_off(text: &str, most: usize) -> String {
-    // Columns have a fixed width.
-    text.chars().take(most).collect()
 }

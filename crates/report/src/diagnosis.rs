@@ -23,8 +23,7 @@ pub fn diagnosis_text(diagnosis: &Diagnosis, style: Style) -> String {
     push_skipped(&mut out, diagnosis, style);
     let count =
         |severity| diagnosis.findings.iter().filter(|finding| finding.severity == severity).count();
-    let _ = writeln!(
-        out,
+    let summary = format!(
         "{} checks of {}, {:.1} s apart: {}, {}, {}",
         diagnosis.checks,
         number(diagnosis.namespaces, "namespace"),
@@ -33,6 +32,9 @@ pub fn diagnosis_text(diagnosis: &Diagnosis, style: Style) -> String {
         number(count(Severity::Warn), "warning"),
         number(count(Severity::Info), "remark"),
     );
+    for line in wrap("", &summary, style.columns()) {
+        let _ = writeln!(out, "{line}");
+    }
     out
 }
 
@@ -46,15 +48,13 @@ fn push_paths(out: &mut String, paths: &[Path], style: Style) {
     if paths.is_empty() {
         return;
     }
-    let head = hop_line("path", "kind", "mtu", "queues", "offloads");
+    let shown = || paths.iter().take(PATHS_SHOWN).flat_map(|path| path.hops.iter().enumerate());
+    let columns = HopColumns::of(style.columns(), shown);
+    let head = columns.line("path", "kind", "mtu", "queues", "offloads");
     let _ = writeln!(out, "{}", style.bold(head.trim_end()));
-    for path in paths.iter().take(PATHS_SHOWN) {
-        for (depth, hop) in path.hops.iter().enumerate() {
-            let branch = if depth == 0 { String::new() } else { " ".repeat(depth) + "└ " };
-            let name = format!("{branch}{} {}", plain(&hop.namespace), plain(&hop.device));
-            out.push_str(drawn(hop, &name).trim_end());
-            out.push('\n');
-        }
+    for (depth, hop) in shown() {
+        out.push_str(columns.drawn(depth, hop).trim_end());
+        out.push('\n');
     }
     if paths.len() > PATHS_SHOWN {
         let more = format!("… and {} more (--json lists all)", paths.len() - PATHS_SHOWN);
@@ -63,17 +63,62 @@ fn push_paths(out: &mut String, paths: &[Path], style: Style) {
     out.push('\n');
 }
 
-fn drawn(hop: &Hop, name: &str) -> String {
-    let mtu = hop.mtu.map(|mtu| mtu.to_string()).unwrap_or_default();
-    let queues = hop.queues.map(|(rx, tx)| format!("{rx}/{tx}")).unwrap_or_default();
-    let offloads: Vec<_> = hop.offloads.iter().map(|offload| offload.name()).collect();
-    hop_line(name, &plain(&hop.kind), &mtu, &queues, &offloads.join(" "))
+/// Name of a hop in the table, at its position in the path.
+fn branch(depth: usize, hop: &Hop) -> String {
+    let branch = if depth == 0 { String::new() } else { " ".repeat(depth) + "└ " };
+    format!("{branch}{} {}", plain(&hop.namespace), plain(&hop.device))
 }
 
-/// 30 + 1 + 14 + 1 + 5 + 1 + 7 + 1 + 20 (`tso gso gro tnl csum`) = 80 columns.
-fn hop_line(name: &str, kind: &str, mtu: &str, queues: &str, offloads: &str) -> String {
-    let (name, kind) = (short(name, 30), short(kind, 14));
-    format!("{name:<30} {kind:<14} {mtu:>5} {queues:>7} {offloads}")
+/// Widths of the table of hops, in columns. MTU and offloads (`tso gso gro tnl csum`) take 5 and 20.
+struct HopColumns {
+    name: usize,
+    kind: usize,
+    /// `None`: left out, because the terminal is narrow.
+    queues: Option<usize>,
+}
+
+impl HopColumns {
+    const MTU: usize = 5;
+    const OFFLOADS: usize = 20;
+
+    fn of<'a, I: Iterator<Item = (usize, &'a Hop)>>(
+        columns: usize,
+        hops: impl Fn() -> I,
+    ) -> HopColumns {
+        let (name, kind, queues) = (30, 14, 7);
+        let room = columns.saturating_sub(Self::MTU + Self::OFFLOADS + 3);
+        if room > name + kind + queues {
+            return HopColumns { name, kind, queues: Some(queues) };
+        }
+        let longest = |text: &dyn Fn(usize, &Hop) -> String| {
+            hops().map(|(depth, hop)| text(depth, hop).chars().count()).max().unwrap_or(0)
+        };
+        let kind = longest(&|_, hop| plain(&hop.kind)).clamp(4, kind);
+        let room = room - kind;
+        let name = longest(&branch).min(name);
+        match room.checked_sub(queues + 1) {
+            Some(beside) if beside >= name => {
+                HopColumns { name: beside.min(30), kind, queues: Some(queues) }
+            }
+            // Names matter more than queues.
+            _ => HopColumns { name: room.min(30), kind, queues: None },
+        }
+    }
+
+    fn drawn(&self, depth: usize, hop: &Hop) -> String {
+        let mtu = hop.mtu.map(|mtu| mtu.to_string()).unwrap_or_default();
+        let queues = hop.queues.map(|(rx, tx)| format!("{rx}/{tx}")).unwrap_or_default();
+        let offloads: Vec<_> = hop.offloads.iter().map(|offload| offload.name()).collect();
+        self.line(&branch(depth, hop), &plain(&hop.kind), &mtu, &queues, &offloads.join(" "))
+    }
+
+    fn line(&self, name: &str, kind: &str, mtu: &str, queues: &str, offloads: &str) -> String {
+        let (mtus, wide) = (Self::MTU, self.queues.map_or(0, |width| width + 1));
+        let queues = self.queues.map_or("", |_| queues);
+        let (name, kind) = (short(name, self.name), short(kind, self.kind));
+        let (names, kinds) = (self.name, self.kind);
+        format!("{name:<names$} {kind:<kinds$} {mtu:>mtus$}{queues:>wide$} {offloads}")
+    }
 }
 
 /// Shortens a text to `most` columns. Its beginning shows the position in the path and its end the
@@ -92,7 +137,9 @@ fn short(text: &str, most: usize) -> String {
 fn push_finding(out: &mut String, finding: &Finding, style: Style) {
     let word = severity_word(finding.severity);
     let title = format!("{} {word}: {}", finding.code, plain(&finding.title));
-    let _ = writeln!(out, "{}", style.bold(&title));
+    for line in wrap("", &title, style.columns()) {
+        let _ = writeln!(out, "{}", style.bold(&line));
+    }
     let place = format!("{} {}", plain(&finding.namespace), plain(&finding.object));
     push_part(out, "where", &place, style);
     for evidence in &finding.evidence {
@@ -113,9 +160,9 @@ fn push_finding(out: &mut String, finding: &Finding, style: Style) {
         format!("{share}% of {} ({basis}); confidence {confidence}", plain(&finding.cost.what));
     push_part(out, "cost", &cost, style);
     if let Some(fix) = &finding.fix {
-        push_command(out, "fix", &fix.command);
+        push_command(out, "fix", &fix.command, style);
         push_part(out, "risk", &plain(&fix.risk), style);
-        push_command(out, "undo", &fix.undo);
+        push_command(out, "undo", &fix.undo, style);
     }
     out.push('\n');
 }
@@ -136,11 +183,13 @@ fn push_part(out: &mut String, name: &str, text: &str, style: Style) {
 }
 
 /// Appends a command, broken at blanks with a backslash, so that it can be copied.
-fn push_command(out: &mut String, name: &str, command: &str) {
+fn push_command(out: &mut String, name: &str, command: &str, style: Style) {
+    // Room for the backslash.
+    let most = style.columns() - 2;
     let mut line = format!("  {name:<6}");
     let mut empty = true;
     for word in plain(command).split(' ') {
-        if !empty && line.chars().count() + 1 + word.chars().count() > 78 {
+        if !empty && line.chars().count() + 1 + word.chars().count() > most {
             out.push_str(&line);
             out.push_str(" \\\n");
             line = " ".repeat(10);
@@ -189,12 +238,14 @@ fn push_skipped(out: &mut String, diagnosis: &Diagnosis, style: Style) {
     out.push('\n');
 }
 
-/// Returns every check, one per line.
-pub fn checks_text(checks: &[Check]) -> String {
+/// Returns every check, one per line. A terminal narrower than a title wraps it.
+pub fn checks_text(checks: &[Check], style: Style) -> String {
     let mut out = String::new();
     for check in checks {
-        let _ =
-            writeln!(out, "{} {:<7} {}", check.code, severity_word(check.severity), check.title);
+        let first = format!("{} {:<7} ", check.code, severity_word(check.severity));
+        for line in wrap(&first, check.title, style.columns()) {
+            let _ = writeln!(out, "{line}");
+        }
     }
     out
 }
@@ -202,7 +253,11 @@ pub fn checks_text(checks: &[Check]) -> String {
 /// Returns title and explanation of a check, wrapped to the style's columns.
 pub fn check_text(check: &Check, style: Style) -> String {
     let title = format!("{} {}: {}", check.code, severity_word(check.severity), check.title);
-    let mut out = style.bold(&title) + "\n\n";
+    let mut out = String::new();
+    for line in wrap("", &title, style.columns()) {
+        let _ = writeln!(out, "{}", style.bold(&line));
+    }
+    out.push('\n');
     for line in wrap("", check.explanation, style.columns()) {
         out.push_str(&line);
         out.push('\n');
@@ -217,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_wider_than_80_columns() {
+    fn nothing_is_wider_than_the_terminal() {
         let hop = Hop {
             namespace: "a-namespace-with-a-very-long-name".to_owned(),
             device: "veth0123456789a".to_owned(),
@@ -258,10 +313,24 @@ mod tests {
             skipped: Vec::new(),
             left_out: Vec::new(),
         };
-        let text = diagnosis_text(&diagnosis, Style { colour: false, width: 80 });
-        for line in text.lines() {
-            assert!(line.chars().count() <= 80, "{} {line}", line.chars().count());
-        }
+        let text = |width| {
+            let text = diagnosis_text(&diagnosis, Style { colour: false, width });
+            // A command has words that cannot be broken.
+            for line in text.lines().filter(|line| !line.contains("/proc/12345")) {
+                assert!(line.chars().count() <= width, "{} {line}", line.chars().count());
+            }
+            text
+        };
+        let narrow = text(60);
+        assert!(
+            narrow.contains("23456789a vxlan 16777215 65535 ") && !narrow.contains("128/128"),
+            "{narrow}"
+        );
+        assert!(text(70).contains("65535"));
+        let wide = text(120);
+        assert_eq!(wide.lines().next(), text(80).lines().next());
+        let text = text(80);
+        assert!(text.contains("128/128"), "{text}");
         assert!(!text.contains('\u{1b}'), "{text}");
         assert!(text.contains("<1% of packets (estimated)"), "{text}");
         assert!(text.contains("… and 2 more"), "{text}");

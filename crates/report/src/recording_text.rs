@@ -1,4 +1,4 @@
-//! Renders a recording as text, at most 80 columns wide except for names.
+//! Renders a recording as text.
 
 use std::fmt::Write;
 use std::time::{Duration, UNIX_EPOCH};
@@ -12,8 +12,9 @@ const PATHS: usize = 8;
 const CPUS: usize = 4;
 const DROPS: usize = 16;
 
-/// Renders a summary of a recording.
-pub fn recording_text(recording: &Recording) -> String {
+/// Renders a summary of a recording, with tables for a terminal of `columns`, at least 60. Other lines
+/// may be longer.
+pub fn recording_text(recording: &Recording, columns: usize) -> String {
     let mut text = head(recording).join("\n") + "\n";
     // The page shows all CPUs.
     for line in recording.cpus.lines().iter().take(CPUS) {
@@ -27,7 +28,7 @@ pub fn recording_text(recording: &Recording) -> String {
     }
     for path in paths.iter().take(PATHS) {
         text.push('\n');
-        text.push_str(&path.seen().text());
+        text.push_str(&path.seen().text_within(columns));
     }
     let more = paths
         .iter()

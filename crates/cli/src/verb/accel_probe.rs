@@ -16,7 +16,7 @@ use crate::accel_args::{AccelDevices, AccelOn};
 use crate::exit::Exit;
 use crate::interrupt;
 use crate::named_netns::netns;
-use crate::output::{complain, print, style};
+use crate::output::{complain, print, print_folded, style};
 use crate::remote::{Target, token};
 
 /// Exit code of a path that damages or loses packets.
@@ -63,7 +63,7 @@ pub fn on(on: &AccelOn) -> anyhow::Result<Exit> {
         false => "the fast path is off again",
     };
     let report = report.with_context(|| format!("{state}: the path was not probed"))?;
-    print(&::report::probe_text(&report, style()))?;
+    print_folded(&::report::probe_text(&report, style()))?;
     complain(&format!("{state}: the path to {} damages or loses packets", peer.ip()));
     if !was_on && probed().is_ok_and(|slow| !slow.bad.is_empty()) {
         complain("the slow path does so, too: the fast path is not the cause");

@@ -80,7 +80,7 @@ fn verdict(diagnosis: &Diagnosis, fail_on: FailOn) -> Exit {
 fn list(json: bool) -> anyhow::Result<Exit> {
     match json {
         true => print_json(&CHECKS.iter().map(ListedCheck::from).collect::<Vec<_>>())?,
-        false => print(&report::checks_text(CHECKS))?,
+        false => print(&report::checks_text(CHECKS, style()))?,
     }
     Ok(Exit::Done)
 }

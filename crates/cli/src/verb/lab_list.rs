@@ -6,7 +6,7 @@ use report::listing::ListedMode;
 
 use crate::args::List;
 use crate::exit::Exit;
-use crate::output::{print, print_json};
+use crate::output::{columns, folded, print, print_json};
 
 /// Probes and prints every mode.
 ///
@@ -22,7 +22,7 @@ pub fn run(arguments: &List) -> anyhow::Result<Exit> {
     if arguments.json {
         print_json(&listed)?;
     } else {
-        print(&table(&listed))?;
+        print(&table(&listed, columns()))?;
     }
     Ok(Exit::Done)
 }
@@ -58,18 +58,22 @@ fn able(
 const LEGEND: &str = "yes: this machine can build it; all: included in --modes all\n--modes also \
                       accepts a group name for all modes of the group\n";
 
-fn table(listed: &[ListedMode]) -> String {
+/// Lists modes by group, in lines of at most `columns`.
+fn table(listed: &[ListedMode], columns: usize) -> String {
     let width = listed.iter().map(|mode| mode.mode.len()).max().unwrap_or(0);
     let mut text = String::new();
     let titles = groups().iter().map(|group| (group.name, group.title));
     for (group, title) in titles.chain([(at_guest::GROUP, at_guest::TITLE)]) {
-        text += &format!("{group}: {title}\n");
+        text += &folded(&format!("{group}: {title}"), columns, None);
+        text.push('\n');
         // Merge modes with the same missing feature into one line.
         let mut lacking: Vec<([&str; 2], Vec<&str>)> = Vec::new();
         for mode in listed.iter().filter(|mode| mode.group == group) {
             let state = if mode.supported { "yes" } else { "no " };
             let all = if mode.in_all { "all" } else { "   " };
-            text += &format!("  {:width$}  {state}  {all}  {}\n", mode.mode, mode.path);
+            let line = format!("  {:width$}  {state}  {all}  {}", mode.mode, mode.path);
+            text += &folded(&line, columns, Some(width + 14));
+            text.push('\n');
             if let (Some(reason), Some(remedy)) = (&mode.reason, &mode.remedy) {
                 let why = [reason.as_str(), remedy];
                 match lacking.iter_mut().find(|(other, _)| *other == why) {
@@ -79,9 +83,20 @@ fn table(listed: &[ListedMode]) -> String {
             }
         }
         for ([reason, remedy], modes) in lacking {
-            text += &format!("  no {}:\n    {reason}\n    {remedy}\n", modes.join(", "));
+            for line in [
+                format!("  no {}:", modes.join(", ")),
+                format!("    {reason}"),
+                format!("    {remedy}"),
+            ] {
+                text += &folded(&line, columns, None);
+                text.push('\n');
+            }
         }
         text += "\n";
     }
-    text + LEGEND
+    for line in LEGEND.lines() {
+        text += &folded(line, columns, None);
+        text.push('\n');
+    }
+    text
 }

@@ -2,7 +2,7 @@
 
 use crate::args::Plans;
 use crate::exit::{Exit, usage};
-use crate::output::{print, print_json};
+use crate::output::{columns, folded, print, print_json};
 use crate::plan::{self, Plan};
 
 /// Lists the plans, prints one, or prints the schema of plan files.
@@ -36,8 +36,9 @@ pub fn run(arguments: &Plans) -> anyhow::Result<Exit> {
         return Ok(Exit::Done);
     }
     let widest = described.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
-    let lines =
-        described.iter().map(|(name, description)| format!("{name:widest$}  {description}\n"));
+    let lines = described.iter().map(|(name, description)| {
+        folded(&format!("{name:widest$}  {description}"), columns(), Some(widest + 2)) + "\n"
+    });
     print(&lines.collect::<String>())?;
     Ok(Exit::Done)
 }

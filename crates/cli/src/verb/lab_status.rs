@@ -3,7 +3,7 @@
 use crate::args::LabStatus;
 use crate::exit::Exit;
 use crate::lab_socket;
-use crate::output::{print, print_json};
+use crate::output::{print, print_folded, print_json};
 use crate::verb::lab_up::describe;
 
 /// Prints the running testbeds of this user.
@@ -17,7 +17,7 @@ pub fn run(arguments: &LabStatus) -> anyhow::Result<Exit> {
     } else if standing.is_empty() {
         print("no testbed is running (overlane lab up MODE builds one)")?;
     } else {
-        print(&standing.iter().map(describe).collect::<Vec<_>>().join("\n"))?;
+        print_folded(&standing.iter().map(describe).collect::<Vec<_>>().join("\n"))?;
     }
     Ok(Exit::Done)
 }

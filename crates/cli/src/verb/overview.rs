@@ -5,7 +5,7 @@ use std::path::Path;
 use lab::Capabilities;
 
 use crate::exit::Exit;
-use crate::output::print;
+use crate::output::print_folded;
 
 /// The mode that needs what `accel` needs.
 const ACCELERATED: &str = "vxlan+accel";
@@ -18,7 +18,7 @@ const BTF: &str = "/sys/kernel/btf/vmlinux";
 pub fn run() -> anyhow::Result<Exit> {
     let root = nix::unistd::geteuid().is_root();
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    print(&text(&Machine {
+    print_folded(&text(&Machine {
         kernel: kernel.trim().to_owned(),
         root,
         btf: Path::new(BTF).exists(),

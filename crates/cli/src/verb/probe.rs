@@ -10,7 +10,7 @@ use sys::netns::NetNs;
 use crate::exit::{Exit, usage};
 use crate::interrupt;
 use crate::named_netns::netns;
-use crate::output::{complain, print, print_json, style};
+use crate::output::{complain, print_folded, print_json, style};
 use crate::probe_args::Probe;
 use crate::probe_record::record;
 use crate::remote::{Target, token};
@@ -62,7 +62,7 @@ pub fn run(asked: &Probe) -> anyhow::Result<Exit> {
     }
     match asked.json {
         true => print_json(&report)?,
-        false => print(&report::probe_text(&report, style()))?,
+        false => print_folded(&report::probe_text(&report, style()))?,
     }
     Ok(if report.has_findings() { Exit::Code(FOUND) } else { Exit::Done })
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::args::{Format, Report, ReportVerb};
 use crate::exit::{Exit, usage};
 use crate::input::{Shown, shown_in};
-use crate::output::{Destination, Directory, print, print_results};
+use crate::output::{Destination, Directory, columns, print_folded, print_results};
 use crate::recording::Recording;
 use crate::verb::report_compare;
 
@@ -86,7 +86,7 @@ fn of_recording(
         html.write(report::recording_html(&summed_up))?;
     }
     if html.is_none() || arguments.format.is_some() {
-        print(&report::recording_text(&summed_up))?;
+        print_folded(&report::recording_text(&summed_up, columns()))?;
     }
     Ok(Exit::Done)
 }

@@ -14,7 +14,7 @@ use crate::drop_cause::DropCauses;
 use crate::exit::{Exit, usage};
 use crate::interrupt;
 use crate::named_netns::netns;
-use crate::output::{complain, print, print_json_line, style};
+use crate::output::{complain, print, print_folded, print_json_line, style};
 use crate::packet_filter::hosts;
 use crate::trace_args::Trace;
 
@@ -168,7 +168,7 @@ impl PacketOutput<'_> {
             self.causes.name(&journey, &mut packet);
             match self.arguments.json {
                 true => print_json_line(&packet)?,
-                false => print(&packet.text())?,
+                false => print_folded(&packet.text())?,
             }
             self.shown += 1;
             self.checks.extend(packet.legs.into_iter().flat_map(|leg| match leg.ending {

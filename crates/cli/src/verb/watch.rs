@@ -16,7 +16,7 @@ use observe::{Budget, Snapshot};
 
 use crate::exit::{Exit, usage};
 use crate::interrupt;
-use crate::output::{complain, print, print_json_line};
+use crate::output::{columns, complain, print, print_folded, print_json_line};
 use crate::packet_filter::hosts;
 use crate::recording::{Indexed, Recorder, Recording};
 use crate::screen::{self, Source};
@@ -212,7 +212,7 @@ fn is_shown(arguments: &Watch) -> bool {
 fn show(snapshot: &Snapshot, arguments: &Watch) -> anyhow::Result<()> {
     match arguments.json {
         true => print_json_line(snapshot),
-        false => print(&snapshot.text()),
+        false => print_folded(&snapshot.text_within(columns())),
     }
 }
 

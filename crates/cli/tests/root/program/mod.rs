@@ -15,6 +15,7 @@ mod kill;
 #[path = "../../common/launch.rs"]
 pub mod launch;
 pub mod machine;
+mod narrow;
 mod peer;
 mod plans;
 mod probe;
