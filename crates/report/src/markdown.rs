@@ -14,7 +14,9 @@ use crate::retransmits::retransmits;
 use crate::skb;
 use crate::style::plain;
 use crate::summary::summary;
-use crate::unit::{bytes, cpu_ratio, of_interval, percent, range, reordered, three_digits};
+use crate::unit::{
+    bytes, cpu_ratio, of_interval, percent, plus_minus, range, reordered, three_digits,
+};
 
 /// Renders the contents of [`crate::text()`] as GitHub Markdown: a table per workload, message size
 /// and MTU, with the machine below it, then the lists.
@@ -147,7 +149,7 @@ fn label(cell: &Cell) -> String {
     let name = escaped(&name(cell));
     match (cell.role, &cell.ratio) {
         (Role::Aa, Some(floor)) => {
-            format!("{name}, noise floor ±{}", percent(noise_floor(floor)))
+            format!("{name}, noise floor {}", plus_minus(noise_floor(floor)))
         }
         _ => name,
     }

@@ -9,7 +9,7 @@ use crate::gain::gain;
 use crate::remark::widest;
 use crate::skb::{Fate, fate};
 use crate::style::plain;
-use crate::unit::{bytes, count, percent, ratio, with_unit};
+use crate::unit::{bytes, count, plus_minus, ratio, with_unit};
 use crate::work::{Work, is_time, place, worth};
 
 /// Returns one sentence each on the costliest mode, on where GSO packets are cut, and on promising
@@ -33,8 +33,8 @@ fn costliest(results: &Results) -> String {
         return match widest(results).filter(|_| measured(results).next().is_some()) {
             Some(width) => format!(
                 "No mode is proven slower than {baseline}: every interval includes 1 (the widest \
-                 is ±{}); more blocks would narrow them.",
-                percent(width)
+                 is {}); more blocks would narrow them.",
+                plus_minus(width)
             ),
             None => format!("Nothing was measured besides {baseline}, so no cost is known."),
         };
@@ -200,11 +200,13 @@ fn advice(results: &Results) -> String {
         return format!("To try: {}.", proven.join("; "));
     }
     let narrow = match widest(results) {
-        Some(width) => format!(
-            "more than {} would narrow the intervals (the widest is ±{})",
-            count(results.plan.blocks_done as usize, "block"),
-            percent(width)
-        ),
+        Some(width) => {
+            let more = count(results.plan.blocks_done as usize, "block");
+            format!(
+                "more than {more} would narrow the intervals (the widest is {})",
+                plus_minus(width)
+            )
+        }
         None => "there is no ratio".to_string(),
     };
     // A run does not switch the offloads of real NICs (`as-found`).

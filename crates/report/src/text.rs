@@ -17,7 +17,9 @@ use crate::retransmits::retransmits;
 use crate::skb;
 use crate::style::{Style, plain, wrap};
 use crate::summary::summary;
-use crate::unit::{bytes, cpu_ratio, of_interval, percent, range, reordered, three_digits};
+use crate::unit::{
+    bytes, cpu_ratio, of_interval, percent, plus_minus, range, reordered, three_digits,
+};
 use crate::work::worth;
 
 /// Widest and narrowest bar, columns. If there is less room, the bar is left out.
@@ -343,9 +345,10 @@ fn column_of(ratio: f64, width: usize) -> usize {
 /// the baseline if not covered, an arrow if the interval exceeds the bar.
 fn bar_of(cell: &Cell, width: usize) -> String {
     match (cell.role, cell.ratio) {
-        (Role::Baseline, _) => "baseline".chars().take(width).collect(),
+        (Role::Baseline, _) if width < "baseline".len() => "base".to_owned(),
+        (Role::Baseline, _) => "baseline".to_owned(),
         (Role::Aa, Some(ratio)) => {
-            let floor = format!("±{}", percent(noise_floor(&ratio)));
+            let floor = plus_minus(noise_floor(&ratio));
             // Use the longest text that fits.
             let texts = [format!("noise floor {floor}"), format!("noise {floor}"), floor];
             texts.into_iter().find(|text| text.chars().count() <= width).unwrap_or_default()

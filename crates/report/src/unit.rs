@@ -129,6 +129,14 @@ pub(crate) fn percent(share: f64) -> String {
     }
 }
 
+/// Formats half the width of an interval: `±12%`, `>±999%`.
+pub(crate) fn plus_minus(share: f64) -> String {
+    match percent(share).strip_prefix('>') {
+        Some(most) => format!(">±{most}"),
+        None => format!("±{}", percent(share)),
+    }
+}
+
 pub(crate) fn count(number: usize, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
@@ -164,6 +172,12 @@ mod tests {
         assert_eq!(with_unit(11.3e9, Unit::Bits), "11.3 Gb/s");
         assert_eq!(with_unit(38_200.0, Unit::Transactions), "38.2k transactions/s");
         assert_eq!(with_unit(7.0, Unit::Connections), "7.00 connections/s");
+    }
+
+    #[test]
+    fn half_a_width_has_one_sign() {
+        assert_eq!(plus_minus(0.123), "±12%");
+        assert_eq!(plus_minus(50.0), ">±999%");
     }
 
     #[test]
