@@ -174,9 +174,17 @@ pub struct AccelCheck {
     #[command(flatten)]
     pub devices: AccelDevices,
     /// Seconds to count traffic for; 0 counts none
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=3600))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = counted_seconds)]
     pub seconds: u32,
     /// Print JSON (see schema/accel-check.schema.json)
     #[arg(long)]
     pub json: bool,
+}
+
+/// Parses the time for which `check` counts traffic: up to an hour.
+fn counted_seconds(text: &str) -> Result<u32, String> {
+    match crate::quantity::whole_seconds(text)? {
+        seconds @ 0..=3600 => Ok(seconds),
+        _ => Err(format!("{text:?}: expected 0 to 1h")),
+    }
 }

@@ -79,7 +79,7 @@ pub struct Serve {
     #[arg(long, default_value_t = measure::remote::Limits::DEFAULT.flows, value_name = "N")]
     pub max_flows: u32,
     /// Maximum duration of a load in seconds, warm-up included
-    #[arg(long, default_value_t = measure::remote::Limits::DEFAULT.load_s, value_name = "SEC")]
+    #[arg(long, default_value_t = measure::remote::Limits::DEFAULT.load_s, value_name = "SEC", value_parser = crate::quantity::whole_seconds)]
     pub max_seconds: u32,
     /// Let clients' probes switch offload features of this device off and on; repeatable
     #[arg(long, value_name = "DEV")]

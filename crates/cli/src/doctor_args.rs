@@ -41,7 +41,7 @@ pub struct Reading {
     #[arg(long, default_value = "all", value_name = "NETNS")]
     pub netns: String,
     /// Seconds between the two readings of the counters
-    #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 1.0, value_name = "SECONDS", value_parser = crate::quantity::seconds)]
     pub watch: f64,
     /// Compare tunnels with a remote host that runs `measure serve` (OV063), and probe the offloads
     /// of the path to it (OV090)
@@ -88,7 +88,7 @@ EXAMPLES
         #[arg(long)]
         yes: bool,
         /// Undo the changes after SECONDS unless confirmed
-        #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        #[arg(long, value_name = "SECONDS", value_parser = confirm_within)]
         confirm_within: Option<u64>,
         #[command(flatten)]
         journal: Journal,
@@ -173,4 +173,13 @@ pub enum FailOn {
     Error,
     /// Never
     Never,
+}
+
+/// Parses the time to confirm: a second to a day.
+fn confirm_within(text: &str) -> Result<u64, String> {
+    let seconds = crate::quantity::whole_seconds(text)?;
+    match seconds {
+        1..=86_400 => Ok(seconds.into()),
+        _ => Err(format!("{text:?}: expected 1s to 1day")),
+    }
 }

@@ -13,6 +13,7 @@ use toml_edit::{Document, Item, TableLike, Value};
 
 use crate::args::{Asking, Run};
 use crate::exit::usage;
+use crate::quantity::did_you_mean;
 
 pub use schema::schema;
 
@@ -71,11 +72,11 @@ impl Plan {
         // Any other name is a misspelled plan, not a file.
         if !name.contains(['/', '.']) {
             let known: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
+            let nearest = did_you_mean(name, known.iter().copied());
             let known = known.join(", ");
-            return Err(usage(
-                "--plan",
-                format!("unknown plan {name:?}; known: {known}; a file name must contain . or /"),
-            ));
+            let file = "a file name must contain . or /";
+            let problem = format!("unknown plan {name:?}{nearest}; known: {known}; {file}");
+            return Err(usage("--plan", problem));
         }
         let text = std::fs::read_to_string(Path::new(name))
             .map_err(|error| usage("--plan", format!("cannot read {name}: {error}")))?;

@@ -1,4 +1,4 @@
-//! Durations on the command line: `10`, `0.5`, `10s`, `500ms`.
+//! Durations (`10`, `0.5`, `10s`, `500ms`) and other quantities on the command line.
 
 /// Parses a duration. A number without a unit is in seconds.
 ///
@@ -27,6 +27,18 @@ pub fn seconds(text: &str) -> Result<f64, String> {
         Ok(seconds) => Ok(seconds),
         Err(_) => duration(text).map(|duration| duration.as_secs_f64()),
     }
+}
+
+/// As [`duration`], in whole seconds.
+///
+/// # Errors
+/// As [`duration`]; also for a part of a second, and for more than `u32::MAX` seconds.
+pub fn whole_seconds(text: &str) -> Result<u32, String> {
+    let duration = duration(text)?;
+    let seconds = u32::try_from(duration.as_secs()).ok();
+    seconds
+        .filter(|_| duration.subsec_nanos() == 0)
+        .ok_or_else(|| format!("{text:?}: expected whole seconds, such as 30, 30s or 5m"))
 }
 
 /// Parses a rate in bit/s: `100M`, `1.5G`, `64k`. Prefixes are powers of 1000.
@@ -75,8 +87,13 @@ pub fn dscp(text: &str) -> Result<u8, String> {
     named.ok_or_else(|| format!("{text:?}: expected 0 to 63, EF, AF11 to AF43, or CS0 to CS7"))
 }
 
+/// Returns the words to add to an error about an unknown word: the nearest known one, if any is similar.
+pub fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    nearest(word, known).map_or(String::new(), |nearest| format!("; did you mean {nearest:?}?"))
+}
+
 /// Returns the word of `known` that is most similar to `word`, if it is similar at all.
-pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     /// Below it, two words have little in common.
     const SIMILAR: f64 = 0.8;
     let scored = known.into_iter().map(|name| (strsim::jaro_winkler(word, name), name));
@@ -103,6 +120,16 @@ mod tests {
         }
         for wrong in ["", "-1", "ten", "10 parsecs", "nan", "inf", "1e300"] {
             assert!(duration(wrong).unwrap_err().contains("expected seconds"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn whole_seconds_have_no_part_of_one() {
+        for (text, expected) in [("300", 300), ("300s", 300), ("5m", 300), ("0", 0)] {
+            assert_eq!(whole_seconds(text), Ok(expected), "{text}");
+        }
+        for wrong in ["0.5", "500ms", "1e9s", "200years"] {
+            assert!(whole_seconds(wrong).unwrap_err().contains("expected"), "{wrong}");
         }
     }
 

@@ -56,7 +56,7 @@ pub struct Try {
     #[arg(long, default_value = "all", value_name = "NETNS")]
     pub netns: String,
     /// With --finding: seconds between the two readings
-    #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 1.0, value_name = "SECONDS", value_parser = crate::quantity::seconds)]
     pub watch: f64,
     #[command(flatten)]
     pub asking: Asking,

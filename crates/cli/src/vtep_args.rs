@@ -65,7 +65,7 @@ pub struct Vtep {
     #[arg(long)]
     pub no_learning: bool,
     /// Seconds until a learned address or neighbour expires [default: 300]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = crate::quantity::whole_seconds)]
     pub ageing: Option<u32>,
     /// Maximum number of learned addresses, local and remote each [default: 4096]
     #[arg(long, value_name = "N")]

@@ -22,7 +22,7 @@ use crate::interrupt;
 use crate::measure_options::{self, list};
 use crate::output::{Destination, Kept, deliver, events};
 use crate::plan::{self, Plan};
-use crate::quantity::nearest;
+use crate::quantity::did_you_mean;
 
 /// Datagram size that every IPv4 host must accept (RFC 791); leaves room for a tunnel.
 const SMALLEST_MTU: u32 = 576;
@@ -126,8 +126,7 @@ impl CheckedRun {
                     }
                     _ => String::new(),
                 };
-                let nearest = nearest(name, all.iter().copied());
-                let nearest = nearest.map_or(String::new(), |n| format!("; did you mean {n:?}?"));
+                let nearest = did_you_mean(name, all.iter().copied());
                 let known = all.join(", ");
                 usage(argument, format!("unknown mode {name:?}{nearest}; known: {known}{groups}"))
             })

@@ -19,6 +19,7 @@ use crate::args::{Hold, Up};
 use crate::exit::{Exit, usage};
 use crate::lab_socket::{self, LabRequest};
 use crate::output::{print, print_json};
+use crate::quantity::did_you_mean;
 
 /// Starts a holder process and waits until it has built its testbed.
 ///
@@ -31,10 +32,10 @@ pub fn run(arguments: &Up) -> anyhow::Result<Exit> {
             return Err(usage("MODE", format!("{}: {reason}", mode.name)));
         }
         let known: Vec<&str> = modes().iter().map(|mode| mode.name()).collect();
-        return Err(usage(
-            "MODE",
-            format!("unknown mode {:?}; known: {}", arguments.mode, known.join(", ")),
-        ));
+        let nearest = did_you_mean(&arguments.mode, known.iter().copied());
+        let known = known.join(", ");
+        let problem = format!("unknown mode {:?}{nearest}; known: {known}", arguments.mode);
+        return Err(usage("MODE", problem));
     };
     // `lab exec` cannot enter a virtual machine.
     if mode.in_guests() {

@@ -289,14 +289,28 @@ fn a_setting_is_recorded_and_one_that_cannot_be_had_fails_the_run() {
 }
 
 #[test]
-fn durations_take_a_unit_and_a_mistyped_mode_names_the_nearest() {
+fn durations_take_a_unit_and_a_mistyped_name_shows_the_nearest() {
     require!(need::root());
     let short = ["lab", "run", "--modes", "host", "--offload", "full", "--workloads", "tcp_rr"];
     let taken = ["--blocks", "1", "--duration", "50ms", "--warmup", "0.01s", "--json"];
     let results = run([&short[..], &taken].concat()).json();
     assert_eq!(results["plan"]["duration_s"], 0.05);
-    let ended = run(["lab", "run", "--modes", "vxlam"]).expect(2);
-    assert!(ended.stderr.contains("did you mean \"vxlan\"?"), "{ended:#?}");
+    for options in ["doctor --watch 20ms", "doctor --watch 0.02"] {
+        run(options.split(' ').chain(["--netns", "/proc/self/ns/net"])).expect(0);
+    }
+    for (options, problem) in [
+        ("doctor fix OV013 --confirm-within 2days", "expected 1s to 1day"),
+        ("accel check --seconds 61m", "expected 0 to 1h"),
+        ("accel check --seconds 500ms", "expected whole seconds"),
+        ("measure serve --max-seconds 5x", "expected seconds, or a number and a unit"),
+        ("lab run --modes vxlam", "did you mean \"vxlan\"?"),
+        ("lab run --modes vxlam@guest", "did you mean \"vxlan@guest\"?"),
+        ("lab run --plan cni-swep", "did you mean \"cni-sweep\"?"),
+        ("lab up vxlam", "did you mean \"vxlan\"?"),
+    ] {
+        let ended = run(options.split(' ')).expect(2);
+        assert!(ended.stderr.contains(problem), "{options}: {ended:#?}");
+    }
 }
 
 /// A flow that gets nothing for a while is a result, not a failure.
