@@ -234,6 +234,23 @@ const BY_FUNCTION: &[(&str, Explanation)] = &[
     ),
 ];
 
+/// Drops that lose nothing, by reason and function. The kernel gives an answer to a ping to the
+/// program and drops its own copy; a connection that waits after its end uses up the last packet.
+const USED: [(&str, &str); 3] =
+    [("NO_SOCKET", "ping_rcv"), ("NOT_SPECIFIED", "tcp_v4_rcv"), ("NOT_SPECIFIED", "tcp_v6_rcv")];
+
+/// Whether a packet had been used when the kernel dropped it.
+pub fn is_used(reason: &str, function: Option<&str>) -> bool {
+    is_one_of(reason, function, &USED)
+}
+
+/// Whether a drop is one of these, by reason and function.
+pub fn is_one_of(reason: &str, function: Option<&str>, drops: &[(&str, &str)]) -> bool {
+    // The compiler names clones of a function `function.part.0` and the like.
+    let function = function.and_then(|function| function.split('.').next());
+    function.is_some_and(|function| drops.contains(&(reason, function)))
+}
+
 /// Returns the explanation of a drop reason, the one for this kernel function if there is any.
 /// `None`: the reason does not matter to overlays.
 pub fn explanation(reason: &str, function: Option<&str>) -> Option<&'static Explanation> {
@@ -241,4 +258,25 @@ pub fn explanation(reason: &str, function: Option<&str>) -> Option<&'static Expl
         |(name, known): &&(&str, Explanation)| Some(*name) == function && known.reason == reason;
     let by_function = BY_FUNCTION.iter().find(is_of).map(|(_, known)| known);
     by_function.or_else(|| EXPLANATIONS.iter().find(|known| known.reason == reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_that_lose_nothing_are_known_by_reason_and_function() {
+        assert!(is_used("NO_SOCKET", Some("ping_rcv")));
+        assert!(is_used("NOT_SPECIFIED", Some("tcp_v4_rcv.cold")));
+        let multicast = [("NOT_SPECIFIED", "ip6_mc_input")];
+        assert!(is_one_of("NOT_SPECIFIED", Some("ip6_mc_input"), &multicast));
+        // A closed port, a packet for another host, and a kernel without names of functions.
+        for (reason, function) in [
+            ("NO_SOCKET", Some("tcp_v4_rcv")),
+            ("OTHERHOST", Some("ip_rcv_core")),
+            ("NO_SOCKET", None),
+        ] {
+            assert!(!is_used(reason, function), "{reason}");
+        }
+    }
 }

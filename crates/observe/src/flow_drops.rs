@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::event::{Event, Kind};
-use crate::explain::explanation;
+use crate::explain::{explanation, is_used};
 use crate::filter::Filter;
 use crate::places::Places;
 use crate::record::Names;
@@ -49,12 +49,16 @@ impl FlowDrops {
                 break;
             }
             for event in events.iter().filter(|event| event.kind == Kind::Dropped) {
-                *drops.entry(place(event, names)).or_default() += packets(event);
+                let place = place(event, names);
+                if !is_used(&place.2, place.3.as_deref()) {
+                    *drops.entry(place).or_default() += packets(event);
+                }
             }
         }
         // Beyond the limit of reported drops, neither namespace nor device is known.
         let all = self.tracer.suppressed()?;
-        for more in Suppressed::since(&self.counted, &all) {
+        let more = Suppressed::since(&self.counted, &all).into_iter();
+        for more in more.filter(|more| !is_used(&more.reason, more.function.as_deref())) {
             let place = (names.namespace(None), None, more.reason, more.function);
             *drops.entry(place).or_default() += more.packets;
         }

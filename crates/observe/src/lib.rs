@@ -54,7 +54,7 @@ pub use called::Called;
 pub use capture::Capture;
 pub use drops::{Dropped, Drops, DropsError, DropsReading};
 pub use event::{Checksum, Encapsulation, Event, Flow, Headers, Kind, Link, Tunnel};
-pub use explain::{EXPLANATIONS, Explanation, explanation};
+pub use explain::{EXPLANATIONS, Explanation, explanation, is_one_of, is_used};
 pub use expression::{Expression, ExpressionError};
 pub use filter::{Filter, FlowPattern, PatternError};
 pub use flow_id::FlowId;

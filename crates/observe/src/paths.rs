@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::event::{Checksum, Event, Kind, Tunnel};
+use crate::explain;
 use crate::journey::{Ending, Journey, Origin};
 use crate::record::{Addresses, Names};
 use crate::snapshot::{HopSeen, Latency, PathSeen, Rates, Side};
@@ -94,8 +95,8 @@ fn side(kind: Kind) -> Option<Side> {
 
 /// Returns the stays of a journey: those of its first packet, then of the first segment or fragment
 /// of that, and so on.
-fn stays(journey: &Journey) -> (Vec<Stay<'_>>, Option<&Ending>) {
-    let mut stays: Vec<Stay<'_>> = Vec::new();
+fn stays<'a>(journey: &'a Journey, names: &dyn Names) -> (Vec<Stay<'a>>, Option<&'a Ending>) {
+    let mut stays: Vec<Stay<'a>> = Vec::new();
     let mut leg = 0;
     loop {
         let mut is_first =
@@ -133,25 +134,42 @@ fn stays(journey: &Journey) -> (Vec<Stay<'_>>, Option<&Ending>) {
         };
         match next {
             Some(next) => leg = next,
-            None => return (stays, ending),
+            None => {
+                if let Some(stay) = stays.last_mut().filter(|_| is_used(ending, names)) {
+                    // A socket had received it before.
+                    stay.place = Place { device: None, side: Side::Socket, ..stay.place };
+                }
+                return (stays, ending);
+            }
         }
     }
 }
 
 /// Returns the places of a journey, in order.
-pub(crate) fn places(journey: &Journey) -> impl Iterator<Item = Place> {
-    stays(journey).0.into_iter().map(|stay| stay.place)
+pub(crate) fn places(journey: &Journey, names: &dyn Names) -> impl Iterator<Item = Place> {
+    stays(journey, names).0.into_iter().map(|stay| stay.place)
 }
 
 /// Describes the drop that a journey ended with; `None`: it ended otherwise.
 pub(crate) fn dropped(journey: &Journey, names: &dyn Names) -> Option<String> {
-    let (_, ending) = stays(journey);
-    matches!(ending, Some(Ending::Dropped(..))).then(|| words(ending, names))
+    let (_, ending) = stays(journey, names);
+    let is_dropped = matches!(ending, Some(Ending::Dropped(..))) && !is_used(ending, names);
+    is_dropped.then(|| words(ending, names))
+}
+
+/// Whether the packet had been used when the kernel dropped it.
+fn is_used(ending: Option<&Ending>, names: &dyn Names) -> bool {
+    match ending {
+        Some(Ending::Dropped(reason, location)) => {
+            explain::is_used(&names.reason(*reason), names.function(*location).as_deref())
+        }
+        _ => false,
+    }
 }
 
 impl Paths {
     pub fn add(&mut self, journey: &Journey, names: &dyn Names) {
-        let (stays, ending) = stays(journey);
+        let (stays, ending) = stays(journey, names);
         // Only the free was seen, so there is no path.
         if stays.is_empty() {
             return;
@@ -283,6 +301,7 @@ fn words(ending: Option<&Ending>, names: &dyn Names) -> String {
     match ending {
         Some(Ending::Read(_, command)) => format!("read by {command}"),
         Some(Ending::Received) => "received".to_owned(),
+        Some(Ending::Dropped(..)) if is_used(ending, names) => "received".to_owned(),
         Some(Ending::Dropped(reason, _)) => format!("dropped: {}", names.reason(*reason)),
         Some(Ending::Left(device)) => format!("left through {device}"),
         Some(Ending::Consumed) => "consumed".to_owned(),

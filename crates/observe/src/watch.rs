@@ -17,7 +17,7 @@ use crate::called::Called;
 use crate::drops::{Dropped, Drops, DropsError, DropsReading};
 use crate::edges::edges;
 use crate::event::Event;
-use crate::explain::explanation;
+use crate::explain::{explanation, is_used};
 use crate::filter::Filter;
 use crate::flow_drops::FlowDrops;
 use crate::flow_id::FlowId;
@@ -441,7 +441,8 @@ impl Watch {
         // The kernel does not support counting drops; this was reported at the start.
         let Some(drops) = &self.drops else { return Ok(Vec::new()) };
         let now = drops.read()?;
-        let since = drops.difference(&self.dropped, &now);
+        let mut since = drops.difference(&self.dropped, &now);
+        since.retain(|drop| !is_used(&drop.reason, drop.function.as_deref()));
         self.dropped = now;
         Ok(since)
     }
@@ -484,7 +485,7 @@ fn hops(ended: &[Journey], names: &dyn Names) -> BTreeMap<FlowId, Vec<String>> {
         if known.get(&flow).is_some_and(|(is_dropped, _)| *is_dropped || dropped.is_none()) {
             continue;
         }
-        let mut hops = flows::hops(paths::places(journey).map(|place| {
+        let mut hops = flows::hops(paths::places(journey, names).map(|place| {
             let device = place.device.map_or("-".to_owned(), |(_, name)| name);
             format!("{} {device} {}", names.namespace(place.netns), place.side.name())
         }));

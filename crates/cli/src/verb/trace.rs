@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use doctor::{Scope, collect, diagnose};
 use observe::{
     Filter, Finished, Packet, PacketEnding, SampleRateChange, TraceOptions, TraceSession,
+    is_one_of, is_used,
 };
 
 use crate::capture_file::CaptureFile;
@@ -22,10 +23,6 @@ use crate::trace_args::Trace;
 const TICK: Duration = Duration::from_millis(50);
 /// Time between the two readings of `--explain`: counters must move.
 const WATCH: Duration = Duration::from_secs(1);
-/// Drops that lose nothing, by reason and function. The kernel gives an answer to a ping to the
-/// program and drops its own copy; a connection that waits after its end uses up the last packet.
-const USED: [(&str, &str); 3] =
-    [("NO_SOCKET", "ping_rcv"), ("NOT_SPECIFIED", "tcp_v4_rcv"), ("NOT_SPECIFIED", "tcp_v6_rcv")];
 /// Drops of packets that have no receiver on a healthy host either: router solicitations and other
 /// multicast that nobody joined, frames of protocols that the kernel does not have.
 const WITHOUT_RECEIVER: [(&str, &str); 2] =
@@ -188,28 +185,25 @@ impl PacketOutput<'_> {
     }
 }
 
-/// Whether a drop is one of these.
-fn is_of(ending: &PacketEnding, drops: &[(&str, &str)]) -> bool {
-    let PacketEnding::Dropped { reason, function: Some(function), .. } = ending else {
-        return false;
-    };
-    // The compiler names clones of a function `function.part.0` and the like.
-    let function = function.split('.').next().unwrap_or_default();
-    drops.contains(&(reason.as_str(), function))
-}
-
 /// Ends legs as received whose packets were used before the kernel dropped them.
 fn used(packet: &mut Packet) {
-    for leg in packet.legs.iter_mut().filter(|leg| is_of(&leg.ending, &USED)) {
-        leg.ending = PacketEnding::Received;
+    for leg in &mut packet.legs {
+        if let PacketEnding::Dropped { reason, function, .. } = &leg.ending
+            && is_used(reason, function.as_deref())
+        {
+            leg.ending = PacketEnding::Received;
+        }
     }
 }
 
 /// Whether a packet was lost that somebody expected.
 fn is_loss(packet: &Packet) -> bool {
     let mut dropped = packet.legs.iter().map(|leg| &leg.ending);
-    dropped.any(|ending| {
-        matches!(ending, PacketEnding::Dropped { .. }) && !is_of(ending, &WITHOUT_RECEIVER)
+    dropped.any(|ending| match ending {
+        PacketEnding::Dropped { reason, function, .. } => {
+            !is_one_of(reason, function.as_deref(), &WITHOUT_RECEIVER)
+        }
+        _ => false,
     })
 }
 
@@ -245,28 +239,4 @@ fn sample(text: &str) -> anyhow::Result<u32> {
     sample.ok_or_else(|| {
         usage("--sample", format!("{text:?}: expected 1/N, N from 1 to {MOST_SAMPLED}"))
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn drops_that_lose_nothing_are_known_by_reason_and_function() {
-        let dropped = |reason: &str, function: &str| PacketEnding::Dropped {
-            reason: reason.to_owned(),
-            function: Some(function.to_owned()),
-            meaning: None,
-            check: None,
-            cause: None,
-        };
-        assert!(is_of(&dropped("NO_SOCKET", "ping_rcv"), &USED));
-        assert!(is_of(&dropped("NOT_SPECIFIED", "tcp_v4_rcv.cold"), &USED));
-        assert!(is_of(&dropped("NOT_SPECIFIED", "ip6_mc_input"), &WITHOUT_RECEIVER));
-        // A closed port, and a packet for another host.
-        for (reason, function) in [("NO_SOCKET", "tcp_v4_rcv"), ("OTHERHOST", "ip_rcv_core")] {
-            let ending = dropped(reason, function);
-            assert!(!is_of(&ending, &USED) && !is_of(&ending, &WITHOUT_RECEIVER), "{reason}");
-        }
-    }
 }

@@ -217,6 +217,32 @@ fn an_answered_ping_is_no_drop() {
     assert!(!ended.stdout.contains("DROPPED"), "{}", ended.stdout);
 }
 
+/// Neither for `watch`: not as the end of its path, and not among the drops.
+#[test]
+fn an_answered_ping_is_no_drop_of_an_interval() {
+    require!(need::root(), need::tool("ping"));
+    let network = network().unwrap();
+    let processes = Processes::new().unwrap();
+    let sleep = |host: &Arc<Host>| processes.start(host, Command::new("sleep").arg("600")).unwrap();
+    let _sleeping: Vec<_> = network.hosts().iter().map(sleep).collect();
+    let target = network.address.target.ip().to_string();
+    let flow = format!("{target}/icmp");
+    let watch = ["watch", "--text", "--interval", "300ms", "--budget", "100%", "--flow", &flow];
+    let watching = Running::start(overlane(watch));
+    let answered = format!("such as {target} -> ");
+    let ping = || network.client().run(Command::new("ping").args(["-c", "1", "-W", "5", &target]));
+    eventually("a path of an answer", || {
+        ping().map_err(|error| error.to_string())?;
+        let text = watching.stdout_so_far();
+        let answer = text.lines().any(|line| line.contains(&answered) && line.contains("received"));
+        answer.then_some(()).ok_or(text)
+    });
+    watching.signal(Signal::SIGINT);
+    let ended = watching.wait().expect(130);
+    assert!(!ended.stdout.contains("ping_rcv"), "{}", ended.stdout);
+    assert!(!ended.stdout.contains(": dropped: NO_SOCKET"), "{}", ended.stdout);
+}
+
 /// The rule is in a chain that the hook's chain jumps to, as in Kubernetes.
 #[test]
 fn the_chain_of_the_rule_that_dropped_a_packet_is_named() {
