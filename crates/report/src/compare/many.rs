@@ -114,7 +114,7 @@ pub(super) fn remarks(first: &str, others: &[Other]) -> Vec<String> {
             remarks.push(format!("{a} and {b} are from different machines: only ratios compare."));
         }
         for difference in &comparison.differences {
-            remarks.push(format!("{a} and {b} have a different {}.", plain(difference)));
+            remarks.push(format!("Different {} ({a} and {b}).", plain(difference)));
         }
     }
     let level = others.iter().map(|other| other.comparison.level).fold(0.0, f64::max);

@@ -478,7 +478,7 @@ fn plan_differences(a: &Results, b: &Results) -> Vec<String> {
         differing("addresses", &family(p), &family(q))
             .map(|families| format!("{families} (headers of IPv6 are 20 bytes longer)")),
         differing("ECN", &on(p.ecn), &on(q.ecn)),
-        differing("seconds a sample", &p.duration_s, &q.duration_s),
+        differing("seconds per sample", &p.duration_s, &q.duration_s),
         differing("privileges", &a.machine.privileges, &b.machine.privileges),
     ]
     .into_iter()
