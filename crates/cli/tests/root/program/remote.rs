@@ -19,6 +19,7 @@ use testbed::{Host, NIC, Offload, Wire, mac};
 use super::launch::{Ended, OVERLANE, Running};
 use super::machine::nothing_left;
 use super::schema;
+use super::signals::interrupted;
 use super::unprivileged::Copy;
 
 const TUNNEL: &str = "vxlan0";
@@ -343,6 +344,32 @@ fn an_end_that_vanishes_takes_nothing_with_it() {
     let _server = two.serve();
     let results = client.wait().expect(0).json();
     assert_eq!(results["complete"], true);
+}
+
+#[test]
+fn an_interrupted_client_writes_what_it_has_and_the_server_serves_the_next() {
+    require!(possible());
+    let two = Two::new();
+    let server = two.serve();
+    let (out, there) = (two.path("r.json"), Wire::B.to_string());
+    let mut long = vec![&*there, "--workloads", "tcp_rr,udp_stream", "--blocks", "1000"];
+    long.extend(["--duration", "0.05", "--disturbance", "100", "--out", out.to_str().unwrap()]);
+    // In the first sample, and after several.
+    for samples in [0, 4] {
+        let mut client = two.run(&long);
+        let mark = client.mark().to_owned();
+        client.await_samples(samples);
+        client.signal(Signal::SIGINT);
+        client.wait().expect(130);
+        let results = interrupted(&out);
+        let taken = cells(&results).iter().flat_map(|cell| cell["samples"].as_array().unwrap());
+        assert!(samples == 0 || taken.count() > 0, "{results:#}");
+        assert!(!two.path("r.json.samples").exists());
+        nothing_left(&mark);
+    }
+    two.run(&[&[&*there][..], &QUICK].concat()).wait().expect(0);
+    server.signal(Signal::SIGINT);
+    server.wait().expect(0);
 }
 
 #[test]

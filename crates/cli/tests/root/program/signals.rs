@@ -175,6 +175,25 @@ fn interrupted_while_it_builds() {
     nothing_left(&mark);
 }
 
+#[test]
+fn interrupted_while_it_probes_and_in_the_first_sample() {
+    require!(need::root());
+    for phase in ["probing vxlan", "sampling"] {
+        let directory = tempfile::tempdir().unwrap();
+        let out = directory.path().join("r.json");
+        let mut running = long("vxlan", &out);
+        let mark = running.mark().to_owned();
+        running.await_stderr(phase);
+        running.signal(Signal::SIGINT);
+        running.wait().expect(130);
+        let results = interrupted(&out);
+        let modes = results["modes"].as_array().unwrap();
+        assert!(modes.iter().all(|mode| mode["status"] == "ok"), "{phase}: {results:#}");
+        assert_eq!(entries(directory.path()), ["r.json"], "{phase}");
+        nothing_left(&mark);
+    }
+}
+
 /// Docker's programs take seconds, and an interrupt does not wait for them.
 #[test]
 fn interrupted_while_docker_starts() {
