@@ -2,7 +2,7 @@
 //! slow path if packets are damaged or lost.
 
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use channel::Token;
@@ -62,7 +62,12 @@ pub fn on(on: &AccelOn) -> anyhow::Result<Exit> {
         true => "the fast path stays on, because it was on before",
         false => "the fast path is off again",
     };
-    let report = report.with_context(|| format!("{state}: the path was not probed"))?;
+    let untested = || format!("{state}: the path was not probed");
+    if report.is_err() && stop.load(Ordering::Relaxed) {
+        complain(&untested());
+        return Ok(Exit::Interrupted);
+    }
+    let report = report.with_context(untested)?;
     print_folded(&::report::probe_text(&report, style()))?;
     complain(&format!("{state}: the path to {} damages or loses packets", peer.ip()));
     if !was_on && probed().is_ok_and(|slow| !slow.bad.is_empty()) {

@@ -1,6 +1,8 @@
 //! `overlane probe`: tests whether offloads damage, drop or black-hole packets on a path.
 
-use measure::remote::ProbePeer;
+use std::sync::atomic::Ordering;
+
+use measure::remote::{ProbePeer, RemoteError};
 use netstate::namespace::discover;
 use probe::exchange::Trouble;
 use probe::run::{Extent, Options, run as run_probe};
@@ -36,7 +38,10 @@ pub fn run(asked: &Probe) -> anyhow::Result<Exit> {
     let hops = hops(&asked.hops)?;
     let facts = hops.iter().map(|hop| hop.facts().clone()).collect();
     let options = Options { extent, seed, rate, via: asked.via.clone(), hops: facts };
-    let (mut peer, own) = ProbePeer::connect(target, token.as_ref(), &stop)?;
+    let (mut peer, own) = match ProbePeer::connect(target, token.as_ref(), &stop) {
+        Err(RemoteError::Stopped) => return Ok(Exit::Interrupted),
+        connected => connected?,
+    };
     // The guard restores the settings if this process is killed during the search.
     let guard = match asked.yes {
         true => Some(Guard::start(&asked.journal.directory)?),
@@ -54,6 +59,8 @@ pub fn run(asked: &Probe) -> anyhow::Result<Exit> {
     drop(guard);
     let report = match report {
         Err(Trouble::Stopped) => return Ok(Exit::Interrupted),
+        // Ctrl-C also ends the wait for an answer.
+        Err(Trouble::Peer(_)) if stop.load(Ordering::Relaxed) => return Ok(Exit::Interrupted),
         report => report?,
     };
     // A note that cannot be kept takes nothing from the result.

@@ -1,6 +1,7 @@
 //! `overlane probe` over a path whose network card damages packets: from the fault to its proven
 //! repair, and its undo.
 
+use std::net::TcpListener;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -17,6 +18,7 @@ use sys::netns::NetNs;
 use test_support::{need, require};
 
 use super::launch::{Ended, Running, eventually};
+use super::machine::nothing_left;
 use super::remote::overlane;
 use super::schema;
 use crate::mangler::{Bed, Fault, Mangled};
@@ -64,16 +66,24 @@ impl Path {
     }
 
     fn run(&self, words: &[&str]) -> Ended {
+        self.start(words).wait()
+    }
+
+    fn start(&self, words: &[&str]) -> Running {
         let journal = self.at("journal");
         let [client, _] = self.bed.namespaces();
         let words = [words, &["--journal", &journal]].concat();
-        Running::start(inside(client, overlane(&words))).wait()
+        Running::start(inside(client, overlane(&words)))
     }
 
     fn probe(&self, more: &[&str]) -> Ended {
+        self.start_probe(more).wait()
+    }
+
+    fn start_probe(&self, more: &[&str]) -> Running {
         let token = self.at("token");
         let words = ["probe", PEER, "--token", &token, "--quick", "--rate", "20000000"];
-        self.run(&[&words[..], more].concat())
+        self.start(&[&words[..], more].concat())
     }
 
     /// Findings of OV090, as JSON.
@@ -92,6 +102,36 @@ fn inside(netns: &NetNs, command: Command) -> Command {
     inside.arg(format!("--net=/proc/{}/fd/{fd}", std::process::id()));
     inside.arg(command.get_program()).args(command.get_args()).current_dir("/");
     inside
+}
+
+/// While it connects, and while it waits for packets or for an answer of the peer.
+#[test]
+fn ctrl_c_ends_a_probe_as_documented() {
+    require!(need::root(), need::device("vxlan"), need::tools(&["nsenter"]));
+    let path = Path::new(Fault::None);
+    let [_, server] = path.bed.namespaces();
+    // It accepts, and never answers.
+    let silent = server.run(|| TcpListener::bind((PEER, 5210))).unwrap().unwrap();
+    let probe = path.start_probe(&[]);
+    let mark = probe.mark().to_owned();
+    let connection = silent.accept().unwrap();
+    probe.signal(Signal::SIGINT);
+    let ended = probe.wait().expect(130);
+    assert_eq!(ended.stderr, "", "{ended:#?}");
+    nothing_left(&mark);
+    drop((connection, silent));
+
+    let _server = path.serve();
+    for said in ["path MTU", "classes to the peer", "classes from the peer"] {
+        let mut probe = path.start_probe(&[]);
+        let mark = probe.mark().to_owned();
+        probe.await_stderr(said);
+        probe.signal(Signal::SIGINT);
+        let ended = probe.wait().expect(130);
+        assert!(!ended.stderr.contains("error"), "{ended:#?}");
+        nothing_left(&mark);
+    }
+    path.probe(&[]).expect(0);
 }
 
 #[test]
