@@ -18,7 +18,7 @@ use super::accel_headline::headline;
 use crate::accel_args::{AccelDevices, AccelRun, AccelStatus};
 use crate::exit::{Exit, usage};
 use crate::named_netns::netns;
-use crate::output::{print, print_json};
+use crate::output::{print, print_folded, print_json};
 
 /// Accelerates devices in a background process. Starts one unless one is running.
 pub fn on(run: &AccelRun) -> anyhow::Result<Exit> {
@@ -45,7 +45,7 @@ pub fn on(run: &AccelRun) -> anyhow::Result<Exit> {
         Some(status) => status,
         None => start(run, &netns)?,
     };
-    print(&describe(&status))?;
+    print_folded(&describe(&status))?;
     // A device given by name that is refused makes the command fail in part.
     let refused = |name: &String| !status.accelerates(name);
     Ok(if arguments.device.as_ref().is_some_and(refused) { Exit::Partly } else { Exit::Done })
@@ -127,7 +127,7 @@ pub fn status(arguments: &AccelStatus) -> anyhow::Result<Exit> {
     }
     match (status, arguments.json) {
         (status, true) => print_json(&status)?,
-        (Some(status), false) => print(&describe(&status))?,
+        (Some(status), false) => print_folded(&describe(&status))?,
         (None, false) if control::user() != 0 => {
             print("nothing is accelerated by this user (run as root to see root's)")?;
         }

@@ -15,7 +15,7 @@ use crate::accel_args::AccelCheck;
 use crate::exit::{Exit, usage};
 use crate::interrupt;
 use crate::named_netns::netns;
-use crate::output::{print, print_json};
+use crate::output::{print_folded, print_json};
 
 /// Checks the devices, counts traffic, and prints the result.
 pub fn run(arguments: &AccelCheck) -> anyhow::Result<Exit> {
@@ -41,7 +41,7 @@ pub fn run(arguments: &AccelCheck) -> anyhow::Result<Exit> {
     if arguments.json {
         print_json(&found)?;
     } else {
-        print(&describe(&found))?;
+        print_folded(&describe(&found))?;
     }
     Ok(match (ended.load(Ordering::Acquire), found.is_all_fast()) {
         // The result covers only part of the time, so it is no verdict.

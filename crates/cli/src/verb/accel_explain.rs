@@ -6,7 +6,7 @@ use accel::{EXPLANATIONS, Explanation};
 
 use crate::accel_args::AccelExplain;
 use crate::exit::{Exit, usage};
-use crate::output::{print, print_json};
+use crate::output::{print_folded, print_json};
 
 /// Explains one code, or lists all.
 pub fn run(arguments: &AccelExplain) -> anyhow::Result<Exit> {
@@ -22,8 +22,8 @@ pub fn run(arguments: &AccelExplain) -> anyhow::Result<Exit> {
     };
     match (all, &arguments.code) {
         (all, _) if arguments.json => print_json(&all)?,
-        ([one], Some(_)) => print(&explained(one))?,
-        (all, _) => print(&listed(all))?,
+        ([one], Some(_)) => print_folded(&explained(one))?,
+        (all, _) => print_folded(&listed(all))?,
     }
     Ok(Exit::Done)
 }

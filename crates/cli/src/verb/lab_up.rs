@@ -18,7 +18,7 @@ use super::lab_run::check_mtu;
 use crate::args::{Hold, Up};
 use crate::exit::{Exit, usage};
 use crate::lab_socket::{self, LabRequest};
-use crate::output::{print, print_json};
+use crate::output::{print, print_folded, print_json};
 use crate::quantity::did_you_mean;
 
 /// Starts a holder process and waits until it has built its testbed.
@@ -61,7 +61,7 @@ pub fn run(arguments: &Up) -> anyhow::Result<Exit> {
     if arguments.json {
         print_json(&standing)?;
     } else {
-        print(&describe(&standing))?;
+        print_folded(&describe(&standing))?;
     }
     Ok(Exit::Done)
 }

@@ -3,7 +3,7 @@
 use daemon::endpoint;
 
 use crate::exit::Exit;
-use crate::output::{print, print_json};
+use crate::output::{print, print_folded, print_json};
 use crate::vtep_args::VtepStatus;
 
 /// Asks every endpoint of this user for its status, and prints it.
@@ -23,9 +23,9 @@ pub fn run(arguments: &VtepStatus) -> anyhow::Result<Exit> {
     }
     if !arguments.json {
         for status in &all {
-            print(&format!("{}: hand-over {}", status.local, status.hand_over))?;
-            print(&status.describe())?;
-            print(&format!("confined: {}", status.confinement))?;
+            print_folded(&format!("{}: hand-over {}", status.local, status.hand_over))?;
+            print_folded(&status.describe())?;
+            print_folded(&format!("confined: {}", status.confinement))?;
         }
     }
     Ok(if silent.is_empty() { Exit::Done } else { Exit::Partly })

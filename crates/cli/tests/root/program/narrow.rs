@@ -23,10 +23,12 @@ fn data(name: &str) -> String {
 fn lines_fit_into_sixty_columns() {
     require!(need::root());
     let recording = data("watch.jsonl");
-    let commands: [&[&str]; 7] = [
+    let commands: [&[&str]; 9] = [
         &[],
         &["lab", "list"],
         &["lab", "plans"],
+        &["accel", "explain"],
+        &["accel", "explain", "AX101"],
         &["doctor", "list"],
         &["doctor", "explain", "OV093"],
         &["watch", &recording, "--text"],
