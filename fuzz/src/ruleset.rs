@@ -43,7 +43,7 @@ pub fn rules(data: &[u8]) {
                 state: State::Established,
                 is_reply: false,
                 status: Some(0x1ae),
-                mark: 0,
+                mark: Some(0),
                 zone: 0,
             }),
             mark: 0,

@@ -136,6 +136,9 @@ static __always_inline int receive(struct __sk_buff *skb, const int six)
 	live = fresh(skb, now);
 	if (!live)
 		return pass(skb, vtep->slot, DECAP_STALE);
+	/* A program below the NIC may have marked the packet: rules were evaluated without a mark. */
+	if (skb->mark)
+		return pass(skb, vtep->slot, DECAP_VERDICT);
 	if (skb->pkt_type || skb->ifindex != vtep->nic ||
 	    (six ? !is_same(front.six.ip.daddr, vtep->local) :
 		   front.four.ip.daddr != vtep->local[0]))
@@ -208,6 +211,8 @@ static __always_inline int receive(struct __sk_buff *skb, const int six)
 		}
 		set_dest(ip, flow, key_of_flow.ipv6);
 	}
+	if ((routed || vtep->flags & DOMAIN_CHECKED) && may_be_fragment(proto, ip))
+		return pass(skb, vtep->slot, DECAP_TRACKING);
 	if (routed) {
 		if (route(skb, vtep->domain, proto, ip, longest, &fib, flow))
 			return pass(skb, vtep->slot, DECAP_ROUTE);

@@ -70,6 +70,12 @@ int encap(struct __sk_buff *skb)
 
 		return pass(skb, port ? port->slot : 0, port ? ENCAP_SOURCE : ENCAP_PORT);
 	}
+	/*
+	 * A tenant in this namespace may have marked the packet. Outer packets inherit marks, and
+	 * rules were evaluated without one.
+	 */
+	if (skb->mark)
+		return pass(skb, from->slot, ENCAP_VERDICT);
 	longest = largest(skb, ETH_HLEN, len - ETH_HLEN, proto, ip);
 	if (!longest)
 		return pass(skb, from->slot, ENCAP_MTU);
@@ -103,6 +109,8 @@ int encap(struct __sk_buff *skb)
 		}
 		set_dest(ip, flow, key_of_flow.ipv6);
 	}
+	if ((routed || from->flags & DOMAIN_CHECKED) && may_be_fragment(proto, ip))
+		return pass(skb, from->slot, ENCAP_TRACKING);
 	if (routed) {
 		if (route(skb, from->domain, proto, ip, longest, &fib, flow))
 			return pass(skb, from->slot, ENCAP_ROUTE);

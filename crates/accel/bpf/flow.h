@@ -307,6 +307,9 @@ static __always_inline int is_as_judged(struct nf_conn *ct, u32 direction, struc
 	if (key->protocol == IPPROTO_TCP && (ct->proto.tcp.state != TCP_CONNTRACK_ESTABLISHED ||
 					     !follow(ct, flow)))
 		return 0;
+	/* After a flush, a packet of the other side may have made the entry anew, in its direction. */
+	if (direction != !!(flags & FLOW_REPLY))
+		return 0;
 	if (direction == 0 ? !is_reverse(&ct->tuplehash[1].tuple, flow, key->ipv6) :
 			     !is_reverse(&ct->tuplehash[0].tuple, flow, key->ipv6))
 		return 0;

@@ -65,6 +65,19 @@ static __always_inline int is_sound(u16 proto, const u8 *ip, u32 len)
 	       ip[6] != IPPROTO_HOPOPTS;
 }
 
+/*
+ * Whether the packet is a fragment, or has IPv6 extension headers in front of which one may hide.
+ * Conntrack, which any rule of the namespace switches on, holds fragments until their datagram is
+ * whole (nf_defrag_ipv4, nf_defrag_ipv6).
+ */
+static __always_inline int may_be_fragment(u16 proto, const u8 *ip)
+{
+	/* MF flag or an offset. */
+	if (proto == htons(ETH_P_IP))
+		return (ip[6] & 0x3f) || ip[7];
+	return ip[6] != IPPROTO_TCP && ip[6] != IPPROTO_UDP && ip[6] != IPPROTO_ICMPV6;
+}
+
 /* Whether a router forwards the packet unchanged, apart from the time to live. */
 static __always_inline int is_plain(u16 proto, const u8 *ip, u32 len)
 {

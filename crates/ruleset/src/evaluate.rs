@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use crate::expression::REGISTERS;
-use crate::flow::{Answer, Flow, Hook, Place, Step, Verdict};
+use crate::flow::{Answer, Connection, Flow, Hook, Place, Step, Verdict};
 use crate::model::{Action, Base, Chain, Expression, Rule, Ruleset, Value};
 use crate::packet::{Packets, Tracked};
 use crate::set::Found;
@@ -363,7 +363,7 @@ impl Ruleset {
                     // NFT_CT_MARK. Earlier packets have set the entry's mark already, so an equal
                     // mark changes nothing.
                     let mark = match packets.tracked() {
-                        Tracked::Entry(entry) if *key == 3 => entry.mark,
+                        Tracked::Entry(Connection { mark: Some(mark), .. }) if *key == 3 => mark,
                         // Without an entry there is no mark to set. A zone is set in a template, so
                         // it is not ignored.
                         Tracked::Nothing if *key == 3 => continue,
@@ -428,15 +428,16 @@ fn connmark(
         Tracked::Nothing => return Ok(packets.mark),
         Tracked::Unclear => return Err(Doubt::new(Cause::Unknown, "CONNMARK at this hook")),
     };
+    let Some(known) = entry.mark else { return Err(Doubt::new(Cause::Unknown, "ct mark")) };
     let of_connection = match mode {
-        ConnmarkMode::Set => entry.mark & !connection_mask ^ mark,
-        ConnmarkMode::Save => entry.mark & !connection_mask ^ packets.mark & packet_mask,
+        ConnmarkMode::Set => known & !connection_mask ^ mark,
+        ConnmarkMode::Save => known & !connection_mask ^ packets.mark & packet_mask,
         ConnmarkMode::Restore => {
-            return Ok(packets.mark & !packet_mask ^ entry.mark & connection_mask);
+            return Ok(packets.mark & !packet_mask ^ known & connection_mask);
         }
     };
     // Earlier packets have set the entry's mark already, so an equal mark changes nothing.
-    if of_connection != entry.mark {
+    if of_connection != known {
         return Err(Doubt::new(Cause::Effect, "CONNMARK"));
     }
     Ok(packets.mark)

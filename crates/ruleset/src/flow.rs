@@ -99,8 +99,8 @@ pub struct Connection {
     pub is_reply: bool,
     /// `IPS_*` bits, if known.
     pub status: Option<u32>,
-    /// Mark of the connection, `ct mark`. The packet's mark is separate.
-    pub mark: u32,
+    /// Mark of the connection, `ct mark`, if known. The packet's mark is separate.
+    pub mark: Option<u32>,
     /// Conntrack zone, `ct zone`; 0 by default.
     pub zone: u16,
 }

@@ -292,7 +292,10 @@ impl Packets<'_> {
                 // The flow does not specify the status bits.
                 None => doubt(Cause::Unknown, "ct status"),
             },
-            (3, None) => Some(known(&entry.mark.to_ne_bytes())),
+            (3, None) => match entry.mark {
+                Some(mark) => Some(known(&mark.to_ne_bytes())),
+                None => doubt(Cause::Unknown, "ct mark"),
+            },
             (4, None) => doubt(Cause::Packet, "ct secmark"),
             (5, None) => doubt(Cause::Time, "ct expiration"),
             (7, _) => Some(known(&[if is_ipv4 { 2 } else { 10 }])),

@@ -37,7 +37,10 @@ impl Packets<'_> {
                 Holds::of((self.mark & mask == *mark) != *inverted)
             }
             Match::Connmark { mark, mask, inverted } => match self.tracked() {
-                Tracked::Entry(entry) => Holds::of((entry.mark & mask == *mark) != *inverted),
+                Tracked::Entry(entry) => match entry.mark {
+                    Some(known) => Holds::of((known & mask == *mark) != *inverted),
+                    None => unknown("connmark"),
+                },
                 // The kernel does not match untracked packets.
                 Tracked::Nothing => Holds::No,
                 Tracked::Unclear => unknown("connmark"),

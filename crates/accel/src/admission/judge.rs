@@ -237,7 +237,7 @@ fn seen_as(entry: Option<&Entry>, goes: Goes, is_reply: bool) -> Vec<Option<Conn
         Goes::OneWay => State::New,
     };
     let with = |status| {
-        Some(Connection { state, is_reply, status: Some(status), mark: entry.mark, zone: 0 })
+        Some(Connection { state, is_reply, status: Some(status), mark: Some(entry.mark), zone: 0 })
     };
     match goes {
         // The status changes to assured while packets take the fast path, so evaluate both.

@@ -280,8 +280,10 @@ fn rules_between(
     ];
     for (from, to, path) in ways {
         let tuple = Tuple { source: (from, 0), destination: (to, port) };
-        // If conntrack is in use, it already knows some of the source ports.
-        for state in [State::New, State::Established] {
+        // If conntrack is in use, it already knows some of the source ports. A remote end that sends
+        // from the tunnel's port answers, and its entry may have any mark.
+        let known = [(State::New, false), (State::Established, false), (State::Established, true)];
+        for (state, is_reply) in known {
             let flow = Flow {
                 tuple,
                 other: tuple.reversed(),
@@ -289,13 +291,7 @@ fn rules_between(
                 any_address,
                 asks_nat: state == State::New,
                 transport: Transport::Udp,
-                connection: Some(Connection {
-                    state,
-                    is_reply: false,
-                    status: None,
-                    mark: 0,
-                    zone: 0,
-                }),
+                connection: Some(Connection { state, is_reply, status: None, mark: None, zone: 0 }),
                 mark: 0,
                 address_types: vec![(local, LOCAL), (remote, UNICAST)],
             };

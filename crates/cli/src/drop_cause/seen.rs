@@ -92,7 +92,7 @@ impl Seen<'_> {
             state,
             is_reply: info.is_some_and(|info| info > 2),
             status: None,
-            mark: 0,
+            mark: None,
             zone: 0,
         });
         let kind = |address| {

@@ -475,7 +475,7 @@ fn within(network: IpAddr, prefix: u8) -> Option<IpAddr> {
 
 /// A connection that nothing translates.
 fn tracked(state: State) -> Connection {
-    Connection { state, is_reply: false, status: Some(0), mark: 0, zone: 0 }
+    Connection { state, is_reply: false, status: Some(0), mark: Some(0), zone: 0 }
 }
 
 /// A question about the first packet of a connection.

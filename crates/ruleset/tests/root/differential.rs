@@ -267,7 +267,7 @@ impl Talk {
         let transport = if is_tcp { Transport::Tcp } else { Transport::Udp };
         let mut flow = flow(transport, port, 80);
         if let Some(connection) = &mut flow.connection {
-            connection.mark = MARK;
+            connection.mark = Some(MARK);
             // IPS_SEEN_REPLY and IPS_CONFIRMED, plus the flags of a translation.
             connection.status = Some(0xa);
         }

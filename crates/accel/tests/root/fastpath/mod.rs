@@ -26,6 +26,7 @@ mod sandbox;
 mod sandboxed;
 mod socket;
 mod stale;
+mod strict;
 mod traffic;
 mod underlay;
 mod underlay6;

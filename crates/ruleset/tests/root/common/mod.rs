@@ -76,7 +76,7 @@ pub fn flow(transport: Transport, source: u16, destination: u16) -> Flow {
             is_reply: false,
             // IPS_SEEN_REPLY, IPS_ASSURED, IPS_CONFIRMED.
             status: Some(0xe),
-            mark: 0,
+            mark: Some(0),
             zone: 0,
         }),
         mark: 0,
