@@ -3,7 +3,7 @@
 # Source: none; a variant of 51 by a policy rule
 # Cause: node a has an ip rule from 10.244.1.0/24 to 10.244.2.0/24 unreachable.
 # Expected: "IpExt InNoRoutes +3".
-# Check: OV099
+# Check: OV104 OV099
 # One node: a pod-a
 . "$(dirname "$0")/bed.sh"
 
