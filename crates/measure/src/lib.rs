@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod calibrate;
+mod confirmed_probe;
 mod drop_point;
 mod giving_way;
 pub mod guest;

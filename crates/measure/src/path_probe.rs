@@ -8,13 +8,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use probe::end::Access;
-use probe::judge::Verdict;
 use probe::local::Between;
-use probe::report::{BadPath, Direction, Report};
+use probe::report::Report;
 use probe::run::Options;
 use results::PathProbe;
 use sys::netns::NetNs;
 
+use crate::confirmed_probe::confirmed;
 use crate::path_under_test::{PathUnderTest, ServerEnd};
 
 pub use probe::run::Extent;
@@ -25,8 +25,6 @@ pub const RATE: u32 = 50_000_000;
 const TRIES: u32 = 10;
 /// Time for the answer to one of them.
 const ANSWER: Duration = Duration::from_millis(100);
-/// Classes of a finding that its description names.
-const NAMED: usize = 2;
 
 /// Probes a path. A finding counts only if a second probe finds damage again.
 pub fn probe(path: &PathUnderTest, stop: &AtomicBool) -> PathProbe {
@@ -36,18 +34,6 @@ pub fn probe(path: &PathUnderTest, stop: &AtomicBool) -> PathProbe {
         _ => confirmed(|| report(path, Extent::Sample, RATE, stop)),
     };
     probed.unwrap_or_else(|reason| PathProbe { untested: vec![reason], ..PathProbe::default() })
-}
-
-/// Probes a path, again if the first probe finds damage, and describes the last result.
-///
-/// # Errors
-/// As `report`.
-pub(crate) fn confirmed(
-    mut report: impl FnMut() -> Result<Report, String>,
-) -> Result<PathProbe, String> {
-    let first = report()?;
-    let last = if first.bad.is_empty() { first } else { report()? };
-    Ok(record(&last))
 }
 
 /// Runs a probe over a path. Each end sends at most `rate` bytes per second.
@@ -116,49 +102,4 @@ fn meet(
         }
     }
     Err(format!("no datagram to {target} was answered"))
-}
-
-/// Describes the result of a probe.
-fn record(report: &Report) -> PathProbe {
-    let mut untested = Vec::new();
-    if report.translated {
-        untested.push("packets from the server: an address is translated on the path".to_owned());
-    }
-    untested.extend([&report.here, &report.there].into_iter().filter_map(|end| {
-        let limited = end.limited.as_ref()?;
-        Some(format!("all but UDP: {limited}"))
-    }));
-    PathProbe {
-        classes: u32::try_from(report.classes.len()).unwrap_or(u32::MAX),
-        damage: report.bad.iter().filter(|bad| is_damage(report, bad)).map(damage).collect(),
-        untested,
-        seconds: report.seconds,
-    }
-}
-
-/// Whether a finding is damage or loss. User-space switches merge and cut packets at other
-/// boundaries than asked for, without changing the data.
-fn is_damage(report: &Report, bad: &BadPath) -> bool {
-    let mut classes = report.classes.iter().filter(|one| one.way == bad.way);
-    classes.any(|one| {
-        bad.classes.contains(&one.name)
-            && matches!(one.verdict, Verdict::Corrupted { .. } | Verdict::Lost { .. })
-    })
-}
-
-/// Describes a finding.
-fn damage(bad: &BadPath) -> String {
-    let way = match bad.way {
-        Direction::Out => "to the server",
-        Direction::Back => "from the server",
-    };
-    let mut classes = bad.classes.iter().take(NAMED).cloned().collect::<Vec<_>>().join("; ");
-    if bad.classes.len() > NAMED {
-        classes += &format!("; and {} more classes", bad.classes.len() - NAMED);
-    }
-    let mut text = format!("packets {way} {}: {} ({classes})", bad.verdict, bad.detail);
-    if let Some(first) = bad.candidates.first() {
-        text += &format!("; likely cause: {} of {}", first.feature, first.device);
-    }
-    text
 }

@@ -13,8 +13,8 @@ use sys::netns::NetNs;
 
 use super::channel::{self, ChannelError};
 use super::message::{FromGuest, Ran, Run, Seen, ToGuest};
+use crate::confirmed_probe::confirmed;
 use crate::path_netns::PathNetns;
-use crate::path_probe;
 use crate::probes::{Probes, Reading};
 use crate::remote::message::Observed;
 use crate::remote::{Limits, ProbePeer, Remote, Server, Token, device_to};
@@ -148,7 +148,7 @@ impl Inside<'_> {
         let (mut peer, own) = connected.map_err(|error| error.to_string())?;
         let addresses = (own, server.ip().to_canonical());
         let options = Options { extent: Extent::Sample, ..Options::default() };
-        path_probe::confirmed(|| {
+        confirmed(|| {
             run(&mut peer, addresses, &options, None, &self.stop, &|_| {})
                 .map_err(|trouble| trouble.to_string())
         })
