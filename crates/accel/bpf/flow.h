@@ -290,6 +290,9 @@ static __always_inline int is_as_judged(struct nf_conn *ct, u32 direction, struc
 	u32 expires = ct->timeout, left = expires - (u32)bpf_jiffies64(), lost, back;
 	u32 status = ct->status, judged = flow->status;
 
+	/* After a flush, a packet of the other side may have made the entry anew, in its direction. */
+	if (direction != !!(flags & FLOW_REPLY))
+		return 0;
 	/* Rules were evaluated with this bit and without it. */
 	if (flags & FLOW_YOUNG) {
 		if (status & IPS_ASSURED) {
@@ -306,9 +309,6 @@ static __always_inline int is_as_judged(struct nf_conn *ct, u32 direction, struc
 	/* Conntrack does not see packets on the fast path, so the windows are tracked here. */
 	if (key->protocol == IPPROTO_TCP && (ct->proto.tcp.state != TCP_CONNTRACK_ESTABLISHED ||
 					     !follow(ct, flow)))
-		return 0;
-	/* After a flush, a packet of the other side may have made the entry anew, in its direction. */
-	if (direction != !!(flags & FLOW_REPLY))
 		return 0;
 	if (direction == 0 ? !is_reverse(&ct->tuplehash[1].tuple, flow, key->ipv6) :
 			     !is_reverse(&ct->tuplehash[0].tuple, flow, key->ipv6))

@@ -29,7 +29,8 @@ pub struct Trace {
     /// With --drops-only, also report harmless drops
     ///
     /// Answers to pings, and the last packet of a connection, are dropped after they were used;
-    /// multicast that nobody joined and frames of unknown protocols have no receiver.
+    /// multicast that nobody joined, messages to routers (ff02::2, ff02::16) and frames of unknown
+    /// protocols have no receiver.
     #[arg(long, requires = "drops_only")]
     pub all_drops: bool,
     /// Report only packets that took longer than TIME, first to last step

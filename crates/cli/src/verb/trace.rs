@@ -27,6 +27,9 @@ const WATCH: Duration = Duration::from_secs(1);
 /// multicast that nobody joined, frames of protocols that the kernel does not have.
 const WITHOUT_RECEIVER: [(&str, &str); 2] =
     [("NOT_SPECIFIED", "ip6_mc_input"), ("UNHANDLED_PROTO", "__netif_receive_skb_core")];
+/// Groups of routers, to which each device sends when it is set up (RFC 4861, 3810). Without a router
+/// that listens, or a tunnel that floods, the messages are lost on healthy hosts, too.
+const OF_ROUTERS: [&str; 2] = ["ff02::2", "ff02::16"];
 /// Checks for the causes of a packet filter's drops: of tunnels, and of tenants.
 const OF_FILTERS: [&str; 2] = ["OV071", "OV073"];
 /// Maximum time that a packet waits for earlier ones that are still under way.
@@ -198,6 +201,10 @@ fn used(packet: &mut Packet) {
 
 /// Whether a packet was lost that somebody expected.
 fn is_loss(packet: &Packet) -> bool {
+    let is_to_routers = |flow: &observe::Addresses| OF_ROUTERS.contains(&flow.destination.as_str());
+    if packet.flow.as_ref().is_some_and(is_to_routers) {
+        return false;
+    }
     let mut dropped = packet.legs.iter().map(|leg| &leg.ending);
     dropped.any(|ending| match ending {
         PacketEnding::Dropped { reason, function, .. } => {
@@ -239,4 +246,44 @@ fn sample(text: &str) -> anyhow::Result<u32> {
     sample.ok_or_else(|| {
         usage("--sample", format!("{text:?}: expected 1/N, N from 1 to {MOST_SAMPLED}"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_to_routers_are_no_loss() {
+        for (destination, expected) in [("ff02::2", false), ("ff02::16", false), ("ff02::1", true)]
+        {
+            let packet = serde_json::json!({
+                "number": 1,
+                "begun_ns": 1,
+                "took_ns": 1,
+                "flow": {
+                    "source": "fe80::1",
+                    "destination": destination,
+                    "protocol": "icmpv6",
+                    "source_port": null,
+                    "destination_port": null,
+                },
+                "legs": [{
+                    "segment_of": null,
+                    "copy_of": null,
+                    "fragment_of": null,
+                    "reassembled_from": null,
+                    "ending": {
+                        "how": "dropped",
+                        "reason": "NO_TX_TARGET",
+                        "function": "vxlan_xmit",
+                        "meaning": null,
+                        "check": null,
+                    },
+                }],
+                "steps": [],
+            });
+            let packet: Packet = serde_json::from_value(packet).unwrap();
+            assert_eq!(is_loss(&packet), expected, "{destination}");
+        }
+    }
 }
