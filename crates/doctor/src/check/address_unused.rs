@@ -1,5 +1,7 @@
 //! OV108: The kernel does not use an IPv6 address, because another host has it.
 
+use std::net::IpAddr;
+
 use super::{Check, CheckOutcome, Cost, Severity, View};
 use crate::view::DeviceKey;
 use settings::command::{inside, quote};
@@ -10,7 +12,8 @@ pub(super) const CHECK: Check = Check {
     severity: Severity::Error,
     explanation: "When an IPv6 address was added, another host of the link answered for it, or the \
         link returned the question to its sender (hairpin mode of a bridge port). The kernel shows \
-        the address and does not use it (dadfailed): packets to it are lost.",
+        the address and does not use it (dadfailed): packets to it are lost. It is a remark for \
+        an address of the link.",
     run,
 };
 
@@ -21,12 +24,18 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             let Some(device) = view.spot(place).filter(|_| known.duplicate) else { continue };
             let address =
                 format!("{}/{} dev {}", known.address, known.prefix, quote(device.name()));
+            // Bridges and tunnels have one by default that no tenant needs.
+            let is_of_link =
+                matches!(known.address, IpAddr::V6(six) if six.is_unicast_link_local());
+            let (severity, share) =
+                if is_of_link { (Severity::Info, 0.1) } else { (Severity::Error, 1.0) };
             let run = |words: &str| inside(namespace.path.as_deref(), words);
             outcome.add(
                 CHECK
                     .on(device)
                     .evidence(format!("{}: dadfailed", known.address), "IFA_FLAGS")
-                    .cost(Cost::estimated(1.0, "packets to this address"))
+                    .severity(severity)
+                    .cost(Cost::estimated(share, "packets to this address"))
                     .by_hand(
                         run(&format!("ip addr del {address} && ip addr add {address}")),
                         "the detection runs again, and fails again while another host has the \

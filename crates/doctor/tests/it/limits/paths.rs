@@ -205,6 +205,17 @@ fn a_duplicate_address_is_an_error() {
         &[
             ("as saved", |_| (), &["ns4/veth6 1.00"]),
             (
+                "of the link",
+                |host| {
+                    for known in read(&mut namespace(host, "ns4").addresses) {
+                        if known.duplicate {
+                            known.address = "fe80::1".parse().unwrap();
+                        }
+                    }
+                },
+                &["ns4/veth6 0.10"],
+            ),
+            (
                 "in use",
                 |host| {
                     for known in read(&mut namespace(host, "ns4").addresses) {
