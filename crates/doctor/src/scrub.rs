@@ -396,6 +396,7 @@ impl Scrubber {
         });
         read(rules, |all| {
             for PolicyRule {
+                ipv6: _,
                 priority: _,
                 table: _,
                 from,

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use netstate::cpu::parse_list;
+use netstate::entry::{Address, Knowledge};
 use netstate::interface::{Interface, Vxlan};
 use netstate::route::NextHop;
 
@@ -112,6 +113,22 @@ impl<'a> DeviceRef<'a> {
     /// Whether a device can be the underlay of tunnels, unlike a bridge or a tunnel.
     pub fn is_nic(&self) -> bool {
         self.is_physical() || self.kind() == "veth"
+    }
+
+    /// Addresses of the device. None if they were not read.
+    pub fn addresses(&self) -> impl Iterator<Item = &'a Address> + use<'a> {
+        let index = self.interface.index;
+        let all = self.namespace.addresses.get().into_iter().flatten();
+        all.filter(move |known| known.link == index)
+    }
+
+    /// Whether an address behind the device does not answer ARP or neighbour discovery.
+    pub fn is_silent(&self, address: IpAddr) -> bool {
+        let mut known = self.namespace.neighbours.get().into_iter().flatten();
+        known.any(|known| {
+            (known.link, known.address) == (self.interface.index, address)
+                && known.knowledge == Knowledge::Failed
+        })
     }
 
     /// Counter increases since the first reading; `None` without a second reading.

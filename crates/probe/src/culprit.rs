@@ -104,7 +104,7 @@ struct Place<'a> {
     netns: Option<&'a String>,
     device: &'a str,
     features_on: &'a [String],
-    /// What is known of an end: reported defects are looked up for ends only.
+    /// Facts about an end; `None` for a hop: defects are looked up for ends only.
     facts: Option<&'a EndFacts>,
 }
 

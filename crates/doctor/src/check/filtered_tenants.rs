@@ -130,7 +130,7 @@ fn is_policy(passage: &Passage) -> bool {
     /// Calico's endpoints and policies, kube-router's, kube-proxy's services without endpoints.
     const CHAINS: [&str; 7] =
         ["cali-tw", "cali-fw", "cali-pi", "cali-po", "KUBE-POD-FW", "KUBE-NWPLCY", "KUBE-"];
-    /// Those of a Proxmox guest's device, after the device's name.
+    /// Ends of the names of a Proxmox guest's chains; the device's name comes first.
     const DIRECTIONS: [&str; 2] = ["-IN", "-OUT"];
     let Filtered::Dropped { chain, .. } = &passage.verdict else { return false };
     let is_of_guest = (chain.starts_with("tap") || chain.starts_with("veth"))

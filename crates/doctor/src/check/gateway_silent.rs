@@ -2,15 +2,16 @@
 
 use std::net::IpAddr;
 
-use super::{Check, CheckOutcome, Cost, DeviceRef, Finding, View};
-use netstate::entry::{Address, Knowledge};
-use netstate::route_table::{RouteEntry, RouteKind};
+use super::bridge_port::is_uplink;
+use super::{Check, CheckOutcome, Cost, DeviceRef, Finding, Severity, View};
+use netstate::entry::Address;
+use netstate::route_table::{RouteEntry, covers};
 use settings::command::{inside, quote};
 
 pub(super) const CHECK: Check = Check {
     code: "OV102",
     title: "A tenant's gateway does not answer",
-    severity: super::Severity::Error,
+    severity: Severity::Error,
     explanation: "A tenant has a route through a gateway that does not answer ARP or neighbour \
         discovery, and the host's end shows why: the bridge has no such address, or the device \
         that has to answer for the gateway has proxy ARP switched off or no route to it. Packets \
@@ -35,17 +36,13 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                 continue;
             }
             judged.push(gateway);
-            let mut known = tenant.namespace.neighbours.get().into_iter().flatten();
-            let failed = known.any(|known| {
-                (known.link, known.address) == (tenant.interface.index, gateway)
-                    && known.knowledge == Knowledge::Failed
-            });
+            let failed = tenant.is_silent(gateway);
             // A tenant that asks nobody proves nothing where a router may not have been read.
             if !failed && !view.bridge(host).is_some_and(|bridge| is_closed(view, bridge)) {
                 continue;
             }
             let finding = match view.bridge(host) {
-                Some(bridge) => at_bridge(view, tenant, bridge, gateway),
+                Some(bridge) => at_bridge(view, tenant, bridge, route, gateway),
                 None => by_proxy(tenant, host, gateway),
             };
             let Some(finding) = finding else { continue };
@@ -78,28 +75,24 @@ fn is_closed(view: &View<'_>, bridge: DeviceRef<'_>) -> bool {
     })
 }
 
-fn addresses(device: DeviceRef<'_>) -> impl Iterator<Item = &Address> {
-    let all = device.namespace.addresses.get().into_iter().flatten();
-    all.filter(move |known| known.link == device.interface.index)
-}
-
 /// A bridge that should have the gateway's address.
 fn at_bridge<'a>(
     view: &View<'a>,
     tenant: DeviceRef<'a>,
     bridge: DeviceRef<'a>,
+    route: &RouteEntry,
     gateway: IpAddr,
 ) -> Option<Finding> {
     // Through an uplink the gateway may be a router elsewhere.
     let has_uplink = view.ports(bridge).any(|port| {
         let other = view.peer(port).is_some_and(|peer| peer.interface.master.is_some());
-        port.is_physical() || port.vxlan().is_some() || other
+        is_uplink(port) || other
     });
     if has_uplink {
         return None;
     }
     let own: Vec<&Address> =
-        addresses(bridge).filter(|known| known.address.is_ipv4() == gateway.is_ipv4()).collect();
+        bridge.addresses().filter(|known| known.address.is_ipv4() == gateway.is_ipv4()).collect();
     let shown = match own.is_empty() {
         true => "no address".to_owned(),
         false => {
@@ -111,32 +104,26 @@ fn at_bridge<'a>(
     let finding = CHECK
         .on(bridge)
         .evidence(format!("{} has {shown}, not {gateway}", bridge.name()), "RTM_GETADDR");
-    let covers = |known: &Address, address| {
-        let network = RouteEntry {
-            to: known.address,
-            prefix: known.prefix,
-            kind: RouteKind::Unicast,
-            via: None,
-            link: None,
-            table: 0,
-            protocol: 0,
-            metric: 0,
-        };
-        network.covers(address)
-    };
-    let network = addresses(tenant).find(|known| covers(known, gateway))?;
+    let covers = |known: &Address, address| covers((known.address, known.prefix), address);
+    let network = tenant.addresses().find(|known| covers(known, gateway))?;
     // With an address in the tenant's network, the bridge is right and the tenant is wrong.
     let right = own.iter().find(|known| covers(network, known.address));
     Some(match right {
         Some(right) => {
-            let route = |via| {
-                let command = format!("ip route replace default via {via}");
+            let family = if gateway.is_ipv4() { "ip" } else { "ip -6" };
+            let to = match route.prefix {
+                0 => "default".to_owned(),
+                prefix => format!("{}/{prefix}", route.to),
+            };
+            let set = |via| {
+                let device = quote(tenant.name());
+                let command = format!("{family} route replace {to} via {via} dev {device}");
                 inside(tenant.namespace.path.as_deref(), &command)
             };
             finding.by_hand(
-                route(right.address),
-                "this tenant only: who set the route may set it again",
-                route(gateway),
+                set(right.address),
+                "this tenant only: the program that set the route may set it again",
+                set(gateway),
             )
         }
         None => {
@@ -157,7 +144,7 @@ fn at_bridge<'a>(
 /// A routed device that should answer for the gateway.
 fn by_proxy(tenant: DeviceRef<'_>, host: DeviceRef<'_>, gateway: IpAddr) -> Option<Finding> {
     // Neighbour discovery has entries for each address instead.
-    if !gateway.is_ipv4() || addresses(tenant).next().is_none() {
+    if !gateway.is_ipv4() || tenant.addresses().next().is_none() {
         return None;
     }
     let key = format!("net/ipv4/conf/{}/proxy_arp", host.name());
@@ -166,7 +153,7 @@ fn by_proxy(tenant: DeviceRef<'_>, host: DeviceRef<'_>, gateway: IpAddr) -> Opti
     let is_on = |value: Option<&String>| value.is_some_and(|value| value != "0");
     if !is_on(Some(own)) && !is_on(all) {
         let set = |value| {
-            // A slash is the separator that device names cannot contain.
+            // Names of devices may contain dots, but no slashes.
             let command = format!("sysctl -w {}={value}", quote(&key));
             inside(host.namespace.path.as_deref(), &command)
         };

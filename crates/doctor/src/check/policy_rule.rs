@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
 use netstate::policy_rule::{MAIN, PolicyRule};
-use netstate::route_table::{RouteEntry, RouteKind};
+use netstate::route_table::{RouteEntry, RouteKind, covers};
 use settings::command::inside;
 
 pub(super) const CHECK: Check = Check {
@@ -28,8 +28,23 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             .devices_of(at)
             .filter(|device| device.vxlan().is_some() && device.interface.up)
             .collect();
+        if tunnels.is_empty() {
+            continue;
+        }
+        // Networks that a rule is compared with are many; its own table is read once.
+        let tenants = Tenants::of(view, at);
+        let rules: Vec<(&PolicyRule, Vec<&RouteEntry>)> = rules
+            .iter()
+            .filter(|rule| tenants.are_selected(rule))
+            .map(|rule| {
+                let of_family = |route: &&RouteEntry| {
+                    route.table == rule.table && route.to.is_ipv6() == rule.ipv6
+                };
+                (rule, routes.iter().filter(of_family).collect())
+            })
+            .collect();
         for tunnel in tunnels {
-            let through = routes.iter().filter(|route| {
+            let mut through = routes.iter().filter(|route| {
                 route.link == Some(tunnel.interface.index)
                     && route.table == u32::from(MAIN_TABLE)
                     && route.prefix > 0
@@ -37,13 +52,12 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                     && !is_of_link(route.to)
             });
             // One of them proves the rule; a control plane has hundreds.
-            let found = through.into_iter().find_map(|route| {
-                let rules = rules.iter().filter(|rule| applies(view, tunnel, rule, route));
-                for rule in rules {
-                    match taken(routes, rule, route, tunnel) {
+            let found = through.find_map(|route| {
+                for (rule, table) in rules.iter().filter(|(rule, _)| selects(rule, route)) {
+                    match taken(table, rule, route, tunnel) {
                         Taken::Not => {}
                         Taken::ToTunnel => return None,
-                        other => return Some((route, rule, other)),
+                        other => return Some((route, *rule, other)),
                     }
                 }
                 None
@@ -61,49 +75,51 @@ fn is_of_link(address: IpAddr) -> bool {
     address.is_multicast() || matches!(address, IpAddr::V6(six) if six.is_unicast_link_local())
 }
 
-/// Whether a rule comes before that of the main table and selects tenants' packets for a route's
-/// network.
-fn applies(view: &View<'_>, tunnel: DeviceRef<'_>, rule: &PolicyRule, route: &RouteEntry) -> bool {
-    if rule.marked || rule.priority >= MAIN {
-        return false;
+/// Tenants of a namespace, as rules select their packets.
+struct Tenants<'a> {
+    /// Devices through which their packets come.
+    fronts: Vec<&'a str>,
+    /// Their addresses, and those of their bridges.
+    addresses: Vec<IpAddr>,
+}
+
+impl<'a> Tenants<'a> {
+    fn of(view: &View<'a>, namespace: usize) -> Tenants<'a> {
+        let mut all = Tenants { fronts: Vec::new(), addresses: Vec::new() };
+        for device in view.devices_of(namespace).filter(|device| device.vxlan().is_none()) {
+            let peer = view.peer(device).filter(|peer| peer.place.namespace != namespace);
+            if device.kind() != "bridge" && peer.is_none() {
+                continue;
+            }
+            all.fronts.push(device.name());
+            // The other end of a NIC that is a veth device may be a switch's port.
+            let tenant = peer.filter(|peer| peer.interface.master.is_none());
+            let bridge = Some(device).filter(|device| device.kind() == "bridge");
+            for owner in tenant.into_iter().chain(bridge) {
+                all.addresses.extend(owner.addresses().map(|known| known.address));
+            }
+        }
+        all
     }
-    let inside_of = |network: (IpAddr, u8), address| covers(network, address);
-    let to =
-        rule.to.is_none_or(|to| inside_of(to, route.to) || covers((route.to, route.prefix), to.0));
-    // Devices of the tunnel's namespace through which its tenants' packets come.
-    let mut fronts = view.devices_of(tunnel.place.namespace).filter(|device| {
-        let is_host_end =
-            view.peer(*device).is_some_and(|peer| peer.place.namespace != device.place.namespace);
-        device.vxlan().is_none() && (device.kind() == "bridge" || is_host_end)
-    });
-    let input = rule.input.as_ref().is_none_or(|name| fronts.any(|front| front.name() == name));
-    let from = rule.from.is_none_or(|from| {
-        view.devices_of(tunnel.place.namespace)
-            .filter(|device| device.kind() == "bridge")
-            .map(|bridge| (bridge.namespace, bridge.interface.index))
-            .chain(tenants(view, tunnel))
-            .any(|(namespace, index)| {
-                let mut all = namespace.addresses.get().into_iter().flatten();
-                all.any(|known| known.link == index && inside_of(from, known.address))
-            })
-    });
-    to && input && from
+
+    /// Whether a rule comes before that of the main table and may select their packets.
+    fn are_selected(&self, rule: &PolicyRule) -> bool {
+        let input = rule.input.as_ref().is_none_or(|name| self.fronts.contains(&name.as_str()));
+        let from = rule
+            .from
+            .is_none_or(|from| self.addresses.iter().any(|address| covers(from, *address)));
+        !rule.marked && rule.priority < MAIN && input && from
+    }
 }
 
-/// Tenants' ends of the veth pairs of a tunnel's namespace.
-fn tenants<'v, 'a>(
-    view: &'v View<'a>,
-    tunnel: DeviceRef<'a>,
-) -> impl Iterator<Item = (&'a crate::host::Namespace, u32)> + use<'v, 'a> {
-    let own = view.devices_of(tunnel.place.namespace);
-    let peers = own.filter_map(|device| view.peer(device));
-    peers
-        .filter(move |peer| peer.place.namespace != tunnel.place.namespace)
-        .filter(|peer| peer.interface.master.is_none())
-        .map(|peer| (peer.namespace, peer.interface.index))
+/// Whether a rule selects packets to a route's network.
+fn selects(rule: &PolicyRule, route: &RouteEntry) -> bool {
+    let of_route = (route.to, route.prefix);
+    rule.ipv6 == route.to.is_ipv6()
+        && rule.to.is_none_or(|to| covers(to, route.to) || covers(of_route, to.0))
 }
 
-/// What a rule does with packets instead of sending them through the tunnel.
+/// Effect of a rule on packets that the main table sends through a tunnel.
 enum Taken<'r> {
     /// A route of its table leads elsewhere.
     Elsewhere(&'r RouteEntry),
@@ -115,9 +131,9 @@ enum Taken<'r> {
     Not,
 }
 
-/// What a rule does with a network's packets.
+/// Effect of a rule, with the routes of its table, on packets of a route.
 fn taken<'r>(
-    routes: &'r [RouteEntry],
+    table: &[&'r RouteEntry],
     rule: &PolicyRule,
     route: &RouteEntry,
     tunnel: DeviceRef<'_>,
@@ -125,28 +141,14 @@ fn taken<'r>(
     if let Some(kind) = rule.drops {
         return Taken::Dropped(kind);
     }
-    let table = routes.iter().filter(|other| other.table == rule.table && other.covers(route.to));
-    let best = table.min_by_key(|other| (std::cmp::Reverse(other.prefix), other.metric));
+    let covering = table.iter().copied().filter(|other| other.covers(route.to));
+    let best = covering.min_by_key(|other| (std::cmp::Reverse(other.prefix), other.metric));
     let is_taken = |best: &&RouteEntry| rule.suppress.is_none_or(|longest| best.prefix > longest);
     match best.filter(is_taken) {
         None => Taken::Not,
         Some(best) if best.link == Some(tunnel.interface.index) => Taken::ToTunnel,
         Some(best) => Taken::Elsewhere(best),
     }
-}
-
-fn covers((network, prefix): (IpAddr, u8), address: IpAddr) -> bool {
-    let route = RouteEntry {
-        to: network,
-        prefix,
-        kind: RouteKind::Unicast,
-        via: None,
-        link: None,
-        table: 0,
-        protocol: 0,
-        metric: 0,
-    };
-    route.covers(address)
 }
 
 fn described(

@@ -4,7 +4,6 @@ use std::net::IpAddr;
 
 use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
 use crate::view::DeviceKey;
-use netstate::entry::Knowledge;
 use netstate::route_table::best_route;
 use settings::command::{inside, quote};
 
@@ -29,11 +28,12 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             && tenant.interface.master.is_none();
         let Some(routes) = host.namespace.routes.get().filter(|_| is_tenant) else { continue };
         let right = view.bridge(host).unwrap_or(host);
-        if right.kind() == "bridge" && !has_address(right) {
+        // A bridge without an address only switches the tenant's frames: the host's own routes do not
+        // concern the tenant.
+        if right.kind() == "bridge" && right.addresses().next().is_none() {
             continue;
         }
-        let all = tenant.namespace.addresses.get().into_iter().flatten();
-        for known in all.filter(|known| known.link == tenant.interface.index) {
+        for known in tenant.addresses() {
             let address = known.address;
             let is_local = matches!(address, IpAddr::V6(six) if six.is_unicast_link_local());
             let Some(route) = best_route(routes, address).filter(|_| !is_local) else { continue };
@@ -49,11 +49,6 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             if is_behind(view, device, tenant, address) {
                 continue;
             }
-            let neighbours = host.namespace.neighbours.get().into_iter().flatten();
-            let fails = neighbours.into_iter().any(|known| {
-                (known.link, known.address) == (link, address)
-                    && known.knowledge == Knowledge::Failed
-            });
             let network = format!("{}/{}", route.to, route.prefix);
             let mut finding = CHECK
                 .on(device)
@@ -68,7 +63,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                     "RTM_GETROUTE, RTM_GETADDR",
                 )
                 .cost(Cost::estimated(1.0, "packets to this tenant"));
-            if fails {
+            if device.is_silent(address) {
                 finding = finding
                     .evidence(format!("{address}: failed on {}", device.name()), "RTM_GETNEIGH");
             } else {
@@ -115,11 +110,4 @@ fn is_behind<'a>(
         || below
         || other
         || !view.neighbour_with(device, address).is_empty()
-}
-
-/// Whether a bridge has an address. Without one the host only switches the tenant's frames, and its
-/// own routes do not concern the tenant.
-fn has_address(bridge: DeviceRef<'_>) -> bool {
-    let mut all = bridge.namespace.addresses.get().into_iter().flatten();
-    all.any(|known| known.link == bridge.interface.index)
 }

@@ -4,7 +4,6 @@ use std::net::IpAddr;
 
 use super::router_advertisements::deaf;
 use super::{Check, CheckOutcome, Cost, Severity, View};
-use netstate::entry::Knowledge;
 
 pub(super) const CHECK: Check = Check {
     code: "OV036",
@@ -52,10 +51,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         for underlay in view.underlays(tunnel) {
             // Without a gateway the remote itself is the next hop.
             let next = underlay.way.via.unwrap_or(underlay.remote);
-            let known = underlay.nic.namespace.neighbours.get().into_iter().flatten();
-            let failed = known
-                .filter(|known| known.link == underlay.nic.interface.index)
-                .any(|known| known.address == next && known.knowledge == Knowledge::Failed);
+            let failed = underlay.nic.is_silent(next);
             // OV051 reports a NIC that is down, also if it is the remote's.
             let down = view.with_address(next).any(|spot| !spot.interface.up);
             if !failed || down {

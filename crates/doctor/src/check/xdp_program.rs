@@ -1,7 +1,6 @@
 //! OV106: An XDP program handles a tunnel's packets first.
 
 use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
-use settings::command::{inside, quote};
 
 pub(super) const CHECK: Check = Check {
     code: "OV106",
@@ -18,16 +17,16 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for nic in view.underlay_nics() {
         let Some(id) = nic.interface.xdp else { continue };
         let received = nic.moved().map_or(0, |moved| moved.rx_packets);
-        let finding = CHECK
-            .on(nic)
-            .evidence(format!("XDP program {id}; it saw rx_packets +{received}"), "IFLA_XDP")
-            .cost(Cost::estimated(0.2, "received packets, if it drops them"))
-            .confidence(Confidence::Low);
-        let off = format!("ip link set dev {} xdp off", quote(nic.name()));
-        outcome.add(finding.by_hand(
-            inside(nic.namespace.path.as_deref(), &off),
-            "what the program is for stops",
-            format!("start the owner of program {id} again (bpftool prog show id {id})"),
-        ));
+        // Detaching it would need its owner to attach it again, so there is no fix that undoes.
+        outcome.add(
+            CHECK
+                .on(nic)
+                .evidence(
+                    format!("XDP program {id}; it saw rx_packets +{received}"),
+                    format!("IFLA_XDP; bpftool prog show id {id}"),
+                )
+                .cost(Cost::estimated(0.2, "received packets, if it drops them"))
+                .confidence(Confidence::Low),
+        );
     }
 }

@@ -35,10 +35,11 @@ pub(crate) const DEVICE_SYSCTLS: [(&str, &str); 5] = [
 ];
 
 /// Settings of a namespace that checks read.
-pub(super) const SYSCTLS: [&str; 9] = [
+pub(super) const SYSCTLS: [&str; 10] = [
     "net/ipv4/icmp_echo_ignore_all",
     "net/ipv4/ip_forward",
     "net/ipv4/ip_no_pmtu_disc",
+    "net/ipv4/conf/all/proxy_arp",
     "net/ipv4/conf/all/rp_filter",
     "net/ipv4/tcp_mtu_probing",
     "net/ipv4/udp_rmem_min",

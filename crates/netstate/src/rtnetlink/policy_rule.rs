@@ -18,6 +18,9 @@ pub const MAIN: u32 = 32766;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyRule {
+    /// It applies to IPv6 packets, else to IPv4 packets.
+    #[serde(default)]
+    pub ipv6: bool,
     /// Rules apply from the least priority to the greatest.
     pub priority: u32,
     /// The table whose routes are looked up; unused if `drops`.
@@ -73,6 +76,7 @@ fn policy_rule(message: &RuleMessage) -> Option<PolicyRule> {
     };
     let network = |length: u8| (length > 0).then_some((any, length));
     let mut rule = PolicyRule {
+        ipv6: header.family == AddressFamily::Inet6,
         priority: 0,
         table: header.table.into(),
         drops,

@@ -27,7 +27,7 @@ pub struct RouteEntry {
     pub table: u32,
     /// Origin (`RTPROT_*`; 9: a router advertisement).
     pub protocol: u8,
-    /// Of several routes to one network, the kernel takes that of the least metric.
+    /// Metric: the kernel prefers the least among routes to one network.
     #[serde(default)]
     pub metric: u32,
 }
@@ -61,17 +61,22 @@ impl RouteKind {
 impl RouteEntry {
     /// Whether the destination network contains an address.
     pub fn covers(&self, address: IpAddr) -> bool {
-        match (self.to, address) {
-            (IpAddr::V4(network), IpAddr::V4(address)) => {
-                let differ = u32::from(network) ^ u32::from(address);
-                differ.checked_shr(32_u32.saturating_sub(self.prefix.into())).unwrap_or(0) == 0
-            }
-            (IpAddr::V6(network), IpAddr::V6(address)) => {
-                let differ = u128::from(network) ^ u128::from(address);
-                differ.checked_shr(128_u32.saturating_sub(self.prefix.into())).unwrap_or(0) == 0
-            }
-            _ => false,
+        covers((self.to, self.prefix), address)
+    }
+}
+
+/// Whether a network, of a prefix length in bits, contains an address.
+pub fn covers((network, prefix): (IpAddr, u8), address: IpAddr) -> bool {
+    match (network, address) {
+        (IpAddr::V4(network), IpAddr::V4(address)) => {
+            let differ = u32::from(network) ^ u32::from(address);
+            differ.checked_shr(32_u32.saturating_sub(prefix.into())).unwrap_or(0) == 0
         }
+        (IpAddr::V6(network), IpAddr::V6(address)) => {
+            let differ = u128::from(network) ^ u128::from(address);
+            differ.checked_shr(128_u32.saturating_sub(prefix.into())).unwrap_or(0) == 0
+        }
+        _ => false,
     }
 }
 

@@ -119,6 +119,7 @@ fn rules_before_the_main_table_are_judged_by_addresses_alone() {
         &[
             ("as saved", |_| (), &["ns1/vxlan2 1.00"]),
             ("no rule", |host| read(&mut namespace(host, "ns1").rules).clear(), &[]),
+            ("of IPv6", |host| read(&mut namespace(host, "ns1").rules)[0].ipv6 = true, &[]),
             ("a mark", |host| read(&mut namespace(host, "ns1").rules)[0].marked = true, &[]),
             ("later", |host| read(&mut namespace(host, "ns1").rules)[0].priority = 32_766, &[]),
             (
