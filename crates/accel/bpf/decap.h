@@ -114,7 +114,7 @@ static __always_inline int receive(struct __sk_buff *skb, const int six)
 	u64 now = bpf_ktime_get_coarse_ns();
 	u32 len = skb->len, longest;
 	struct front front;
-	struct bpf_fib_lookup fib;
+	struct bpf_fib_lookup *fib;
 	struct vtep_key key = { .ipv6 = six };
 	struct vtep *vtep;
 	struct state *live;
@@ -214,11 +214,12 @@ static __always_inline int receive(struct __sk_buff *skb, const int six)
 	if ((routed || vtep->flags & DOMAIN_CHECKED) && may_be_fragment(proto, ip))
 		return pass(skb, vtep->slot, DECAP_TRACKING);
 	if (routed) {
-		if (route(skb, vtep->domain, proto, ip, longest, &fib, flow))
+		fib = found_route();
+		if (!fib || route(skb, vtep->domain, proto, ip, longest, fib, flow))
 			return pass(skb, vtep->slot, DECAP_ROUTE);
-		to = lookup(vtep->netns, fib.ifindex, fib.dmac);
-		__builtin_memcpy(&front.inner.dest, fib.dmac, 6);
-		__builtin_memcpy(&front.inner.source, fib.smac, 6);
+		to = lookup(vtep->netns, fib->ifindex, fib->dmac);
+		__builtin_memcpy(&front.inner.dest, fib->dmac, 6);
+		__builtin_memcpy(&front.inner.source, fib->smac, 6);
 		age(proto, ip);
 	}
 	/* Through another device, other rules may apply. */

@@ -31,7 +31,7 @@ int encap(struct __sk_buff *skb)
 	u64 now = bpf_ktime_get_coarse_ns();
 	u32 ifindex = skb->ifindex, len = skb->len, netns = netns_of(skb), hash, longest, reason;
 	struct front front = {};
-	struct bpf_fib_lookup fib;
+	struct bpf_fib_lookup *fib;
 	struct mac_key key = { .device = ifindex, .netns = netns };
 	struct state *live;
 	struct source *from;
@@ -112,14 +112,15 @@ int encap(struct __sk_buff *skb)
 	if ((routed || from->flags & DOMAIN_CHECKED) && may_be_fragment(proto, ip))
 		return pass(skb, from->slot, ENCAP_TRACKING);
 	if (routed) {
-		if (route(skb, from->domain, proto, ip, longest, &fib, flow))
+		fib = found_route();
+		if (!fib || route(skb, from->domain, proto, ip, longest, fib, flow))
 			return pass(skb, from->slot, ENCAP_ROUTE);
-		to = lookup(netns, fib.ifindex, fib.dmac);
+		to = lookup(netns, fib->ifindex, fib->dmac);
 		/* Routing to a bridge with a VXLAN device is untested. */
-		if (to && to->vxlan != fib.ifindex)
+		if (to && to->vxlan != fib->ifindex)
 			return pass(skb, from->slot, ENCAP_ROUTE);
-		__builtin_memcpy(&front.inner.dest, fib.dmac, 6);
-		__builtin_memcpy(&front.inner.source, fib.smac, 6);
+		__builtin_memcpy(&front.inner.dest, fib->dmac, 6);
+		__builtin_memcpy(&front.inner.source, fib->smac, 6);
 		age(proto, ip);
 	}
 	/* Through another device, other rules may apply. */

@@ -29,6 +29,25 @@ struct bpf_fib_lookup {
 };
 _Static_assert(sizeof(struct bpf_fib_lookup) == 64, "size in the kernel");
 
+/*
+ * On the stack of `encap` and `decap` it would be too much together with the functions that they
+ * call: Linux 6.8 counts each frame in units of 32 bytes. The programs do not interrupt each other
+ * on a CPU.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct bpf_fib_lookup);
+} found_routes SEC(".maps");
+
+static __always_inline struct bpf_fib_lookup *found_route(void)
+{
+	u32 index = 0;
+
+	return bpf_map_lookup_elem(&found_routes, &index);
+}
+
 static long (*const bpf_fib_lookup)(void *ctx, struct bpf_fib_lookup *params, int plen,
 				     u32 flags) = (void *)69;
 
