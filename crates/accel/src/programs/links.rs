@@ -24,6 +24,9 @@ use crate::{Error, Result};
 const PACKETS: [&str; 5] = ["skb", "xfrm", "secmark", "flow", "packet"];
 /// Prefix of the hooks' functions.
 const LSM: &str = "bpf_lsm_";
+/// Functions of input devices. Kernels with CONFIG_HID_BPF before 6.11 attach a program of their own
+/// there when they boot (`drivers/hid/bpf`), Ubuntu's 6.8 among them.
+const INPUT_DEVICES: [&str; 2] = ["__hid_bpf_", "hid_bpf_"];
 
 /// The links of the last scan.
 #[derive(Default)]
@@ -123,13 +126,17 @@ fn foreign(info: &LinkTypeInfo) -> Option<Foreign> {
 fn traced(at: &TracingLinkInfo) -> Option<String> {
     match at.attach_type {
         ProgramAttachType::LsmMac => decides(function(at.target_btf_id).as_deref()),
-        ProgramAttachType::ModifyReturn => {
-            let name = function(at.target_btf_id).unwrap_or_else(|| "a function".to_owned());
-            Some(format!("{name} (may change its result)"))
-        }
+        ProgramAttachType::ModifyReturn => modified(function(at.target_btf_id)),
         // fentry, fexit and similar programs only observe.
         _ => None,
     }
+}
+
+/// Returns the function, unless packets do not pass it.
+fn modified(function: Option<String>) -> Option<String> {
+    let name = function.unwrap_or_else(|| "a function".to_owned());
+    let is_input = INPUT_DEVICES.iter().any(|prefix| name.starts_with(prefix));
+    (!is_input).then(|| format!("{name} (may change its result)"))
 }
 
 /// Returns the LSM hook if it concerns packets.
@@ -160,5 +167,13 @@ mod tests {
             assert_eq!(decides(Some(hook)), None, "{hook}");
         }
         assert!(decides(None).is_some() && decides(Some("other")).is_some());
+    }
+
+    #[test]
+    fn functions_of_input_devices_are_no_reason() {
+        assert_eq!(modified(Some("__hid_bpf_tail_call".to_owned())), None);
+        assert_eq!(modified(Some("hid_bpf_device_event".to_owned())), None);
+        assert!(modified(Some("bpf_modify_return_test".to_owned())).is_some());
+        assert!(modified(None).is_some());
     }
 }
