@@ -123,6 +123,7 @@ dist:
 
 dist-check:
 	@scripts/setup dist
+	@crates/lab/tests/guest/fetch-arm64 && cargo build --locked --quiet -p overlane-lab --example support_matrix
 	$(AS_ROOT) scripts/dist/check
 
 # Refuses a tree with changes, a version that Cargo.toml does not have, and a changelog without it.

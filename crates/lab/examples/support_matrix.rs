@@ -2,6 +2,7 @@
 //! `support_matrix OVERLANE SERIES...` prints a table. `bench/run support-matrix` runs it.
 //!
 //! `crates/lab/tests/guest/fetch-kernel` fetches a series; `own` is the kernel of Debian 12.
+//! `arm64:PROGRAM` runs this program for arm64 on Debian's 6.12 (`fetch-arm64`).
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -78,7 +79,11 @@ fn main() -> ExitCode {
 
 /// Returns the version of a kernel, and the outcome of each verb.
 fn column(overlane: &str, series: &str) -> (String, Vec<String>) {
-    let guest = if series == "own" { Guest::find() } else { Guest::of_series(series) };
+    let (overlane, guest) = match series.split_once("arm64:") {
+        Some((_, program)) => (program, Guest::of_arm64()),
+        None if series == "own" => (overlane, Guest::find()),
+        None => (overlane, Guest::of_series(series).map(Guest::with_one_thread)),
+    };
     let guest = guest.unwrap_or_else(|reason| panic!("{series}: {reason}"));
     let mut script = format!("O={overlane}{SET_UP}");
     for (at, (_, commands)) in VERBS.iter().enumerate() {

@@ -67,6 +67,16 @@ impl Archive {
         }
     }
 
+    /// Adds the shared libraries in a directory as files at `path`.
+    pub fn libraries(&mut self, directory: &Path, path: &Path) {
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if entry.path().is_file() && name.to_string_lossy().contains(".so") {
+                self.file(path.join(&name), &read(&entry.path()));
+            }
+        }
+    }
+
     /// Adds the trailer of a cpio archive and returns its bytes.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry(Path::new("TRAILER!!!"), 0, &[]);
@@ -107,7 +117,7 @@ impl Archive {
     }
 }
 
-fn read(path: &Path) -> Vec<u8> {
+pub fn read(path: &Path) -> Vec<u8> {
     std::fs::read(path).unwrap_or_else(|error| panic!("read {}: {error}", path.display()))
 }
 

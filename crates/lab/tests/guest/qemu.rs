@@ -18,6 +18,8 @@ use archive::Archive;
 
 /// Directory in which `fetch-kernel` puts the release's own kernel.
 const FETCHED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/guest-kernel");
+/// Directory in which `fetch-arm64` puts a kernel and programs of arm64.
+const FETCHED_ARM64: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/guest-arm64");
 /// Names a directory with `boot/` and `lib/modules/`.
 const KERNEL_VARIABLE: &str = "OVERLANE_GUEST_KERNEL";
 /// Modules selected by their directory below `kernel/`, ...
@@ -58,6 +60,9 @@ const DATA: [&str; 1] = ["/usr/share/openvswitch/vswitch.ovsschema"];
 /// Directory of the libraries that Debian's iptables loads for matches and targets, and the used
 /// ones.
 const XTABLES: &str = "/usr/lib/x86_64-linux-gnu/xtables";
+/// Directories of shared libraries in a tree of arm64.
+const ARM64_LIBRARIES: [&str; 3] =
+    ["lib/aarch64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib/aarch64-linux-gnu/xtables"];
 const EXTENSIONS: [&str; 12] = [
     "CONNMARK",
     "DNAT",
@@ -85,6 +90,8 @@ pub fn is_inside() -> bool {
 
 #[derive(Debug)]
 pub struct Guest {
+    /// The tree with the programs of a guest of arm64. None: the machine's own programs are used.
+    arm64: Option<PathBuf>,
     qemu: PathBuf,
     busybox: PathBuf,
     modprobe: PathBuf,
@@ -98,6 +105,8 @@ pub struct Guest {
     devices: Vec<String>,
     two_nodes: bool,
     shared_memory: bool,
+    /// QEMU emulates all CPUs by one thread.
+    one_thread: bool,
     netns: Option<Arc<NetNs>>,
 }
 
@@ -139,15 +148,42 @@ impl Guest {
         })?)
     }
 
-    fn of_kernel((image, modules): (PathBuf, PathBuf)) -> Result<Guest, String> {
-        let program = |name: &str, package: &str| {
-            find_program(name)
-                .ok_or_else(|| format!("{name} is not installed; apt install {package}"))
-        };
-        Ok(Guest {
-            qemu: program("qemu-system-x86_64", "qemu-system-x86")?,
-            busybox: program("busybox", "busybox-static")?,
-            modprobe: program("modprobe", "kmod")?,
+    /// A guest of arm64 with Debian's kernel and programs, if they have been fetched.
+    ///
+    /// # Errors
+    /// The missing part, and how to get it.
+    pub fn of_arm64() -> Result<Guest, String> {
+        let tree = PathBuf::from(FETCHED_ARM64);
+        let kernel = newest_kernel(&tree).ok_or_else(|| {
+            format!("no kernel in {}; run crates/lab/tests/guest/fetch-arm64", tree.display())
+        })?;
+        let qemu = installed("qemu-system-aarch64", "qemu-system-arm")?;
+        let [busybox, modprobe] = ["bin/busybox", "bin/kmod"].map(|path| tree.join(path));
+        Ok(Guest::with(Some(tree), qemu, busybox, modprobe, kernel))
+    }
+
+    fn of_kernel(kernel: (PathBuf, PathBuf)) -> Result<Guest, String> {
+        Ok(Guest::with(
+            None,
+            installed("qemu-system-x86_64", "qemu-system-x86")?,
+            installed("busybox", "busybox-static")?,
+            installed("modprobe", "kmod")?,
+            kernel,
+        ))
+    }
+
+    fn with(
+        arm64: Option<PathBuf>,
+        qemu: PathBuf,
+        busybox: PathBuf,
+        modprobe: PathBuf,
+        (image, modules): (PathBuf, PathBuf),
+    ) -> Guest {
+        Guest {
+            arm64,
+            qemu,
+            busybox,
+            modprobe,
             image,
             modules,
             fetch: Vec::new(),
@@ -158,8 +194,9 @@ impl Guest {
             devices: Vec::new(),
             two_nodes: false,
             shared_memory: false,
+            one_thread: false,
             netns: None,
-        })
+        }
     }
 
     /// Copies a file out of the guest after the program's end.
@@ -211,6 +248,14 @@ impl Guest {
         self
     }
 
+    /// Emulates all CPUs by one thread of QEMU. With a thread for each, a CPU can execute the trap
+    /// that the kernel puts in front of an instruction while it patches it, after the patch: Linux
+    /// 6.8 stops with "int3" (QEMU 7.2).
+    pub fn with_one_thread(mut self) -> Guest {
+        self.one_thread = true;
+        self
+    }
+
     /// Starts QEMU in a network namespace with its TAP devices.
     pub fn inside(mut self, netns: Arc<NetNs>) -> Guest {
         self.netns = Some(netns);
@@ -230,7 +275,8 @@ impl Guest {
         let memory = (768 + 3 * initrd.len().div_ceil(1 << 20)).next_multiple_of(2);
         let mut command = Command::new(&self.qemu);
         command
-            .args(["-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", &memory.to_string()])
+            .args(["-accel", if self.one_thread { "tcg,thread=single" } else { "tcg" }])
+            .args(["-smp", "2", "-m", &memory.to_string()])
             .args([
                 "-nodefaults",
                 "-no-user-config",
@@ -245,7 +291,7 @@ impl Guest {
             .arg("-initrd")
             .arg(at("initrd"))
             .arg("-append")
-            .arg(format!("console=ttyS0 panic=-1 quiet loglevel=4{}", self.boot))
+            .arg(format!("console={} panic=-1 quiet loglevel=4{}", self.console(), self.boot))
             .stdin(Stdio::null());
         for node in (0..2).filter(|_| self.two_nodes) {
             let size = memory / 2;
@@ -259,8 +305,25 @@ impl Guest {
         }
         command.args(&self.devices);
         let ports = ["console", "stdout", "stderr", "status"];
-        for port in ports {
-            command.arg("-serial").arg(format!("file:{}", at(port).display()));
+        if self.arm64.is_some() {
+            // Emulating pointer authentication as the architecture defines it is slow. The card has
+            // /dev/ttyS0 to /dev/ttyS3; the console is a port of the board.
+            command.args(["-machine", "virt", "-cpu", "max,pauth-impdef=on"]);
+            command.arg("-serial").arg(format!("file:{}", at("console").display()));
+            let mut card = "pci-serial-4x".to_owned();
+            for (number, port) in
+                ["unused"].into_iter().chain(ports.into_iter().skip(1)).enumerate()
+            {
+                let file = format!("file,id=port{number},path={}", at(port).display());
+                command.args(["-chardev", &file]);
+                write!(card, ",chardev{}=port{number}", number + 1).expect("write to a String");
+            }
+            command.args(["-device", &card]);
+        } else {
+            command.args(["-cpu", "max"]);
+            for port in ports {
+                command.arg("-serial").arg(format!("file:{}", at(port).display()));
+            }
         }
         let log = std::fs::File::create(at("qemu")).expect("a file for QEMU's messages");
         command.stdout(log.try_clone().expect("dup")).stderr(log);
@@ -282,30 +345,52 @@ impl Guest {
         Output { status, stdout, stderr, console: qemu + &console, files }
     }
 
+    fn console(&self) -> &'static str {
+        if self.arm64.is_some() { "ttyAMA0" } else { "ttyS0" }
+    }
+
     fn archive(&self, program: &Path, arguments: &[&str]) -> Vec<u8> {
         let mut archive = Archive::new();
         archive.file("init", include_bytes!("init"));
-        archive.program(&self.busybox, "bin/busybox");
-        archive.link("usr/bin/sh", "busybox");
-        // The kernel's path of modprobe (CONFIG_MODPROBE_PATH).
-        archive.program(&self.modprobe, "sbin/modprobe");
         let more = self.programs.iter().map(String::as_str);
-        for path in PROGRAMS.into_iter().chain(more).filter_map(find_program) {
-            archive.program(&path, &path);
-        }
-        for path in DATA.map(Path::new).into_iter().filter(|path| path.exists()) {
-            archive.copy(path);
-        }
-        for name in EXTENSIONS {
-            let path = Path::new(XTABLES).join(format!("libxt_{name}.so"));
-            if path.exists() {
+        if let Some(tree) = &self.arm64 {
+            // Without ldd for foreign programs, all libraries are copied.
+            for directory in ARM64_LIBRARIES {
+                archive.libraries(&tree.join(directory), Path::new(directory));
+            }
+            let loader = "lib/ld-linux-aarch64.so.1";
+            archive.file(loader, &archive::read(&tree.join(loader)));
+            archive.file("bin/busybox", &archive::read(&self.busybox));
+            archive.file("sbin/modprobe", &archive::read(&self.modprobe));
+            for name in PROGRAMS.into_iter().chain(more) {
+                if let Some(found) = find_in_tree(tree, name) {
+                    let at = Path::new("/bin").join(name);
+                    archive.file(
+                        if name.starts_with('/') { Path::new(name) } else { &at },
+                        &archive::read(&found),
+                    );
+                }
+            }
+        } else {
+            archive.program(&self.busybox, "bin/busybox");
+            // The kernel's path of modprobe (CONFIG_MODPROBE_PATH).
+            archive.program(&self.modprobe, "sbin/modprobe");
+            for path in PROGRAMS.into_iter().chain(more).filter_map(find_program) {
                 archive.program(&path, &path);
             }
+            Guest::add_data(&mut archive);
         }
+        archive.link("usr/bin/sh", "busybox");
         for (path, contents) in &self.files {
             archive.file(path, contents);
         }
-        archive.program(program, "program");
+        match &self.arm64 {
+            Some(tree) => {
+                let program = program.to_str().and_then(|name| find_in_tree(tree, name));
+                archive.file("program", &archive::read(&program.expect("a program of arm64")));
+            }
+            None => archive.program(program, "program"),
+        }
         let mut line = "#!/bin/sh\nexec /program".to_owned();
         for argument in arguments {
             write!(line, " '{}'", argument.replace('\'', "'\\''")).expect("write to a String");
@@ -318,6 +403,19 @@ impl Guest {
         );
         self.add_modules(&mut archive);
         archive.finish()
+    }
+
+    /// Adds data files of the machine's programs.
+    fn add_data(archive: &mut Archive) {
+        for path in DATA.map(Path::new).into_iter().filter(|path| path.exists()) {
+            archive.copy(path);
+        }
+        for name in EXTENSIONS {
+            let path = Path::new(XTABLES).join(format!("libxt_{name}.so"));
+            if path.exists() {
+                archive.program(&path, &path);
+            }
+        }
     }
 
     /// Adds the requested modules, their dependencies, and the indices of `depmod`, by which the
@@ -430,6 +528,31 @@ fn find_kernel() -> Result<(PathBuf, PathBuf), String> {
             looked.join(" or ")
         )
     })
+}
+
+/// Finds an installed program.
+///
+/// # Errors
+/// The package that has it.
+fn installed(name: &str, package: &str) -> Result<PathBuf, String> {
+    find_program(name).ok_or_else(|| format!("{name} is not installed; apt install {package}"))
+}
+
+/// Finds a program in a tree of another architecture. An absolute path that the tree lacks is a
+/// program of this architecture outside the tree.
+fn find_in_tree(tree: &Path, name: &str) -> Option<PathBuf> {
+    if name.starts_with('/') {
+        let inside = tree.join(name.trim_start_matches('/'));
+        return [inside, PathBuf::from(name)].into_iter().find(|path| path.is_file());
+    }
+    ["bin", "sbin", "usr/bin", "usr/sbin"]
+        .iter()
+        .map(|directory| tree.join(directory).join(name))
+        .find_map(|path| match path.read_link() {
+            // A link of the tree leads to a path of the tree.
+            Ok(target) if target.is_absolute() => find_in_tree(tree, target.to_str()?),
+            _ => path.is_file().then_some(path),
+        })
 }
 
 fn find_program(name: &str) -> Option<PathBuf> {
