@@ -10,7 +10,8 @@ use super::pair::{BRIDGE, DEVICE, LIMIT, PORT, Pair};
 
 fn listen(processes: &Processes, host: &Host, device: &str) -> Process {
     let mut command = Command::new("tcpdump");
-    command.args(["-p", "-n", "-i", device, "-w", "/dev/null"]);
+    // Without -Z, tcpdump gives /dev/null to the user tcpdump.
+    command.args(["-Z", "root", "-p", "-n", "-i", device, "-w", "/dev/null"]);
     processes.start(host, &mut command).unwrap()
 }
 
