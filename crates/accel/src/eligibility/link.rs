@@ -26,6 +26,55 @@ pub(super) fn xdp(case: &LinkCase<'_>) -> Verdict {
     Ok(())
 }
 
+/// Refuses a generic XDP program at the far end of a veth pair, as far as that end can be read: the
+/// kernel skips it for redirected packets (`skb_is_redirected` in `do_xdp_generic`).
+pub(super) fn peer_xdp(case: &LinkCase<'_>) -> Verdict {
+    let links = &case.snapshot.overlay.links;
+    let (mut index, mut link) = (case.index, case.link);
+    // A NIC may be a macvlan or VLAN device above the veth device. Each link is visited once.
+    for _ in 0..links.len().max(1) {
+        let below = link.link.filter(|_| link.link_netns.is_none());
+        let below = below.and_then(|below| Some((below, links.get(&below)?)));
+        if link.kind.as_deref() == Some("veth") {
+            let peer = case.snapshot.peers.get(&index).or(below.map(|(_, peer)| peer));
+            return match peer {
+                Some(peer) if peer.xdp_generic => {
+                    let (device, peer) = (link.name.clone(), peer.name.clone());
+                    Err(Refusal::PeerXdp { device, peer })
+                }
+                _ => Ok(()),
+            };
+        }
+        let Some(below) = below else { break };
+        (index, link) = below;
+    }
+    Ok(())
+}
+
+/// Refuses devices whose frames a macvlan device takes before the host does: tcx programs come even
+/// earlier.
+pub(super) fn frames_taken(case: &LinkCase<'_>) -> Verdict {
+    let device = || case.link.name.clone();
+    let links = case.snapshot.overlay.links.values();
+    let mut is_shared = false;
+    for above in links.filter(|l| l.link == Some(case.index) && l.link_netns.is_none()) {
+        match above.macvlan {
+            None => {}
+            Some("private" | "vepa" | "bridge") => is_shared = true,
+            Some(mode) => {
+                let macvlan = above.name.clone();
+                return Err(Refusal::Macvlan { device: device(), macvlan, mode });
+            }
+        }
+    }
+    // Beside another macvlan device there is none in mode passthru. Their addresses make some drivers
+    // promiscuous.
+    if !is_shared && case.snapshot.promiscuous.contains(&case.index) {
+        return Err(Refusal::Promiscuous { device: device() });
+    }
+    Ok(())
+}
+
 /// Refuses a queueing discipline, because the fast path would bypass it.
 pub(crate) fn queueing_discipline(case: &LinkCase<'_>) -> Verdict {
     match case.link.qdisc.as_deref() {

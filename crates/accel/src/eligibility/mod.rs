@@ -114,6 +114,8 @@ pub(crate) const UNDERLAY_ROUTE: &UnderlayRules = &[
     underlay::nic_down,
     underlay::nic_enslaved,
     underlay::nic_programs,
+    underlay::nic_peer_programs,
+    underlay::nic_frames_taken,
     underlay::no_source,
     underlay::unsupported_route_of_source,
     underlay::not_taken,
@@ -144,12 +146,13 @@ pub(crate) const TENANT_PORT: &LinkRules = &[
     link::port_without_ethernet,
     link::port_down,
     |case| first(PROGRAMS, case),
+    link::peer_xdp,
     |case| first(BRIDGE_PORT, case),
     bridge::tenant_neighbours_suppressed,
 ];
 
 /// Rules for a device that routes packets and has no master.
-const ROUTING_LINK: &LinkRules = &[routed::route_mtu, routed::forwarding_off];
+const ROUTING_LINK: &LinkRules = &[routed::route_mtu, routed::forwarding_off, link::frames_taken];
 
 /// Rules for a bridge of tenants whose packets are routed.
 pub(crate) const ROUTING_BRIDGE: &LinkRules =
@@ -160,6 +163,7 @@ pub(crate) const LONE_TENANT: &LinkRules = &[
     |case| first(ROUTING_LINK, case),
     link::down,
     |case| first(PROGRAMS, case),
+    link::peer_xdp,
     routed::unknown_peer,
 ];
 

@@ -214,6 +214,14 @@ pub(super) fn nic_programs(case: &UnderlayCase<'_>) -> Verdict {
     first(PROGRAMS, &case.nic_link()?)
 }
 
+pub(super) fn nic_peer_programs(case: &UnderlayCase<'_>) -> Verdict {
+    link::peer_xdp(&case.nic_link()?)
+}
+
+pub(super) fn nic_frames_taken(case: &UnderlayCase<'_>) -> Verdict {
+    link::frames_taken(&case.nic_link()?)
+}
+
 pub(super) fn no_source(case: &UnderlayCase<'_>) -> Verdict {
     case.source().map(drop)
 }

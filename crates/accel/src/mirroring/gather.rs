@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use netstate::netfilter;
 use netstate::overlay::{Device, Found, Overlay, Query, VxlanDevice, VxlanEntry};
+use netstate::packet_diag::PacketDiag;
 use netstate::{Error, Netlink};
 use ruleset::Ruleset;
 
@@ -61,6 +62,7 @@ pub(crate) fn gather(
             }
         }
     }
+    snapshot.promiscuous = promiscuous(&overlay);
     // Read these only if there is a routed VXLAN device: three files per device.
     let is_routed = |link: &Device| link.vxlan.is_some() && link.master.is_none();
     if overlay.links.values().any(is_routed) {
@@ -73,6 +75,36 @@ pub(crate) fn gather(
     }
     snapshot.overlay = overlay;
     Ok(snapshot)
+}
+
+/// Returns the links without a master whose promiscuity nothing in this namespace explains. A macvlan
+/// device in mode `passthru` may be in any namespace, but makes the device below it promiscuous.
+fn promiscuous(overlay: &Overlay) -> BTreeSet<u32> {
+    let suspects = |of_sockets: &BTreeMap<u32, u32>| {
+        let is_unexplained = |(index, link): &(&u32, &Device)| {
+            // VLAN and macvlan devices pass the request on.
+            let passes_on = |above: &&Device| {
+                let kind = above.kind.as_deref().unwrap_or_default();
+                above.link == Some(**index)
+                    && above.link_netns.is_none()
+                    && above.promiscuity > 0
+                    && ["vlan", "macvlan", "macvtap"].contains(&kind)
+            };
+            let above = overlay.links.values().filter(passes_on).count() as u32;
+            let sockets = of_sockets.get(index).copied().unwrap_or(0);
+            let explained = u32::from(link.promiscuous) + sockets + above;
+            link.master.is_none() && link.promiscuity > explained
+        };
+        let found = overlay.links.iter().filter(is_unexplained);
+        found.map(|(index, _)| *index).collect::<BTreeSet<u32>>()
+    };
+    let all = suspects(&BTreeMap::new());
+    if all.is_empty() {
+        return all;
+    }
+    // Without the list, the sockets of a packet capture are unexplained, too.
+    let sockets = PacketDiag::open().ok().and_then(|diag| diag.promiscuous().ok());
+    sockets.map_or(all, |sockets| suspects(&sockets))
 }
 
 /// Adds to `underlay` its routes to the remote VTEPs of the VXLAN devices of namespace `number`.

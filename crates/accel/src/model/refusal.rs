@@ -332,6 +332,27 @@ refusals! {
         = "SELinux decides on packets",
         "Remove what the evidence names. NetLabel: `netlabelctl cipsov4 list`, `netlabelctl calipso list`, `netlabelctl unlbl list`. SECMARK, in every namespace: `nft list secmarks`, `iptables-save -t security`, `iptables-save -t mangle`. IPsec: `ip xfrm policy`, `ip xfrm state`. If addresses are hidden, start `overlane accel` with CAP_SYSLOG.";
 
+    /// An XDP program in generic mode at the other end of a veth pair. The kernel does not run it for
+    /// redirected packets, such as those of the fast path. In native mode it does.
+    AX220 PeerXdp { device: String, peer: String }
+        "{device}: generic XDP program at its veth peer {peer}" of device
+        = "generic XDP program at a veth peer",
+        "Attach the program in native mode (`xdpdrv`), or detach it, in the peer's namespace.";
+
+    /// A macvlan or macvtap device above this device takes frames before the host does. The fast path
+    /// takes them earlier.
+    AX221 Macvlan { device: String, macvlan: String, mode: &'static str }
+        "{device}: {macvlan} above it is a macvlan in mode {mode}" of device
+        = "macvlan device that takes all frames",
+        "Remove the macvlan device, or create it in mode `bridge`.";
+
+    /// Something requests all frames of the device, and nothing in this namespace explains it. It may
+    /// be a macvlan device in mode `passthru` in another namespace.
+    AX222 Promiscuous { device: String }
+        "{device}: all its frames are requested for an unknown reason (promiscuity)" of device
+        = "device is promiscuous",
+        "Find the macvlan device above it in another namespace (`ip -d link`), and remove it or create it in mode `bridge`.";
+
     /// There is a routing rule beyond the kernel's three default rules, so the path may depend on
     /// more than the address.
     AX301 PolicyRouting { rule: String }

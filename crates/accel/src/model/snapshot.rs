@@ -17,6 +17,9 @@ pub struct NetnsSnapshot {
     pub overlay: Overlay,
     /// Veth peers in other namespaces, by the local end's interface index.
     pub peers: BTreeMap<u32, Device>,
+    /// Links without a master whose frames somebody wants all, and neither the administrator, a
+    /// packet socket nor a device of this namespace above the link explains it.
+    pub promiscuous: BTreeSet<u32>,
     /// In a sandbox: ids of the tenants' namespaces here, mapped to their ids in the namespace of
     /// the NICs.
     pub numbers: Option<BTreeMap<u32, u32>>,

@@ -167,6 +167,31 @@ const PROVOKED: &[(&str, Change)] = &[
         m.home.ruleset = rules.into();
     }),
     ("AX219", |m| m.home.selinux = Some(SelinuxReason::Netlabel(1))),
+    ("AX220", |m| {
+        (link(m, NICS[0]).kind, link(m, NICS[0]).link) = (Some("macvlan".into()), Some(60));
+        let below = Device { kind: Some("veth".into()), ..device("veth", 151) };
+        m.home.overlay.links.insert(60, below);
+        m.home.peers.insert(60, Device { xdp_generic: true, ..device("eth0", 152) });
+    }),
+    ("AX220", |m| m.home.peers.get_mut(&LONE).unwrap().xdp_generic = true),
+    ("AX220", |m| {
+        (link(m, PORTS[0]).kind, link(m, PORTS[0]).link) = (Some("veth".into()), Some(60));
+        m.home.overlay.links.insert(60, Device { xdp_generic: true, ..device("own", 153) });
+    }),
+    ("AX221", |m| {
+        let above = Device { link: Some(LONE), macvlan: Some("passthru"), ..device("mv", 154) };
+        m.home.overlay.links.insert(60, above);
+    }),
+    ("AX221", |m| {
+        let above = Device { link: Some(NICS[0]), macvlan: Some("source"), ..device("mv", 154) };
+        m.home.overlay.links.insert(60, above);
+    }),
+    ("AX222", |m| {
+        m.home.promiscuous.insert(NICS[0]);
+    }),
+    ("AX222", |m| {
+        m.home.promiscuous.insert(ROUTED);
+    }),
     ("AX301", |m| m.home.overlay.rules.push("rule 100 (table 100)".into())),
     ("AX302", |m| m.home.overlay.rules6.push("rule 100 (table 100)".into())),
     ("AX303", |m| {

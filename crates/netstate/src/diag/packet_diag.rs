@@ -17,6 +17,13 @@ const PACKET_SHOW_MEMINFO: u32 = 0x10;
 /// `PACKET_SHOW_INFO`, `PACKET_DIAG_INFO`: `struct packet_diag_info`, a link's index first.
 const PACKET_SHOW_INFO: u32 = 1;
 const PACKET_DIAG_INFO: u16 = 0;
+/// `PACKET_SHOW_MCLIST`, `PACKET_DIAG_MCLIST`: an array of `struct packet_diag_mclist`, of
+/// [`MEMBERSHIP_BYTES`] each: index of a link, count, type.
+const PACKET_SHOW_MCLIST: u32 = 2;
+const PACKET_DIAG_MCLIST: u16 = 1;
+const MEMBERSHIP_BYTES: usize = 44;
+/// `PACKET_MR_PROMISC`.
+const PACKET_MR_PROMISC: u16 = 1;
 /// `PACKET_DIAG_MEMINFO`.
 const PACKET_DIAG_MEMINFO: u16 = 6;
 /// `SK_MEMINFO_DROPS`, an index into `u32`s.
@@ -99,6 +106,15 @@ impl PacketDiag {
         self.socket.dump(&ANSWERS, &request(PACKET_SHOW_INFO), add_socket)
     }
 
+    /// Counts the requests of packet sockets to receive all frames of a link, by the link's index. A
+    /// socket counts once per link (`packet_mc_add`).
+    ///
+    /// # Errors
+    /// As [`PacketDiag::read`].
+    pub fn promiscuous(&self) -> std::result::Result<BTreeMap<u32, u32>, SockDiagError> {
+        self.socket.dump(&ANSWERS, &request(PACKET_SHOW_MCLIST), add_memberships)
+    }
+
     /// Reads the drops of all packet sockets of the namespace. Any thread may call this.
     ///
     /// # Errors
@@ -120,6 +136,23 @@ fn add_socket(
         protocol: u16_at(body, 2).unwrap_or(0),
         link: info.and_then(|info| u32_at(info, 0)).unwrap_or(0),
     });
+    Ok(())
+}
+
+/// Adds the links whose frames a socket wants.
+fn add_memberships(
+    number: usize,
+    body: &[u8],
+    links: &mut BTreeMap<u32, u32>,
+) -> std::result::Result<(), ParseError> {
+    let list = attribute(OBJECT, number, &body[MESSAGE_BYTES..], PACKET_DIAG_MCLIST)?;
+    for membership in list.unwrap_or_default().chunks_exact(MEMBERSHIP_BYTES) {
+        if let (Some(link), Some(PACKET_MR_PROMISC)) =
+            (u32_at(membership, 0), u16_at(membership, 8))
+        {
+            *links.entry(link).or_default() += 1;
+        }
+    }
     Ok(())
 }
 

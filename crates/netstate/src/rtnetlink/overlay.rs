@@ -11,8 +11,8 @@ use std::net::IpAddr;
 
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{
-    AfSpecInet6, AfSpecUnspec, InfoData, InfoPortData, LinkAttribute, LinkFlags, LinkInfo,
-    LinkLayerType, LinkMessage, LinkXdp, XdpAttached,
+    AfSpecInet6, AfSpecUnspec, InfoData, InfoMacVlan, InfoMacVtap, InfoPortData, LinkAttribute,
+    LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp, XdpAttached,
 };
 use netlink_packet_route::neighbour::NeighbourMessage;
 use netlink_packet_route::tc::{TcAttribute, TcMessage};
@@ -20,7 +20,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use packet::ethernet::MacAddr;
 
 pub use address_type::AddressTypes;
-use attribute::{bridge, port, vxlan};
+use attribute::{bridge, macvlan, port, vxlan};
 pub use entry::{Change, EntryChange, Table};
 pub use lookup::{Found, Query};
 
@@ -83,6 +83,14 @@ pub struct Device {
     pub gso_ipv4_max_size: u32,
     /// An XDP program is attached.
     pub xdp: bool,
+    /// It is attached in generic mode, which skips redirected packets.
+    pub xdp_generic: bool,
+    /// Mode of a macvlan or macvtap device, by its name in `ip link`.
+    pub macvlan: Option<&'static str>,
+    /// Number of users that want all frames (`IFLA_PROMISCUITY`), with the administrator.
+    pub promiscuity: u32,
+    /// The administrator wants all frames (`IFF_PROMISC`).
+    pub promiscuous: bool,
     /// Alias, `IFLA_IFALIAS`.
     pub alias: Option<String>,
     /// IPv6 settings, unless IPv6 is disabled.
@@ -308,6 +316,7 @@ fn device(message: LinkMessage) -> Device {
     let mut device = Device {
         ethernet: message.header.link_layer_type == LinkLayerType::Ether,
         running: flags.contains(LinkFlags::Up) && flags.contains(LinkFlags::LowerUp),
+        promiscuous: flags.contains(LinkFlags::Promisc),
         ..Device::default()
     };
     for attribute in message.attributes {
@@ -322,10 +331,15 @@ fn device(message: LinkMessage) -> Device {
             LinkAttribute::GsoMaxSize(size) => device.gso_max_size = size,
             LinkAttribute::GsoIpv4MaxSize(size) => device.gso_ipv4_max_size = size,
             LinkAttribute::IfAlias(alias) => device.alias = Some(alias),
+            LinkAttribute::Promiscuity(users) => device.promiscuity = users,
             LinkAttribute::Xdp(attributes) => {
-                device.xdp = attributes.iter().any(|attribute| {
-                    matches!(attribute, LinkXdp::Attached(how) if *how != XdpAttached::None)
-                });
+                for attribute in attributes {
+                    let LinkXdp::Attached(how) = attribute else { continue };
+                    device.xdp |= how != XdpAttached::None;
+                    // Unknown modes may be generic, too.
+                    let is_other = [XdpAttached::None, XdpAttached::Driver, XdpAttached::Hardware];
+                    device.xdp_generic |= !is_other.contains(&how);
+                }
             }
             LinkAttribute::AfSpecUnspec(families) => device.ipv6 = ipv6(&families),
             LinkAttribute::LinkInfo(infos) => {
@@ -333,6 +347,18 @@ fn device(message: LinkMessage) -> Device {
                     match info {
                         LinkInfo::Kind(kind) => device.kind = Some(kind.to_string()),
                         LinkInfo::Data(InfoData::Vxlan(data)) => device.vxlan = Some(vxlan(data)),
+                        LinkInfo::Data(InfoData::MacVlan(data)) => {
+                            device.macvlan = Some(macvlan(data.iter().find_map(|a| match a {
+                                InfoMacVlan::Mode(mode) => Some(*mode),
+                                _ => None,
+                            })));
+                        }
+                        LinkInfo::Data(InfoData::MacVtap(data)) => {
+                            device.macvlan = Some(macvlan(data.iter().find_map(|a| match a {
+                                InfoMacVtap::Mode(mode) => Some(*mode),
+                                _ => None,
+                            })));
+                        }
                         LinkInfo::Data(InfoData::Bridge(data)) => {
                             device.bridge = Some(bridge(&data));
                         }

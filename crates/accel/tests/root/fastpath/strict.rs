@@ -1,14 +1,18 @@
 //! Packets that the kernel's rules may judge by more than their headers, and that therefore take the
 //! slow path.
 
+use std::os::fd::AsFd;
 use std::process::Command;
 
 use accel::Accel;
+use libbpf_rs::{Xdp, XdpFlags};
+use netstate::packet_diag::PacketDiag;
 use test_support::{need, require};
-use testbed::{Offload, poll};
+use testbed::{Host, NIC, Offload, poll};
 
 use super::pair::{LIMIT, Pair, sh, since};
 use super::refusals::refused;
+use super::untrusted::load;
 
 /// Sends pings until a counter increases: a packet may take the slow path for another reason first,
 /// such as an expired heartbeat.
@@ -86,4 +90,88 @@ fn rules_on_entries_of_the_tunnel_are_refused() {
         sh(&pair.a, "nft delete table ip f");
         pair.settle(&accels);
     }
+}
+
+/// The kernel skips generic XDP programs for redirected packets.
+#[test]
+fn generic_xdp_at_a_veth_peer_is_refused() {
+    require!(need::root());
+    let object = load("look");
+    let program = object.progs().find(|program| program.name() == "look").unwrap();
+    for pair in [Pair::new(Offload::Full, false), Pair::routed(Offload::Full, false, false)] {
+        let accels = pair.accelerate();
+        for (host, device, reason) in [
+            (&pair.tenant_a, "eth0", "veth0: generic XDP program at its veth peer eth0"),
+            (&pair.b, NIC, "nic0: generic XDP program at its veth peer nic0"),
+        ] {
+            let index = host.netlink().link(device).unwrap().index.cast_signed();
+            let xdp = Xdp::new(program.as_fd());
+            let attach = |mode| host.netns().run(|| xdp.attach(index, mode)).unwrap().unwrap();
+            let detach = |mode| host.netns().run(|| xdp.detach(index, mode)).unwrap().unwrap();
+            attach(XdpFlags::SKB_MODE);
+            refused(&accels[0], reason, device);
+            detach(XdpFlags::SKB_MODE);
+            pair.settle(&accels);
+            // In native mode the program sees redirected packets.
+            attach(XdpFlags::DRV_MODE);
+            pair.settle_sender(&accels[0]);
+            assert_eq!(accels[0].status().refusals().count(), 0, "{device}");
+            detach(XdpFlags::DRV_MODE);
+            pair.settle(&accels);
+        }
+    }
+}
+
+/// A macvlan device in mode `passthru` takes all frames, also from another namespace.
+#[test]
+fn macvlan_devices_that_take_all_frames_are_refused() {
+    require!(need::root());
+    for (pair, devices) in [
+        (Pair::new(Offload::Full, false), &["nic0"][..]),
+        (Pair::routed(Offload::Full, false, false), &["veth0", "vxlan0"]),
+        (Pair::routed(Offload::Full, false, true), &["br0"]),
+    ] {
+        let other = Host::new("other").unwrap();
+        let accels = pair.accelerate();
+        for device in devices {
+            let add = format!("ip link add mv0 link {device} type macvlan mode passthru");
+            sh(&pair.a, &add);
+            refused(&accels[0], &format!("{device}: mv0 above it is a macvlan"), device);
+            pair.a.netlink().set_netns("mv0", other.netns()).unwrap();
+            sh(&other, "ip link set mv0 up");
+            refused(&accels[0], &format!("{device}: all its frames are requested"), device);
+            sh(&other, "ip link del mv0");
+            pair.settle(&accels);
+        }
+    }
+}
+
+/// Packet captures, and macvlan devices in other modes.
+#[test]
+fn explained_promiscuity_is_no_reason() {
+    require!(need::root());
+    let pair = Pair::new(Offload::Full, false);
+    let accels = pair.accelerate();
+    for (change, undo) in [
+        ("ip link set nic0 promisc on", "ip link set nic0 promisc off"),
+        ("ip link add mv0 link nic0 up type macvlan mode bridge", "ip link del mv0"),
+    ] {
+        sh(&pair.a, change);
+        pair.settle(&accels);
+        assert_eq!(accels[0].status().refusals().count(), 0, "{change}");
+        sh(&pair.a, undo);
+    }
+    let mut capture = Command::new("tcpdump");
+    capture.args(["-i", NIC, "-w", "/dev/null"]);
+    let mut capture = pair.a.netns().run(|| capture.spawn()).unwrap().unwrap();
+    poll("the capture", LIMIT, || {
+        let wants = PacketDiag::open_in(pair.a.netns()).unwrap().promiscuous().unwrap();
+        Ok(if wants.is_empty() { Err(String::new()) } else { Ok(()) })
+    })
+    .unwrap();
+    pair.settle(&accels);
+    let refusals = accels[0].status().refusals().count();
+    capture.kill().unwrap();
+    capture.wait().unwrap();
+    assert_eq!(refusals, 0);
 }

@@ -21,7 +21,7 @@ use super::refusals::refused;
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/foreign.bpf.o"));
 
 /// Loads the object with this program only.
-fn load(name: &str) -> Object {
+pub fn load(name: &str) -> Object {
     try_load(name).unwrap()
 }
 

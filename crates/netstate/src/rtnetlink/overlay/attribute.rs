@@ -3,7 +3,8 @@
 
 use netlink_packet_core::Nla as _;
 use netlink_packet_route::link::{
-    BridgeBooleanOptionFlags, BridgePortState, InfoBridge, InfoBridgePort, InfoVxlan, VxlanDf,
+    BridgeBooleanOptionFlags, BridgePortState, InfoBridge, InfoBridgePort, InfoVxlan, MacVlanMode,
+    VxlanDf,
 };
 
 use super::{BridgeDevice, BridgePort, VxlanDevice};
@@ -11,6 +12,18 @@ use super::{BridgeDevice, BridgePort, VxlanDevice};
 /// `IFLA_BR_PAD`, `IFLA_BRPORT_PAD`: padding to 8 bytes.
 const BR_PAD: u16 = 40;
 const BRPORT_PAD: u16 = 26;
+
+/// Returns the name of a macvlan mode in `ip link`.
+pub(super) fn macvlan(mode: Option<MacVlanMode>) -> &'static str {
+    match mode {
+        Some(MacVlanMode::Private) => "private",
+        Some(MacVlanMode::Vepa) => "vepa",
+        Some(MacVlanMode::Bridge) => "bridge",
+        Some(MacVlanMode::Passthrough) => "passthru",
+        Some(MacVlanMode::Source) => "source",
+        _ => "unknown",
+    }
+}
 
 pub(super) fn vxlan(data: Vec<InfoVxlan>) -> VxlanDevice {
     // Options missing from a dump are off, except IPv4 checksums: some versions report them as "on"
