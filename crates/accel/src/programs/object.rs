@@ -81,8 +81,10 @@ pub(super) const GUARD: &str = "overlane_guard";
 const LISTS: &str = "hook_lists";
 /// Longest name of a program that the kernel stores (`BPF_OBJ_NAME_LEN`).
 const _: () = assert!(GUARD.len() < 16);
-/// Priority of [`GUARD`]: directly before conntrack (`NF_IP_PRI_CONNTRACK`).
-const BEFORE_CONNTRACK: i32 = -201;
+/// Priorities of [`GUARD`]: directly before conntrack (`NF_IP_PRI_CONNTRACK`). The kernel permits one
+/// BPF program of a priority at a hook (`nf_hook_entry_insert`), and in a takeover the predecessor has
+/// one of them.
+const BEFORE_CONNTRACK: [i32; 2] = [-201, -202];
 /// Shared maps with one entry per forwarding entry.
 const ENTRIES: [&str; 2] = ["fdb", "sources"];
 
@@ -282,15 +284,19 @@ impl Programs {
         }
         let found = self.object.progs_mut().find(|program| program.name() == OsStr::new(GUARD));
         let program = found.ok_or_else(|| failed("find", "program guard", "none".into()))?;
-        let attach = |protocol_family| {
-            let options = NetfilterOpts {
+        let at = |protocol_family, priority| {
+            program.attach_netfilter_with_opts(NetfilterOpts {
                 protocol_family,
                 hooknum: NF_INET_PRE_ROUTING,
-                priority: BEFORE_CONNTRACK,
+                priority,
                 ..NetfilterOpts::default()
-            };
-            program
-                .attach_netfilter_with_opts(options)
+            })
+        };
+        let attach = |family| {
+            let [first, second] = BEFORE_CONNTRACK;
+            // The first is in use: its owner's error is of no interest if the second is free.
+            at(family, first)
+                .or_else(|_| at(family, second))
                 .map_err(|e| failed("attach to", "netfilter hook prerouting", e.to_string()))
         };
         [NFPROTO_IPV4, NFPROTO_IPV6].into_iter().map(attach).collect()

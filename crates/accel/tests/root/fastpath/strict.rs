@@ -4,7 +4,7 @@
 use std::os::fd::AsFd;
 use std::process::Command;
 
-use accel::Accel;
+use accel::{Accel, Options, Wanted};
 use libbpf_rs::{Xdp, XdpFlags};
 use netstate::packet_diag::PacketDiag;
 use test_support::{need, require};
@@ -174,4 +174,26 @@ fn explained_promiscuity_is_no_reason() {
     capture.kill().unwrap();
     capture.wait().unwrap();
     assert_eq!(refusals, 0);
+}
+
+/// The kernel permits one BPF program of a priority at a netfilter hook.
+#[test]
+fn a_successor_guards_connections_beside_its_predecessor() {
+    require!(need::root());
+    let pair = Pair::routed(Offload::Full, false, false);
+    sh(&pair.a, "nft 'table ip f { chain c { type filter hook forward priority 0; }; }'");
+    let start = |predecessor| {
+        let options = Options { predecessor, ..Options::default() };
+        Accel::with(pair.a.netns(), Wanted::All, options).unwrap()
+    };
+    // Pings get no verdict.
+    let first = start([].into());
+    counted(&pair, &first, "encap_tracking", &["10.1.0.12"], false);
+    let second = start(first.programs());
+    drop(first);
+    counted(&pair, &second, "encap_tracking", &["10.1.0.12"], false);
+    // The first priority is free again.
+    let third = start(second.programs());
+    drop(second);
+    counted(&pair, &third, "encap_tracking", &["10.1.0.12"], false);
 }
