@@ -96,8 +96,14 @@ static __always_inline int is_refused(struct connection *connection, u32 reply,
 	 * Conntrack begins a new entry for the side that has reset the connection (`reopen`), and
 	 * calls the reply side's segments invalid. Others pass it without any effect.
 	 */
-	if (flags & TCP_SYN)
+	if (flags & TCP_SYN) {
+		/*
+		 * Conntrack notes a SYN that it ignores, and until the next segment another RST
+		 * closes the entry. So it must see that segment.
+		 */
+		connection->flags |= CONNECTION_NUDGE;
 		return state == CONNECTION_RESET && (reply & 1 || !connection->last);
+	}
 	/* Conntrack resets a connection only by the exact number, or by the last segment's. */
 	exact = segment->seq == maxack || connection->flags & CONNECTION_FIN ||
 		(connection->last == (reply & 1) && segment->seq == connection->last_end);
@@ -105,8 +111,12 @@ static __always_inline int is_refused(struct connection *connection, u32 reply,
 		return guards;
 	fate = advance(connection, reply, segment);
 	if (fate != SEGMENT_VALID)
-		/* Conntrack would not ignore the flags, because it accepts any number. */
-		return guards && (fate == SEGMENT_INVALID || flags & (TCP_RST | TCP_FIN));
+		/*
+		 * Conntrack would not ignore the flags, because it accepts any number. After a FIN
+		 * any acknowledgement changes the state of the entry.
+		 */
+		return guards && (fate == SEGMENT_INVALID || flags & (TCP_RST | TCP_FIN) ||
+				  connection->flags & CONNECTION_FIN);
 	if (flags & TCP_FIN)
 		connection->flags |= CONNECTION_FIN;
 	if (flags & TCP_RST && exact) {
