@@ -319,6 +319,12 @@ pub enum PassageKind {
     TenantEcho,
     /// TCP connections to a port on which a tenant listens, in its own namespace.
     TenantService,
+    /// First packets of connections from a tenant's bridge to the uplink.
+    Outside,
+    /// Their answers.
+    OutsideReply,
+    /// UDP packets from a tenant to the host's DHCP or DNS server.
+    HostService,
 }
 
 /// Verdict of a packet filter.

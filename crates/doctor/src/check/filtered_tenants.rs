@@ -11,7 +11,8 @@ pub(super) const CHECK: Check = Check {
     title: "A packet filter drops tenants' packets",
     severity: Severity::Error,
     explanation: "The rules of nftables, iptables-nft or iptables-legacy drop packets that are \
-        forwarded between a bridge of tenants and a tunnel, ARP or other frames that only cross a bridge. With \
+        forwarded between a bridge of tenants and a tunnel or the uplink, DHCP or DNS from tenants \
+        to a server of the host, ARP or other frames that only cross a bridge. With \
         bridge-nf-call-iptables such frames pass the FORWARD chain, whose policy Docker sets to \
         drop: guests on another bridge of the host are then cut off. Network policies drop packets \
         on purpose, Docker's icc=false names the bridge in its rule, and a firewall may accept \
@@ -28,9 +29,9 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             let at = view.namespace(namespace.inode)?;
             Some(view.spot(DeviceKey { namespace: at, index })?.name().to_owned())
         };
-        let (Some(input), Some(output)) = (name(passage.input), name(passage.output)) else {
-            continue;
-        };
+        // A packet for the host has no output device.
+        let output = name(passage.output).or_else(|| (passage.output == 0).then(String::new));
+        let (Some(input), Some(output)) = (name(passage.input), output) else { continue };
         let (text, rule) = match passage.kind {
             PassageKind::Bridged => {
                 (format!("frames that only cross {input}"), accept(&input, &input))
@@ -66,6 +67,39 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                 format!("ARP requests that only cross {input}"),
                 Accept { nft: "ether type arp accept".to_owned(), iptables: "-p ARP".to_owned() },
             ),
+            PassageKind::Outside => (
+                format!(
+                    "packets of tenants from {input} to {output}, for example of {}",
+                    passage.from
+                ),
+                accept(&input, &output),
+            ),
+            PassageKind::OutsideReply => (
+                format!("answers from {input} to {output}, for example to {}", passage.to),
+                Accept {
+                    nft: format!(
+                        "iifname \"{input}\" oifname \"{output}\" ct state established,related accept"
+                    ),
+                    iptables: format!(
+                        "-i {} -o {} -m conntrack --ctstate ESTABLISHED,RELATED",
+                        quote(&input),
+                        quote(&output)
+                    ),
+                },
+            ),
+            PassageKind::HostService => {
+                let served = if passage.port == 67 { "DHCP" } else { "DNS" };
+                (
+                    format!(
+                        "{served} (UDP {}) from {input}, where a program of the host serves it",
+                        passage.port
+                    ),
+                    Accept {
+                        nft: format!("iifname \"{input}\" udp dport {} accept", passage.port),
+                        iptables: format!("-i {} -p udp --dport {}", quote(&input), passage.port),
+                    },
+                )
+            }
             _ => continue,
         };
         // A rule that drops all packets is reported for them.
@@ -89,19 +123,27 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         // Both directions are asked about on a bridge, not several tenants.
         let is_routed = passage.input != passage.output;
         let some_pass = is_routed
-            && namespace.passages.get().into_iter().flatten().any(|other| {
-                (other.kind, other.input, other.output)
-                    == (passage.kind, passage.input, passage.output)
-                    && other.verdict == Filtered::Passed
-            });
-        let is_meant = matches!(passage.kind, PassageKind::Bridged | PassageKind::Forward)
-            && matches!(passage.verdict, Filtered::Dropped { is_meant: true, .. });
+            && namespace
+                .passages
+                .get()
+                .into_iter()
+                .flatten()
+                .any(|other| is_alike(other, passage) && other.verdict == Filtered::Passed);
         let is_part =
             matches!(passage.kind, PassageKind::ForwardEcho | PassageKind::ForwardService);
+        let is_meant = matches!(
+            passage.kind,
+            PassageKind::Bridged
+                | PassageKind::Forward
+                | PassageKind::Outside
+                | PassageKind::OutsideReply
+        ) && matches!(passage.verdict, Filtered::Dropped { is_meant: true, .. });
         let how = match some_pass || is_policy(passage) || is_meant {
             true => (Severity::Info, 0.1),
             // A firewall may close single protocols and ports on purpose.
             false if is_part => (Severity::Info, 0.4),
+            // The program may serve another network.
+            false if passage.kind == PassageKind::HostService => (Severity::Warn, 0.5),
             false => (Severity::Error, 1.0),
         };
         add(&CHECK, outcome, namespace, passage, &text, how, &rule);
@@ -117,12 +159,19 @@ fn accept(input: &str, output: &str) -> Accept {
 }
 
 fn is_first(all: &[(&Namespace, &Passage)], namespace: &Namespace, passage: &Passage) -> bool {
-    let same = all.iter().find(|(other, first)| {
-        other.inode == namespace.inode
-            && (first.kind, first.input, first.output)
-                == (passage.kind, passage.input, passage.output)
-    });
-    same.is_some_and(|(_, first)| std::ptr::eq(*first, passage))
+    let mut same = all.iter().filter(|(other, _)| other.inode == namespace.inode);
+    let first = same.find(|(_, first)| is_alike(first, passage));
+    first.is_some_and(|(_, first)| std::ptr::eq(*first, passage))
+}
+
+/// Whether two questions differ in the tenant only.
+fn is_alike(one: &Passage, other: &Passage) -> bool {
+    let key = |passage: &Passage| {
+        // DHCP and DNS are two services, a tenant's own ports stand for each other.
+        let port = (passage.kind == PassageKind::HostService).then_some(passage.port);
+        (passage.kind, passage.input, passage.output, port)
+    };
+    key(one) == key(other)
 }
 
 /// Whether a chain belongs to network policies, which drop on purpose.

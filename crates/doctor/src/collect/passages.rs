@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use netstate::entry::Knowledge;
 use netstate::interface::Interface;
-use netstate::route_table::RouteKind;
+use netstate::route_table::{RouteKind, best_route};
 use ruleset::{
     Cause, Compared, Connection, Flow, Hook, Nftables, Place, Ruleset, State, Step, Transport,
     Tuple, Verdict, flow,
@@ -105,7 +105,15 @@ fn answer(rules: &Ruleset, question: Question, repeated: &mut Vec<(Place, usize)
                     let path = elsewhere(&path, input);
                     rules.verdict(&flow, &path).verdict != Verdict::Drop { at: at.clone() }
                 });
+            // Isolated networks have a rule that names their bridge.
+            let names_bridge = handle.is_some()
+                && matches!(passage.kind, PassageKind::Outside | PassageKind::OutsideReply)
+                && [true, false].into_iter().any(|input| {
+                    let path = elsewhere(&path, input);
+                    rules.verdict(&flow, &path).verdict != Verdict::Drop { at: at.clone() }
+                });
             let is_meant = names_both
+                || names_bridge
                 || passage.kind == PassageKind::Forward && is_one_sided(rules, &flow, &path);
             let Place { table, chain, .. } = at;
             Filtered::Dropped { family, table, chain, handle, is_meant }
@@ -186,6 +194,7 @@ fn questions(listeners: &mut Listeners<'_>, namespaces: &[Namespace], at: usize)
     // Leave room for questions about tenants.
     all.truncate(MOST / 2);
     forwarded(listeners, namespaces, here, &mut all);
+    outside(namespaces, here, &mut all);
     bridged(here, &mut all);
     if is_tenant(namespaces, here) {
         at_tenant(listeners.of(at), here, &mut all);
@@ -308,6 +317,109 @@ fn forwarded(
                 }
             }
         }
+    }
+}
+
+/// Packets between tenants on bridges with an address and the uplink, in both directions, and those
+/// to the host's own DHCP and DNS servers. No tunnel is needed.
+fn outside(namespaces: &[Namespace], here: &Namespace, all: &mut Vec<Question>) {
+    let routes = here.routes.get().map_or(&[][..], Vec::as_slice);
+    let uplink = best_route(routes, ANY).and_then(|route| link(here, route.link?));
+    let forwards = here.sysctls.get("net/ipv4/ip_forward").is_some_and(|on| on == "1");
+    for bridge in links(here).iter().filter(|link| link.bridge.is_some() && link.up) {
+        let own: Vec<IpAddr> = (here.addresses.get().into_iter().flatten())
+            .filter(|known| known.link == bridge.index && known.address.is_ipv4())
+            .map(|known| known.address)
+            .collect();
+        for (tenant, is_seen) in behind(namespaces, here, bridge, &own) {
+            host_services(here, bridge, &own, tenant, all);
+            // A guest that was not read may be meant to stay inside.
+            let way = uplink.filter(|up| up.index != bridge.index && forwards && is_seen);
+            let Some(uplink) = way else { continue };
+            let path = |input: &Interface, output: &Interface| {
+                [
+                    Step::new(Hook::Prerouting, Some(input), None),
+                    Step::new(Hook::Forward, Some(input), Some(output)),
+                    Step::new(Hook::Postrouting, None, Some(output)),
+                ]
+            };
+            let (kind, devices) = (PassageKind::Outside, (bridge.index, uplink.index));
+            let ends = (tenant, ANY, PORT);
+            let mut first = ask(kind, ends, Transport::Tcp, devices, &path(bridge, uplink));
+            first.flow.any_address = Some(ANY);
+            let (kind, devices) = (PassageKind::OutsideReply, (uplink.index, bridge.index));
+            let ends = (ANY, tenant, PORT);
+            // An answer enters with the tenant's address if nothing is translated, and has it again
+            // at the hook that forwards.
+            let forward = &path(uplink, bridge)[1..];
+            let mut answer = ask(kind, ends, Transport::Tcp, devices, forward);
+            answer.flow.connection =
+                Some(Connection { is_reply: true, ..tracked(State::Established) });
+            answer.flow.any_address = Some(ANY);
+            all.extend([first, answer]);
+        }
+    }
+}
+
+/// Tenants behind a bridge whose default route leads to it; without any, a neighbour of the bridge,
+/// which `false` marks.
+fn behind(
+    namespaces: &[Namespace],
+    here: &Namespace,
+    bridge: &Interface,
+    own: &[IpAddr],
+) -> Vec<(IpAddr, bool)> {
+    let has_port = |peer: u32| {
+        links(here).iter().any(|port| port.index == peer && port.master == Some(bridge.index))
+    };
+    let mut tenants = Vec::new();
+    for tenant in namespaces.iter().filter(|other| other.inode != here.inode) {
+        let routes = tenant.routes.get().map_or(&[][..], Vec::as_slice);
+        let Some(default) = best_route(routes, ANY).filter(|route| route.prefix == 0) else {
+            continue;
+        };
+        let nic = default.link.and_then(|index| link(tenant, index));
+        let of = nic.and_then(|nic| tenant.devices.get(&nic.index)?.link_namespace);
+        let peer = nic.and_then(|nic| nic.link).filter(|peer| has_port(*peer));
+        if of != Some(here.inode)
+            || peer.is_none()
+            || !default.via.is_some_and(|via| own.contains(&via))
+        {
+            continue;
+        }
+        let mut addresses = tenant.addresses.get().into_iter().flatten();
+        let of_nic =
+            addresses.find(|known| Some(known.link) == default.link && known.address.is_ipv4());
+        tenants.extend(of_nic.map(|known| (known.address, true)));
+    }
+    tenants.truncate(SAMPLES);
+    if tenants.is_empty() && !own.is_empty() {
+        tenants.extend(self::tenants(here, bridge).first().map(|first| (*first, false)));
+    }
+    tenants
+}
+
+/// UDP packets of a tenant to the host's DHCP and DNS servers.
+fn host_services(
+    here: &Namespace,
+    bridge: &Interface,
+    own: &[IpAddr],
+    tenant: IpAddr,
+    all: &mut Vec<Question>,
+) {
+    /// Ports of DNS and DHCP.
+    const SERVED: [u16; 2] = [53, 67];
+    for port in SERVED {
+        let sockets = here.udp_sockets.get().into_iter().flatten();
+        let mut serving = sockets.filter(|socket| {
+            let at = socket.address;
+            let is_here = own.contains(&at) || (at.is_unspecified() && !own.is_empty());
+            socket.port == port && !socket.connected && is_here
+        });
+        let Some(at) = serving.next().and_then(|_| own.first()) else { continue };
+        let path = [Hook::Prerouting, Hook::Input].map(|hook| Step::new(hook, Some(bridge), None));
+        let ends = (tenant, *at, port);
+        all.push(ask(PassageKind::HostService, ends, Transport::Udp, (bridge.index, 0), &path));
     }
 }
 

@@ -228,3 +228,50 @@ fn a_duplicate_address_is_an_error() {
         ],
     );
 }
+
+/// The verdicts on packets to the outside and to the host's servers.
+fn verdicts(host: &mut doctor::Host, change: fn(&mut Filtered)) {
+    let passages = read(&mut namespace(host, "ns1").passages);
+    passages.iter_mut().for_each(|one| change(&mut one.verdict));
+}
+
+#[test]
+fn a_bridge_needs_no_tunnel_to_be_cut_off_from_the_uplink() {
+    judge(
+        "OV073-case120",
+        "OV073",
+        &[
+            ("as saved", |_| (), &["ns1/ip table2 chain4 1.00", "ns1/ip table2 chain4 1.00"]),
+            (
+                "a rule for an isolated network",
+                |host| {
+                    verdicts(host, |verdict| {
+                        if let Filtered::Dropped { is_meant, .. } = verdict {
+                            *is_meant = true;
+                        }
+                    });
+                },
+                &["ns1/ip table2 chain4 0.10", "ns1/ip table2 chain4 0.10"],
+            ),
+            ("accepted", |host| verdicts(host, |verdict| *verdict = Filtered::Passed), &[]),
+        ],
+    );
+}
+
+#[test]
+fn each_server_of_the_host_that_guests_cannot_reach_is_named() {
+    const ONE: &str = "ns1/ip table2 chain4 0.50";
+    judge(
+        "OV073-case121",
+        "OV073",
+        &[
+            ("as saved", |_| (), &[ONE, ONE]),
+            (
+                "DNS alone",
+                |host| read(&mut namespace(host, "ns1").passages).retain(|one| one.port != 67),
+                &[ONE],
+            ),
+            ("accepted", |host| verdicts(host, |verdict| *verdict = Filtered::Passed), &[]),
+        ],
+    );
+}
