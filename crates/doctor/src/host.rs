@@ -269,6 +269,54 @@ pub struct Namespace {
     /// VLANs of bridges with VLAN filtering, and of their ports.
     #[serde(default = "not_saved")]
     pub vlans: Reading<Vec<Vlans>>,
+    /// Rules that translate destinations, and translated connections without an answer.
+    #[serde(default = "not_saved")]
+    pub translations: Reading<Translations>,
+    /// Packets that IPsec dropped, by the kernel's name (`/proc/net/xfrm_stat`).
+    #[serde(default = "not_saved")]
+    pub xfrm: Reading<Pair<BTreeMap<String, u64>>>,
+}
+
+/// Translation of destinations in a namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Translations {
+    /// Rules that set a constant destination address.
+    pub rules: Vec<TranslationRule>,
+    /// Whether every rule sets a constant address, so that no other target exists.
+    pub all_constant: bool,
+    /// Connections whose destination was translated, and that nobody has answered.
+    pub stalled: Vec<Stalled>,
+}
+
+/// A rule that sets the destination address of packets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TranslationRule {
+    /// `ip`, `ip6`, `inet`.
+    pub family: String,
+    /// Table of the chain.
+    pub table: String,
+    /// Chain with the rule.
+    pub chain: String,
+    /// Handle of the rule.
+    pub handle: Option<u64>,
+    /// Address that it sets.
+    pub to: IpAddr,
+}
+
+/// A conntrack entry with a translated destination, of which only one direction was seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stalled {
+    /// `IPPROTO_TCP` or `IPPROTO_UDP`.
+    pub protocol: u8,
+    /// Source address.
+    pub from: IpAddr,
+    /// Destination address and port before the translation.
+    pub to: (IpAddr, u16),
+    /// Destination address after it.
+    pub now: IpAddr,
 }
 
 /// Packets that an overlay needs, and the verdict of the packet filter on them.
@@ -359,6 +407,19 @@ pub enum Filtered {
         handle: Option<u64>,
         /// The expression, in terms of `nft` or `iptables`.
         on: String,
+    },
+    /// A rule changes an address of packets that must keep it.
+    Translated {
+        /// As in [`Filtered::Dropped`].
+        family: String,
+        /// Table of the chain.
+        table: String,
+        /// Chain with the rule.
+        chain: String,
+        /// Handle of the rule.
+        handle: Option<u64>,
+        /// The address that it sets, if it is constant.
+        to: Option<IpAddr>,
     },
     /// It depends on sets that change without notice, or the rules are not understood.
     Undecided,

@@ -32,7 +32,7 @@ use netstate::udp_socket::UdpSocket;
 use crate::dump::{self, DumpError};
 use crate::host::{
     Chain, Device, Eligible, FarEnd, Filtered, Host, Interrupt, LeftOut, LongChain, Machine,
-    Namespace, Pair, Passage, Reading, Scaling, Tunnel,
+    Namespace, Pair, Passage, Reading, Scaling, Stalled, TranslationRule, Translations, Tunnel,
 };
 use crate::probed::Probed;
 use address::Addresses;
@@ -275,6 +275,8 @@ impl Scrubber {
             multicast,
             vlans,
             rules,
+            translations,
+            xfrm,
         } = namespace;
         // Rules that match name prefixes refer to these names.
         let names: Vec<String> =
@@ -388,10 +390,12 @@ impl Scrubber {
                 table: _,
                 protocol: _,
                 metric: _,
+                source,
             } in all
             {
                 *to = self.addresses.ip(*to);
                 *via = via.map(|via| self.addresses.ip(via));
+                *source = source.map(|source| self.addresses.ip(source));
             }
         });
         read(rules, |all| {
@@ -414,14 +418,48 @@ impl Scrubber {
             }
         });
         read(passages, |all| all.iter_mut().for_each(|passage| self.passage(passage)));
+        read(translations, |all| self.translations(all));
+        // Only the kernel names counters. Other texts come from a changed file.
+        read(xfrm, |pair| {
+            pair.before.retain(|name, _| name::is_identifier(name));
+            pair.after.retain(|name, _| name::is_identifier(name));
+        });
+    }
+
+    fn translations(&mut self, all: &mut Translations) {
+        let Translations { rules, all_constant: _, stalled } = all;
+        for TranslationRule { family, table, chain, handle: _, to } in rules {
+            *family = name::identifier(family);
+            (*table, *chain) = (self.table(table), self.chain(chain));
+            *to = self.addresses.ip(*to);
+        }
+        for Stalled { protocol: _, from, to: (to, _), now } in stalled {
+            for address in [from, to, now] {
+                *address = self.addresses.ip(*address);
+            }
+        }
     }
 
     fn passage(&mut self, passage: &mut Passage) {
         let Passage { kind: _, from, to, port: _, input: _, output: _, verdict, longest } = passage;
         (*from, *to) = (self.addresses.ip(*from), self.addresses.ip(*to));
-        if let Filtered::Dropped { family, table, chain, handle: _, is_meant: _ } = verdict {
-            *family = name::identifier(family);
-            (*table, *chain) = (self.table(table), self.chain(chain));
+        match verdict {
+            Filtered::Passed | Filtered::Undecided => {}
+            Filtered::Dropped { family, table, chain, handle: _, is_meant: _ } => {
+                *family = name::identifier(family);
+                (*table, *chain) = (self.table(table), self.chain(chain));
+            }
+            Filtered::Depends { family, table, chain, handle: _, on } => {
+                *family = name::identifier(family);
+                (*table, *chain) = (self.table(table), self.chain(chain));
+                // Words of a rule, as "limit" or "set NAME".
+                *on = name::identifier(on);
+            }
+            Filtered::Translated { family, table, chain, handle: _, to } => {
+                *family = name::identifier(family);
+                (*table, *chain) = (self.table(table), self.chain(chain));
+                *to = to.map(|to| self.addresses.ip(to));
+            }
         }
         if let Some(LongChain { family, table, chain, rules: _, repeated: _ }) = longest {
             *family = name::identifier(family);

@@ -35,6 +35,7 @@ mod read;
 mod renew;
 mod set;
 mod touched;
+mod translation;
 mod value;
 mod wire;
 mod xt;
@@ -48,8 +49,11 @@ pub use flow::{
 };
 pub use model::Ruleset;
 pub use netstate::netfilter::raw::Nftables;
-pub use read::{Error, is_behind, messages, read, read_by, read_filters, refresh};
+pub use read::{
+    Error, is_behind, messages, read, read_by, read_filters, read_translating, refresh,
+};
 pub use renew::{Renewed, renew};
 pub use touched::Touched;
+pub use translation::{Translation, translations};
 pub use value::{Cause, Comparison, Doubt};
 pub use xt::{SLOW_MATCHES, SLOW_TARGETS};

@@ -8,6 +8,7 @@ use nix::errno::Errno;
 
 use crate::decode::{Message, NEWCHAIN, NEWSET};
 use crate::model::Ruleset;
+use crate::translation::{Translation, translations};
 use crate::wire::each;
 
 // `NFT_MSG_GET…`, in the order of the requests.
@@ -57,10 +58,27 @@ pub fn read_filters(nftables: &mut Nftables) -> Result<Ruleset, Error> {
     Ok(Ruleset { generation, ..Ruleset::from_messages(&messages) })
 }
 
+/// As [`read_filters`], with the rules that translate addresses, if the namespace has at most
+/// `most` chains; else `None` in their place.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_translating(
+    nftables: &mut Nftables,
+    most: usize,
+) -> Result<(Ruleset, Option<Vec<Translation>>), Error> {
+    let (generation, messages) = consistent(nftables, Extent::Small(most))?;
+    let rules = Ruleset { generation, ..Ruleset::from_messages(&messages) };
+    let is_small = chains(&messages) <= most;
+    Ok((rules, is_small.then(|| translations(&messages))))
+}
+
 /// Rules to read.
 #[derive(Clone, Copy, PartialEq)]
 enum Extent {
     All,
+    /// All, if there are not more chains; else as `Filters`.
+    Small(usize),
     /// Chains and rules of tables that have a base chain of another type than `nat`.
     Filters,
 }
@@ -135,8 +153,15 @@ fn all(nftables: &mut Nftables, extent: Extent) -> Result<Vec<Message>, netstate
     ask(GETTABLE, 0, &[], "nftables tables")?;
     ask(GETCHAIN, 0, &[], "nftables chains")?;
     ask(GETSET, 0, &[], "nftables sets")?;
+    let extent = match extent {
+        Extent::Small(most) if chains(&messages) <= most => Extent::All,
+        Extent::Small(_) => Extent::Filters,
+        other => other,
+    };
     if extent == Extent::All {
-        ask(GETRULE, 0, &[], "nftables rules")?;
+        nftables.objects(GETRULE, 0, &[], "nftables rules", |kind, payload| {
+            messages.push(Message { kind, payload: payload.to_vec() });
+        })?;
     }
     let tables = filter_tables(&messages);
     if extent == Extent::Filters {
@@ -163,6 +188,10 @@ fn all(nftables: &mut Nftables, extent: Extent) -> Result<Vec<Message>, netstate
         )?;
     }
     Ok(messages)
+}
+
+fn chains(messages: &[Message]) -> usize {
+    messages.iter().filter(|message| message.kind == NEWCHAIN).count()
 }
 
 /// Returns the tables with a base chain of another type than `nat`, as family and attribute.

@@ -171,6 +171,7 @@ mod tests {
             table: 254,
             protocol: 3,
             metric: 0,
+            source: None,
         };
         let routes = [
             entry([10, 0, 0, 0], 8, RouteKind::Unicast),

@@ -16,8 +16,9 @@ pub(super) const CHECK: Check = Check {
         bridge-nf-call-iptables such frames pass the FORWARD chain, whose policy Docker sets to \
         drop: guests on another bridge of the host are then cut off. Network policies drop packets \
         on purpose, Docker's icc=false names the bridge in its rule, and a firewall may accept \
-        connections from one side only; such drops are remarks, and so are drops of ICMP echo requests alone, or of connections to single ports on \
-        which a tenant listens. doctor evaluates the rules for the \
+        connections from one side only; such drops are remarks, and so are a rule that names the \
+        bridge of an isolated network, a closed way to the uplink beside an open tunnel, drops of \
+        ICMP echo requests alone, or of connections to single ports on which a tenant listens. doctor evaluates the rules for the \
         first packet of a connection; where a rule depends on more than that, it reports nothing.",
     run,
 };
@@ -142,6 +143,8 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             true => (Severity::Info, 0.1),
             // A firewall may close single protocols and ports on purpose.
             false if is_part => (Severity::Info, 0.4),
+            // A firewall may leave the tunnel as the only way on purpose.
+            false if is_outside(passage) && has_tunnel(namespace, passage) => (Severity::Info, 0.3),
             // The program may serve another network.
             false if passage.kind == PassageKind::HostService => (Severity::Warn, 0.5),
             false => (Severity::Error, 1.0),
@@ -156,6 +159,22 @@ fn accept(input: &str, output: &str) -> Accept {
         nft: format!("iifname \"{input}\" oifname \"{output}\" accept"),
         iptables: format!("-i {} -o {}", quote(input), quote(output)),
     }
+}
+
+fn is_outside(passage: &Passage) -> bool {
+    matches!(passage.kind, PassageKind::Outside | PassageKind::OutsideReply)
+}
+
+/// Whether packets pass between the tenants' bridge and a tunnel.
+fn has_tunnel(namespace: &Namespace, passage: &Passage) -> bool {
+    let bridge = match passage.kind {
+        PassageKind::Outside => passage.input,
+        _ => passage.output,
+    };
+    namespace.passages.get().into_iter().flatten().any(|other| {
+        (other.kind, other.input) == (PassageKind::Forward, bridge)
+            && other.verdict == Filtered::Passed
+    })
 }
 
 fn is_first(all: &[(&Namespace, &Passage)], namespace: &Namespace, passage: &Passage) -> bool {

@@ -33,6 +33,7 @@ mod fragmentation;
 mod gateway_silent;
 mod gso_max_size;
 mod interrupts_on_one_cpu;
+mod ipsec_drops;
 mod known_broken;
 mod large_receive_offload;
 mod leads_on;
@@ -93,6 +94,7 @@ mod tenant_checksum;
 mod tenant_filter;
 mod tenant_outside;
 mod tenant_segmentation;
+mod translated;
 mod tunnel_big_tcp;
 mod tunnel_checksum_segmentation;
 mod tunnel_conntrack;
@@ -240,6 +242,8 @@ pub const CHECKS: &[Check] = &[
     xdp_program::CHECK,
     filter_depends::CHECK,
     address_unused::CHECK,
+    translated::CHECK,
+    ipsec_drops::CHECK,
 ];
 
 /// Returns a check by code, ignoring case.

@@ -16,11 +16,50 @@ pub(super) const CHECK: Check = Check {
         (with EVPN: routes of type 3). It is a remark if no tenant lacks an answer, because \
         tenants may need no broadcast and the overlay may have only this host. It is also a remark \
         if the bridge answers for known neighbours (neigh_suppress). A device that answers ARP \
-        itself (proxy) needs no such entry.",
+        itself (proxy) needs no such entry. Or two devices of one overlay send broadcasts to \
+        different multicast groups.",
     run,
 };
 
+/// Devices of one overlay that send broadcasts to different groups.
+fn groups(view: &View<'_>, outcome: &mut CheckOutcome) {
+    let group = |vxlan: &Vxlan| vxlan.remote.filter(std::net::IpAddr::is_multicast);
+    for (tunnel, vxlan) in view.fixed_tunnels() {
+        let Some(own) = group(vxlan).filter(|_| tunnel.interface.up) else { continue };
+        let other = view.fixed_tunnels().find_map(|(other, settings)| {
+            let is_same = (settings.vni, settings.port) == (vxlan.vni, vxlan.port)
+                && other.place.namespace != tunnel.place.namespace
+                && share_underlay(view, tunnel, other);
+            let group = group(settings).filter(|group| *group != own);
+            group.filter(|_| is_same).map(|group| (other, group))
+        });
+        let Some((other, theirs)) = other else { continue };
+        outcome.add(
+            CHECK
+                .on(tunnel)
+                .evidence(
+                    format!(
+                        "VNI {}: group {own}; {} {} has group {theirs}",
+                        vxlan.vni,
+                        other.namespace.label,
+                        other.name()
+                    ),
+                    "IFLA_VXLAN_GROUP",
+                )
+                .cost(Cost::estimated(1.0, "broadcasts, and all packets that need them")),
+        );
+    }
+}
+
+/// Whether the NICs of two devices are on one segment. Machines for tests have several overlays
+/// with the same VNI that never meet.
+fn share_underlay<'a>(view: &View<'a>, tunnel: DeviceRef<'a>, other: DeviceRef<'a>) -> bool {
+    let segment = |device| view.tunnel_nic(device).map(|nic| view.segment(nic));
+    segment(tunnel).is_some_and(|own| Some(own) == segment(other))
+}
+
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
+    groups(view, outcome);
     for (tunnel, vxlan) in view.fixed_tunnels() {
         // Unknown for a host that an earlier version saved.
         let answers = vxlan.proxy.unwrap_or(true);

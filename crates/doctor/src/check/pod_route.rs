@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{Check, CheckOutcome, Cost, DeviceRef, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
 use crate::view::DeviceKey;
 use netstate::entry::Knowledge;
 use netstate::route_table::{RouteEntry, RouteKind};
@@ -17,7 +17,8 @@ pub(super) const CHECK: Check = Check {
         inside a network that the device leads to, or inside the network of a host's or tenant's \
         own device. Such packets leave by another route, mostly the default route, or are dropped. \
         A network plug-in missed a node, the routes were flushed, or a blackhole of an earlier pod \
-        network was left behind. A blackhole for the node's own pods is correct, and is not \
+        network was left behind. Or a route through the device gives the host's own packets a \
+        source address (src) that other hosts have no way back to. A blackhole for the node's own pods is correct, and is not \
         reported.",
     run,
 };
@@ -39,6 +40,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         for tunnel in tunnels {
             missing(outcome, tunnel, routes);
             dropped(outcome, tunnel, routes);
+            foreign_source(view, outcome, tunnel, routes);
         }
     }
 }
@@ -100,6 +102,58 @@ fn missing(outcome: &mut CheckOutcome, tunnel: DeviceRef<'_>, routes: &[RouteEnt
             }
             None => finding,
         });
+    }
+}
+
+/// Routes that give the host's own packets a source address that no other host has a way back to.
+fn foreign_source<'a>(
+    view: &View<'a>,
+    outcome: &mut CheckOutcome,
+    tunnel: DeviceRef<'a>,
+    routes: &[RouteEntry],
+) {
+    for route in routes.iter().filter(|route| is_through(route, tunnel)) {
+        let Some(source) = route.source else { continue };
+        let mut owners = view.with_address(source);
+        let owner = owners.find(|owner| owner.place.namespace == tunnel.place.namespace);
+        // A bridge without ports serves nobody, so no other host has a route to its network. Other
+        // addresses of the host may be known to them.
+        let idle =
+            owner.filter(|owner| owner.kind() == "bridge" && view.ports(*owner).next().is_none());
+        let Some(idle) = idle else { continue };
+        let family = if route.to.is_ipv4() { "ip" } else { "ip -6" };
+        let set = |words: String| {
+            let via = route.via.map_or_else(String::new, |via| format!(" via {via}"));
+            let onlink = if route.via.is_some() { " onlink" } else { "" };
+            let command = format!(
+                "{family} route replace {}/{}{via} dev {}{onlink}{words}",
+                route.to,
+                route.prefix,
+                quote(tunnel.name())
+            );
+            inside(tunnel.namespace.path.as_deref(), &command)
+        };
+        outcome.add(
+            CHECK
+                .on(tunnel)
+                .severity(Severity::Warn)
+                .evidence(
+                    format!(
+                        "{} has src {source}, the address of {}, which has no ports: other hosts \
+                         have no way back through the tunnel",
+                        text(route),
+                        idle.name()
+                    ),
+                    "RTA_PREFSRC, RTM_GETADDR",
+                )
+                .cost(Cost::estimated(0.9, "this host's own packets to these pods"))
+                .confidence(Confidence::Medium)
+                .by_hand(
+                    set(String::new()),
+                    "this node only; the program that set the route may set it again",
+                    set(format!(" src {source}")),
+                ),
+        );
     }
 }
 

@@ -1,8 +1,9 @@
 //! OV098: A tenant's own packet filter drops packets.
 
 use super::packet_filter::{Accept, add};
-use super::{Check, CheckOutcome, Severity, View};
+use super::{Check, CheckOutcome, Cost, Severity, View};
 use crate::host::PassageKind;
+use settings::command::inside;
 
 pub(super) const CHECK: Check = Check {
     code: "OV098",
@@ -11,11 +12,40 @@ pub(super) const CHECK: Check = Check {
     explanation: "The rules inside a tenant's network namespace drop ICMP echo requests, or TCP \
         connections to a port on which a program of the tenant listens. Other hosts take the tenant \
         for unreachable, although every device and route is right. A firewall inside a tenant may \
-        be meant; so it is a remark.",
+        be meant; so it is a remark. The setting icmp_echo_ignore_all has the same effect for echo \
+        requests.",
     run,
 };
 
+/// Tenants that ignore echo requests.
+fn ignores_echo(view: &View<'_>, outcome: &mut CheckOutcome) {
+    const SETTING: &str = "net/ipv4/icmp_echo_ignore_all";
+    for (at, namespace) in view.host().namespaces.iter().enumerate() {
+        let is_set = namespace.sysctls.get(SETTING).is_some_and(|value| value == "1");
+        let is_host =
+            view.devices_of(at).any(|device| device.kind() == "bridge" || device.vxlan().is_some());
+        let is_tenant = view.devices_of(at).any(|device| view.peer(device).is_some());
+        let moved = namespace.snmp.get().map(|pair| pair.after.since(&pair.before));
+        // Nobody asks, or it is no tenant.
+        let asked = moved.filter(|_| is_set && is_tenant && !is_host);
+        let Some(asked) = asked.filter(|moved| moved.icmp.in_echos > 0) else { continue };
+        let name = SETTING.replace('/', ".");
+        let set = |value| inside(namespace.path.as_deref(), &format!("sysctl -w {name}={value}"));
+        outcome.add(
+            CHECK
+                .in_namespace(namespace, name.clone())
+                .evidence(
+                    format!("{name} = 1; Icmp InEchos +{}", asked.icmp.in_echos),
+                    "/proc/sys, /proc/net/snmp",
+                )
+                .cost(Cost::estimated(0.4, "ICMP echo requests"))
+                .by_hand(set(0), "the tenant answers pings", set(1)),
+        );
+    }
+}
+
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
+    ignores_echo(view, outcome);
     // OV073 notes namespaces whose rules could not be read.
     let all = view.host().namespaces.iter().flat_map(|namespace| {
         namespace.passages.get().into_iter().flatten().map(move |passage| (namespace, passage))

@@ -1,8 +1,10 @@
 //! OV097: A tenant's device is a port of no bridge.
 
+use super::bridge_port::is_uplink;
 use super::tunnel_outside::{is_used, with_join};
 use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
 use netstate::entry::Knowledge;
+use settings::command::{inside, quote};
 
 pub(super) const CHECK: Check = Check {
     code: "OV097",
@@ -12,12 +14,93 @@ pub(super) const CHECK: Check = Check {
         no address, no route and no filter, and sent nothing to the tenant between the two \
         readings. The tenant asks for its neighbours and gets no answer, and the host has bridges \
         with other ports. A bridge that was created again has lost its ports, and a network manager \
-        may remove ports that it does not know. If BPF programs alone serve the device, this may \
+        may remove ports that it does not know. Or the device is in a bridge without a way out, and \
+        the tunnel to hosts that ask for the tenant is in another one. If BPF programs alone serve the device, this may \
         be intended.",
     run,
 };
 
+/// Tenants in a bridge without a way out, while the tunnel of their network is in another bridge.
+fn wrong_bridge(view: &View<'_>, outcome: &mut CheckOutcome) {
+    for port in view.devices() {
+        let (Some(bridge), Some(tenant)) = (view.bridge(port), view.peer(port)) else { continue };
+        let is_tenant = tenant.place.namespace != port.place.namespace
+            && tenant.interface.master.is_none()
+            && port.interface.up
+            && bridge.interface.up;
+        // An uplink, a tunnel or an address of the host is a way out.
+        let is_closed = bridge.addresses().all(|known| is_of_link(known.address))
+            && view.ports(bridge).all(|other| {
+                !is_uplink(other)
+                    && view.peer(other).is_some_and(|peer| view.bridge(peer).is_none())
+            });
+        if !is_tenant || !is_closed {
+            continue;
+        }
+        let own = tenant.addresses().map(|known| known.address).filter(|own| !is_of_link(*own));
+        let own: Vec<std::net::IpAddr> = own.collect();
+        let here = view.devices_of(port.place.namespace);
+        let tunnels =
+            here.filter_map(|device| Some((device, device.vxlan()?, view.bridge(device)?)));
+        let found = tunnels.into_iter().find_map(|(tunnel, vxlan, right)| {
+            // A tenant of the same overlay asks for the address, and nobody answers.
+            let mut ends = view
+                .tunnels()
+                .filter(|(_, other)| (other.vni, other.port) == (vxlan.vni, vxlan.port));
+            ends.find_map(|(end, _)| {
+                let segment = view.segment(end);
+                let mut beside = view.devices().filter(|device| view.segment(*device) == segment);
+                beside.find_map(|device| {
+                    let address = own.iter().find(|address| device.is_silent(**address))?;
+                    Some((tunnel, right, device, *address))
+                })
+            })
+        });
+        let Some((tunnel, right, device, address)) = found else { continue };
+        let set = |bridge: DeviceRef<'_>| {
+            let command =
+                format!("ip link set {} master {}", quote(port.name()), quote(bridge.name()));
+            inside(port.namespace.path.as_deref(), &command)
+        };
+        outcome.add(
+            CHECK
+                .on(port)
+                .evidence(
+                    format!(
+                        "a port of {}, which has no uplink, tunnel or address; {} is a port of {}",
+                        bridge.name(),
+                        tunnel.name(),
+                        right.name()
+                    ),
+                    "RTM_GETLINK",
+                )
+                .evidence(
+                    format!(
+                        "{} {} gets no answer from {address} of {} {}",
+                        device.namespace.label,
+                        device.name(),
+                        tenant.namespace.label,
+                        tenant.name()
+                    ),
+                    "RTM_GETNEIGH",
+                )
+                .cost(Cost::estimated(1.0, "all packets of the tenant"))
+                .confidence(Confidence::Medium)
+                .by_hand(
+                    set(right),
+                    "joins the tenant to the bridge's network: make sure that it belongs there",
+                    set(bridge),
+                ),
+        );
+    }
+}
+
+fn is_of_link(address: std::net::IpAddr) -> bool {
+    matches!(address, std::net::IpAddr::V6(six) if six.is_unicast_link_local())
+}
+
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
+    wrong_bridge(view, outcome);
     for device in view.devices() {
         let interface = device.interface;
         if !interface.up || !interface.carrier || interface.master.is_some() {

@@ -3,7 +3,10 @@
 use std::net::IpAddr;
 
 use super::router_advertisements::deaf;
-use super::{Check, CheckOutcome, Cost, Severity, View};
+use super::{Check, CheckOutcome, Cost, DeviceRef, Severity, View};
+use crate::host::{Filtered, PassageKind};
+use netstate::interface::Vxlan;
+use settings::command::inside;
 
 pub(super) const CHECK: Check = Check {
     code: "OV036",
@@ -12,11 +15,13 @@ pub(super) const CHECK: Check = Check {
     explanation: "The VXLAN device sends to a remote VTEP, but the underlay has no route to it, or \
         the next hop does not answer ARP or neighbour discovery. The forwarding entry is stale, \
         the remote host is gone, or the underlay is broken. Or the device sends from an address \
-        that the host has lost.",
+        that the host has lost, or is bound (dev) to a NIC behind which the remote is not. Or this \
+        host answers no ARP request (arp_ignore 8), so the remote host cannot reach it.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
+    answers_nobody(view, outcome);
     for (tunnel, vxlan) in view.tunnels() {
         // Its routes were not read.
         let Some(ways) = view.ways(tunnel) else { continue };
@@ -48,13 +53,16 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                 );
             }
         }
+        wrong_device(view, outcome, tunnel, vxlan);
         for underlay in view.underlays(tunnel) {
             // Without a gateway the remote itself is the next hop.
             let next = underlay.way.via.unwrap_or(underlay.remote);
             let failed = underlay.nic.is_silent(next);
             // OV051 reports a NIC that is down, also if it is the remote's.
             let down = view.with_address(next).any(|spot| !spot.interface.up);
-            if !failed || down {
+            // The other end's own setting is the cause, reported there.
+            let deaf = view.with_address(next).any(|spot| ignored(spot).is_some());
+            if !failed || down || deaf || is_translated(view, underlay.remote) {
                 continue;
             }
             outcome.add(
@@ -72,6 +80,93 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                     .cost(Cost::estimated(1.0, "all packets to this remote")),
             );
         }
+    }
+}
+
+/// A remote that the device seeks on the NIC that it is bound to, while the route leads elsewhere.
+fn wrong_device<'a>(
+    view: &View<'a>,
+    outcome: &mut CheckOutcome,
+    tunnel: DeviceRef<'a>,
+    vxlan: &Vxlan,
+) {
+    let Some(bound) = view.tunnel_nic(tunnel).filter(|_| vxlan.device.is_some()) else { return };
+    for underlay in view.underlays(tunnel) {
+        let is_elsewhere = underlay.nic.place != bound.place
+            && underlay.nic.place.namespace == bound.place.namespace;
+        // Without a route through the NIC the kernel takes every remote for a neighbour.
+        if !is_elsewhere || !bound.is_silent(underlay.remote) {
+            continue;
+        }
+        outcome.add(
+            CHECK
+                .on(tunnel)
+                .evidence(
+                    format!(
+                        "{} is bound to {} (dev), where {} does not answer; the route to it leads \
+                         through {}",
+                        tunnel.name(),
+                        bound.name(),
+                        underlay.remote,
+                        underlay.nic.name()
+                    ),
+                    "IFLA_VXLAN_LINK, RTM_GETNEIGH, RTM_GETROUTE",
+                )
+                .cost(Cost::estimated(1.0, "all packets to this remote")),
+        );
+    }
+}
+
+/// Whether a host gives its tunnel's packets this source, which is nobody's: OV109 reports it.
+fn is_translated(view: &View<'_>, remote: IpAddr) -> bool {
+    let all = view.host().namespaces.iter().filter_map(|namespace| namespace.passages.get());
+    all.flatten().any(|passage| {
+        passage.kind == PassageKind::TunnelOut
+            && matches!(passage.verdict, Filtered::Translated { to: Some(to), .. } if to == remote)
+    })
+}
+
+/// The setting that keeps a device from answering any ARP request.
+fn ignored(nic: DeviceRef<'_>) -> Option<String> {
+    // The kernel takes the larger one. Smaller values leave requests for the NIC's own address.
+    ["all", nic.name()].into_iter().find_map(|name| {
+        let path = format!("net/ipv4/conf/{name}/arp_ignore");
+        let value = nic.namespace.sysctls.get(&path)?.parse::<u32>().ok()?;
+        (value >= 8).then_some(path)
+    })
+}
+
+/// NICs of tunnels that answer no ARP request at all.
+fn answers_nobody(view: &View<'_>, outcome: &mut CheckOutcome) {
+    let mut nics = view.tunnel_nics();
+    nics.sort_by_key(|nic| nic.place);
+    nics.dedup_by_key(|nic| nic.place);
+    for nic in nics {
+        let Some(path) = ignored(nic) else { continue };
+        outcome.add(
+            CHECK
+                .on(nic)
+                .evidence(
+                    format!(
+                        "{} = 8: {} answers no ARP request, so other hosts cannot reach it",
+                        path.replace('/', "."),
+                        nic.name()
+                    ),
+                    format!("/proc/sys/{path}"),
+                )
+                .cost(Cost::estimated(1.0, "packets from other hosts"))
+                .by_hand(
+                    inside(
+                        nic.namespace.path.as_deref(),
+                        &format!("sysctl -w {}=0", path.replace('/', ".")),
+                    ),
+                    "the host answers for all its addresses on this NIC",
+                    inside(
+                        nic.namespace.path.as_deref(),
+                        &format!("sysctl -w {}=8", path.replace('/', ".")),
+                    ),
+                ),
+        );
     }
 }
 

@@ -26,7 +26,8 @@ use crate::host::{
 };
 
 /// Settings of each device, before and after its name.
-pub(crate) const DEVICE_SYSCTLS: [(&str, &str); 5] = [
+pub(crate) const DEVICE_SYSCTLS: [(&str, &str); 6] = [
+    ("net/ipv4/conf/", "/arp_ignore"),
     ("net/ipv4/conf/", "/proxy_arp"),
     ("net/ipv4/conf/", "/rp_filter"),
     ("net/ipv4/conf/", "/forwarding"),
@@ -35,10 +36,11 @@ pub(crate) const DEVICE_SYSCTLS: [(&str, &str); 5] = [
 ];
 
 /// Settings of a namespace that checks read.
-pub(super) const SYSCTLS: [&str; 10] = [
+pub(super) const SYSCTLS: [&str; 11] = [
     "net/ipv4/icmp_echo_ignore_all",
     "net/ipv4/ip_forward",
     "net/ipv4/ip_no_pmtu_disc",
+    "net/ipv4/conf/all/arp_ignore",
     "net/ipv4/conf/all/proxy_arp",
     "net/ipv4/conf/all/rp_filter",
     "net/ipv4/tcp_mtu_probing",
@@ -96,6 +98,8 @@ fn unread(subject: &Subject, reason: &str) -> Namespace {
         multicast: not(reason),
         vlans: not(reason),
         rules: not(reason),
+        translations: not(reason),
+        xfrm: not(reason),
     }
 }
 
@@ -144,8 +148,10 @@ fn inside(subject: &Subject) -> Namespace {
     namespace.udp_sockets = Reading::from_result(netstate::udp_socket::read());
     (namespace.chains, namespace.clamps) = filters();
     // First halves of the pairs; [`Later::join`] adds the second.
-    let Moving { snmp, conntrack, qdiscs, policers, datapaths, throttled, .. } = moving(subject);
+    let Moving { snmp, conntrack, qdiscs, policers, datapaths, throttled, xfrm, .. } =
+        moving(subject);
     namespace.throttled = Reading::Read(Pair { before: throttled, after: Vec::new() });
+    namespace.xfrm = Reading::Read(Pair { before: xfrm, after: BTreeMap::new() });
     let twice = |value| Pair { before: value, after: snmp::Counters::default() };
     namespace.snmp = Reading::from_result(snmp.map(twice));
     namespace.conntrack = Reading::from_result(
@@ -201,6 +207,7 @@ struct Moving {
     neighbours: Result<Vec<Neighbour>, String>,
     datapaths: Result<Datapaths, String>,
     throttled: Vec<u64>,
+    xfrm: BTreeMap<String, u64>,
 }
 
 fn moving(subject: &Subject) -> Moving {
@@ -241,7 +248,19 @@ fn moving(subject: &Subject) -> Moving {
         links: netlink.and_then(|netlink| of_links(&netlink)),
         datapaths: openvswitch::datapaths(&daemons).map_err(|error| error.to_string()),
         throttled: throttled(subject),
+        xfrm: xfrm(),
     }
+}
+
+/// Packets that IPsec dropped, by reason; empty if the kernel does not count them.
+fn xfrm() -> BTreeMap<String, u64> {
+    // Every call is on a thread inside the namespace.
+    let text = std::fs::read_to_string("/proc/thread-self/net/xfrm_stat").unwrap_or_default();
+    let counts = text.lines().filter_map(|line| {
+        let (name, count) = line.split_once(char::is_whitespace)?;
+        Some((name.to_owned(), count.trim().parse().ok()?))
+    });
+    counts.filter(|(_, count)| *count > 0).collect()
 }
 
 /// Time that a CPU quota has stopped the first processes, by process and group, µs.
@@ -284,6 +303,7 @@ impl Later {
                 second(&mut namespace.policers, moving.policers);
                 second(&mut namespace.datapaths, moving.datapaths);
                 second(&mut namespace.throttled, Ok(moving.throttled));
+                second(&mut namespace.xfrm, Ok(moving.xfrm));
                 namespace.later = Reading::from_result(moving.links);
                 // Without the second reading, incomplete entries keep their state.
                 if let (Reading::Read(before), Ok(after)) =
@@ -300,6 +320,7 @@ impl Later {
                 namespace.policers = Reading::Unread(reason.clone());
                 namespace.datapaths = Reading::Unread(reason.clone());
                 namespace.throttled = Reading::Unread(reason.clone());
+                namespace.xfrm = Reading::Unread(reason.clone());
                 namespace.later = Reading::Unread(reason);
             }
         }

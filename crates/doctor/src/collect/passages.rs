@@ -8,18 +8,27 @@ use netstate::entry::Knowledge;
 use netstate::interface::Interface;
 use netstate::route_table::{RouteKind, best_route};
 use ruleset::{
-    Cause, Compared, Connection, Flow, Hook, Nftables, Place, Ruleset, State, Step, Transport,
-    Tuple, Verdict, flow,
+    Cause, Compared, Connection, Flow, Hook, Nftables, Place, Ruleset, State, Step, Translation,
+    Transport, Tuple, Verdict, flow,
 };
 
 use super::Subject;
-use crate::host::{Filtered, LongChain, Namespace, Passage, PassageKind, Reading};
+use crate::host::{
+    Filtered, LongChain, Namespace, Passage, PassageKind, Reading, Stalled, TranslationRule,
+    Translations,
+};
 
 /// Most questions about one namespace, half of them about outer packets. A node may have a thousand
 /// remote ends, and a rule that drops the packets of one of them mostly drops those of many.
 const MOST: usize = 200;
 /// Tenants of each bridge, and networks behind each tunnel, that are asked about.
 const SAMPLES: usize = 3;
+/// Most chains of a namespace whose rules for translation are read: kube-proxy has several for each
+/// service, and reading tens of thousands takes seconds.
+const MOST_CHAINS: usize = 2_000;
+/// Most conntrack entries that are read, and connections without an answer that are kept.
+const MOST_ENTRIES: u64 = 20_000;
+const MOST_STALLED: usize = 100;
 /// Why the rules of some namespaces are not evaluated.
 pub(crate) const OF_ANOTHER: &str = "rules of another user's namespace are not evaluated";
 /// A port that no rule is likely to name.
@@ -43,7 +52,9 @@ struct Question {
 pub(super) fn read(subjects: &[Subject], namespaces: &mut [Namespace]) {
     let mut listeners = Listeners { subjects, read: BTreeMap::new() };
     for (at, subject) in subjects.iter().enumerate().take(namespaces.len()) {
-        namespaces[at].passages = passages(&mut listeners, subject, namespaces, at);
+        let (passages, translations) = passages(&mut listeners, subject, namespaces, at);
+        namespaces[at].passages = passages;
+        namespaces[at].translations = translations;
     }
 }
 
@@ -52,43 +63,140 @@ fn passages(
     subject: &Subject,
     namespaces: &[Namespace],
     at: usize,
-) -> Reading<Vec<Passage>> {
+) -> (Reading<Vec<Passage>>, Reading<Translations>) {
+    let none = || (Reading::Read(Vec::new()), Reading::Read(Translations::default()));
+    let unread = |reason: String| (Reading::Unread(reason.clone()), Reading::Unread(reason));
     match &namespaces[at].chains {
-        Reading::Unread(reason) => return Reading::Unread(reason.clone()),
+        Reading::Unread(reason) => return unread(reason.clone()),
         // Without chains every packet passes.
-        Reading::Read(chains) if chains.is_empty() => return Reading::Read(Vec::new()),
+        Reading::Read(chains) if chains.is_empty() => return none(),
         Reading::Read(_) => {}
     }
     let questions = questions(listeners, namespaces, at);
     // No overlay depends on the rules: there may be many of them in the namespace of each pod.
     if questions.is_empty() {
-        return Reading::Read(Vec::new());
+        return none();
     }
     // A user could make any number of rules.
     if subject.is_untrusted {
-        return Reading::Unread(OF_ANOTHER.to_owned());
+        return unread(OF_ANOTHER.to_owned());
     }
-    match subject.netns.run(rules) {
-        Ok(Ok(rules)) => {
+    let here = &namespaces[at];
+    let read = subject.netns.run(|| rules().map(|read| (read, stalled(here))));
+    match read.map_err(|error| error.to_string()).and_then(|read| read) {
+        Ok(((rules, translations), stalled)) => {
             let mut repeated = Vec::new();
+            let translated: Vec<Passage> = match &translations {
+                Some(known) => questions
+                    .iter()
+                    .filter_map(|one| translated(&rules, known, here, one))
+                    .collect(),
+                None => Vec::new(),
+            };
             let ask = |one| answer(&rules, one, &mut repeated);
-            Reading::Read(questions.into_iter().map(ask).collect())
+            let mut passages: Vec<Passage> = questions.into_iter().map(ask).collect();
+            passages.extend(translated);
+            let translations = match translations {
+                Some(known) => Reading::Read(destinations(known, here, stalled)),
+                None => Reading::Unread(format!("more than {MOST_CHAINS} chains")),
+            };
+            (Reading::Read(passages), translations)
         }
-        Ok(Err(reason)) => Reading::Unread(reason),
-        Err(error) => Reading::Unread(error.to_string()),
+        Err(reason) => unread(reason),
     }
 }
 
-/// Reads the rules of the calling thread's namespace, those of iptables-legacy included.
-fn rules() -> Result<Ruleset, String> {
-    // No question asks for address translation.
+/// Rules that set destinations, and connections that nobody answers.
+fn destinations(
+    known: Vec<Translation>,
+    here: &Namespace,
+    stalled: Option<Vec<Stalled>>,
+) -> Translations {
+    let has_legacy =
+        here.chains.get().into_iter().flatten().any(|chain| chain.family.ends_with("-legacy"));
+    let all: Vec<Translation> = known.into_iter().filter(|one| !one.is_source).collect();
+    // The rules of iptables-legacy are not decoded, and IPVS has none.
+    let all_constant = !has_legacy && all.iter().all(|one| one.to.is_some());
+    let rules = all.into_iter().filter_map(|one| {
+        let family = one.at.family_name().to_owned();
+        let Place { table, chain, handle, .. } = one.at;
+        Some(TranslationRule { family, table, chain, handle, to: one.to? })
+    });
+    let rules: Vec<TranslationRule> = rules.collect();
+    Translations { rules, all_constant, stalled: stalled.unwrap_or_default() }
+}
+
+/// Connections of the calling thread's namespace whose destination was translated, and that nobody
+/// has answered. `None`: too many to read, or the kernel refuses.
+fn stalled(here: &Namespace) -> Option<Vec<Stalled>> {
+    /// `IPS_SEEN_REPLY`.
+    const SEEN_REPLY: u32 = 2;
+    let count = here.conntrack.get()?.before.count;
+    if count == 0 || count > MOST_ENTRIES {
+        return None;
+    }
+    let mut all = Vec::new();
+    let read = netstate::connection::connections(|entry| {
+        let (to, now) = (entry.original.destination, entry.reply.source.0);
+        let is_open = entry.status & SEEN_REPLY == 0 && to.0 != now;
+        if is_open && all.len() < MOST_STALLED {
+            let from = entry.original.source.0;
+            all.push(Stalled { protocol: entry.original.protocol, from, to, now });
+        }
+    });
+    all.sort_unstable();
+    all.dedup();
+    read.ok().map(|()| all)
+}
+
+/// Asks whether a rule for translation takes a tunnel's packets.
+fn translated(
+    rules: &Ruleset,
+    known: &[Translation],
+    here: &Namespace,
+    question: &Question,
+) -> Option<Passage> {
+    let Question { passage, flow, path } = question;
+    let is_source = match passage.kind {
+        PassageKind::TunnelOut => true,
+        PassageKind::TunnelIn => false,
+        _ => return None,
+    };
+    let flow = Flow { asks_nat: true, ..flow.clone() };
+    let is_wanted = |step: &&Step| match is_source {
+        true => step.hook == Hook::Postrouting,
+        false => step.hook == Hook::Prerouting,
+    };
+    let path: Vec<Step> = path.iter().filter(is_wanted).cloned().collect();
+    let Verdict::Depends { at, cause: Cause::Effect, .. } = rules.verdict(&flow, &path).verdict
+    else {
+        return None;
+    };
+    let one = known.iter().find(|one| one.at == at && one.is_source == is_source)?;
+    // The address of the device is mostly the tunnel's own.
+    let of_device = || {
+        let mut addresses = here.addresses.get().into_iter().flatten();
+        addresses.any(|known| known.link == passage.output && known.address == passage.from)
+    };
+    if one.to == Some(passage.from) || one.of_device && is_source && of_device() {
+        return None;
+    }
+    let (family, handle) = (at.family_name().to_owned(), at.handle);
+    let Place { table, chain, .. } = at;
+    let verdict = Filtered::Translated { family, table, chain, handle, to: one.to };
+    Some(Passage { verdict, longest: None, ..passage.clone() })
+}
+
+/// Reads the rules of the calling thread's namespace, those of iptables-legacy included, and rules
+/// for translation, if there are not too many chains.
+fn rules() -> Result<(Ruleset, Option<Vec<Translation>>), String> {
     let nftables = Nftables::open().map_err(|error| error.to_string());
     let rules = nftables.and_then(|mut nftables| {
-        ruleset::read_filters(&mut nftables).map_err(|error| error.to_string())
+        ruleset::read_translating(&mut nftables, MOST_CHAINS).map_err(|error| error.to_string())
     });
-    let mut rules = rules?;
+    let (mut rules, translations) = rules?;
     rules.join_legacy().map_err(|error| error.to_string())?;
-    Ok(rules)
+    Ok((rules, translations))
 }
 
 /// Evaluates the rules. `repeated` has the counts of chains that were met before.

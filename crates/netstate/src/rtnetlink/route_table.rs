@@ -30,6 +30,9 @@ pub struct RouteEntry {
     /// Metric: the kernel prefers the least among routes to one network.
     #[serde(default)]
     pub metric: u32,
+    /// Source address that the host's own packets get (`src`, `RTA_PREFSRC`), if it is set.
+    #[serde(default)]
+    pub source: Option<IpAddr>,
 }
 
 /// Effect of a route (`RTN_*`).
@@ -153,6 +156,7 @@ fn entry(route: &RouteMessage, ipv4: bool) -> Option<RouteEntry> {
         table: RouteHeader::RT_TABLE_MAIN.into(),
         protocol: route.header.protocol.into(),
         metric: 0,
+        source: None,
     };
     for attribute in &route.attributes {
         match attribute {
@@ -161,6 +165,7 @@ fn entry(route: &RouteMessage, ipv4: bool) -> Option<RouteEntry> {
             RouteAttribute::Oif(link) => entry.link = Some(*link),
             RouteAttribute::Table(table) => entry.table = *table,
             RouteAttribute::Priority(metric) => entry.metric = *metric,
+            RouteAttribute::PrefSource(source) => entry.source = address(source),
             _ => {}
         }
     }

@@ -253,6 +253,21 @@ fn a_bridge_needs_no_tunnel_to_be_cut_off_from_the_uplink() {
                 },
                 &["ns1/ip table2 chain4 0.10", "ns1/ip table2 chain4 0.10"],
             ),
+            (
+                "beside an open tunnel",
+                |host| {
+                    let all = read(&mut namespace(host, "ns1").passages);
+                    let mut way = all
+                        .iter()
+                        .find(|one| one.kind == doctor::host::PassageKind::Outside)
+                        .unwrap()
+                        .clone();
+                    way.kind = doctor::host::PassageKind::Forward;
+                    way.verdict = Filtered::Passed;
+                    all.push(way);
+                },
+                &["ns1/ip table2 chain4 0.30", "ns1/ip table2 chain4 0.30"],
+            ),
             ("accepted", |host| verdicts(host, |verdict| *verdict = Filtered::Passed), &[]),
         ],
     );
@@ -272,6 +287,204 @@ fn each_server_of_the_host_that_guests_cannot_reach_is_named() {
                 &[ONE],
             ),
             ("accepted", |host| verdicts(host, |verdict| *verdict = Filtered::Passed), &[]),
+        ],
+    );
+}
+
+#[test]
+fn a_stale_connection_leads_where_no_rule_does() {
+    fn translations(host: &mut doctor::Host) -> &mut doctor::host::Translations {
+        read(&mut namespace(host, "ns1").translations)
+    }
+    judge(
+        "OV109-case124",
+        "OV109",
+        &[
+            ("as saved", |_| (), &["ns1/conntrack 0.90"]),
+            (
+                "TCP",
+                |host| translations(host).stalled.iter_mut().for_each(|one| one.protocol = 6),
+                &[],
+            ),
+            ("a map may lead to it", |host| translations(host).all_constant = false, &[]),
+            ("answered", |host| translations(host).stalled.clear(), &[]),
+            ("without rules", |host| translations(host).rules.clear(), &[]),
+            (
+                "a rule leads to it",
+                |host| {
+                    let all = translations(host);
+                    let now = all.stalled[0].now;
+                    all.rules[0].to = now;
+                },
+                // The address does not answer either, if its node is read.
+                &[],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn a_rule_that_takes_the_port_of_a_tunnel_is_named_once() {
+    judge(
+        "OV109-case125",
+        "OV109",
+        &[
+            (
+                "as saved",
+                |_| (),
+                &["ns1/ip nat-table1 chain2 1.00", "ns1/ip nat-table1 chain2 0.90"],
+            ),
+            (
+                "the target answers",
+                |host| read(&mut namespace(host, "ns1").neighbours).clear(),
+                &["ns1/ip nat-table1 chain2 1.00"],
+            ),
+            (
+                "the tunnel keeps its port",
+                |host| verdicts(host, |verdict| *verdict = Filtered::Passed),
+                &["ns1/ip nat-table1 chain2 0.90"],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn a_tunnel_bound_to_the_wrong_nic_is_named() {
+    judge(
+        "OV036-case128",
+        "OV036",
+        &[
+            ("as saved", |_| (), &["ns1/vxlan5 1.00"]),
+            (
+                "unbound",
+                |host| link(host, "ns1", "vxlan5").vxlan.as_mut().unwrap().device = None,
+                &[],
+            ),
+            (
+                "the remote answers",
+                |host| read(&mut namespace(host, "ns1").neighbours).clear(),
+                &[],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn arp_ignore_matters_from_eight() {
+    fn set(host: &mut doctor::Host, value: &str) {
+        let all = &mut namespace(host, "ns1").sysctls;
+        all.insert("net/ipv4/conf/all/arp_ignore".into(), value.into());
+    }
+    judge(
+        "OV036-case131",
+        "OV036",
+        &[
+            ("as saved", |_| (), &["ns1/veth1 1.00"]),
+            ("as LVS sets it", |host| set(host, "1"), &[]),
+            ("for scopes", |host| set(host, "3"), &[]),
+        ],
+    );
+}
+
+#[test]
+fn groups_of_one_overlay_are_the_same() {
+    judge(
+        "OV083-case129",
+        "OV083",
+        &[
+            ("as saved", |_| (), &["ns1/vxlan4 1.00", "ns2/vxlan4 1.00"]),
+            (
+                "another overlay",
+                |host| link(host, "ns1", "vxlan4").vxlan.as_mut().unwrap().vni = 7,
+                &[],
+            ),
+            (
+                "one remote",
+                |host| {
+                    let remote = Some("10.0.0.99".parse().unwrap());
+                    link(host, "ns1", "vxlan4").vxlan.as_mut().unwrap().remote = remote;
+                },
+                &[],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn a_tenant_in_a_closed_bridge_is_missed_by_its_network() {
+    judge(
+        "OV097-case130",
+        "OV097",
+        &[
+            ("as saved", |_| (), &["ns2/veth4 1.00"]),
+            ("nobody asks", |host| read(&mut namespace(host, "ns3").neighbours).clear(), &[]),
+            ("the host's end is down", |host| link(host, "ns2", "veth4").up = false, &[]),
+        ],
+    );
+}
+
+#[test]
+fn a_tenant_ignores_echo_requests_that_come() {
+    judge(
+        "OV098-case132",
+        "OV098",
+        &[
+            ("as saved", |_| (), &["ns2/net.ipv4.icmp_echo_ignore_all 0.40"]),
+            (
+                "nobody asks",
+                |host| {
+                    let pair = read(&mut namespace(host, "ns2").snmp);
+                    pair.after = pair.before;
+                },
+                &[],
+            ),
+            (
+                "off",
+                |host| {
+                    let all = &mut namespace(host, "ns2").sysctls;
+                    all.insert("net/ipv4/icmp_echo_ignore_all".into(), "0".into());
+                },
+                &[],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn ipsec_drops_are_counted_between_the_readings() {
+    judge(
+        "OV110-case133",
+        "OV110",
+        &[
+            ("as saved", |_| (), &["ns1/xfrm 0.90"]),
+            (
+                "earlier",
+                |host| {
+                    let pair = read(&mut namespace(host, "ns1").xfrm);
+                    pair.before = pair.after.clone();
+                },
+                &[],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn a_source_of_an_idle_bridge_has_no_way_back() {
+    judge(
+        "OV078-case122",
+        "OV078",
+        &[
+            ("as saved", |_| (), &["ns1/vxlan2 0.90"]),
+            (
+                "no source",
+                |host| {
+                    let routes = read(&mut namespace(host, "ns1").routes);
+                    routes.iter_mut().for_each(|route| route.source = None);
+                },
+                &[],
+            ),
+            ("a NIC's", |host| link(host, "ns1", "br5").kind = None, &[]),
         ],
     );
 }

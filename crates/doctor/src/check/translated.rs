@@ -1,0 +1,163 @@
+//! OV109: Address translation changes packets that must keep their address, or leads to nobody.
+
+use std::collections::BTreeSet;
+
+use super::{Check, CheckOutcome, Cost, Severity, View};
+use crate::host::{Filtered, Namespace, PassageKind, Translations};
+use crate::view::DeviceRef;
+use settings::command::{inside, quote};
+
+pub(super) const CHECK: Check = Check {
+    code: "OV109",
+    title: "Packets are translated to a wrong address",
+    severity: Severity::Error,
+    explanation: "A rule of address translation takes the tunnel's incoming datagrams for a \
+        published port and sends them elsewhere, or gives its outgoing datagrams a source that is \
+        not the tunnel's, which the other hosts then learn. Or a rule leads to an address that \
+        does not answer, so that a service or a published port is dead. Or a UDP connection that \
+        is in use still leads to an address that no rule names any more: rules apply to the first \
+        packet only. doctor reads rules of nftables and iptables-nft, in namespaces with at most \
+        2,000 chains.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
+    for namespace in &view.host().namespaces {
+        of_tunnels(outcome, namespace);
+        // Only hosts with rules that translate have any.
+        let Some(all) = namespace.translations.get() else { continue };
+        dead(view, outcome, namespace, all);
+        stale(outcome, namespace, all);
+    }
+}
+
+/// Rules that take a tunnel's packets.
+fn of_tunnels(outcome: &mut CheckOutcome, namespace: &Namespace) {
+    let mut reported = BTreeSet::new();
+    for passage in namespace.passages.get().into_iter().flatten() {
+        let Filtered::Translated { family, table, chain, handle, to } = &passage.verdict else {
+            continue;
+        };
+        // One rule concerns all remote ends.
+        if !reported.insert((family, table, chain, handle)) {
+            continue;
+        }
+        let (packets, end) = match passage.kind {
+            PassageKind::TunnelOut => ("outgoing", "source"),
+            _ => ("incoming", "destination"),
+        };
+        let new = to.map_or_else(|| "another address".to_owned(), |to| to.to_string());
+        let object = format!("{family} {table} {chain}");
+        let of = (family.as_str(), table.as_str(), chain.as_str(), *handle);
+        outcome.add(
+            CHECK
+                .in_namespace(namespace, &object)
+                .evidence(
+                    format!(
+                        "{} sets the {end} of {packets} UDP {} from {} to {}: {new}",
+                        rule(&object, *handle),
+                        passage.port,
+                        passage.from,
+                        passage.to
+                    ),
+                    "nftables, evaluated",
+                )
+                .cost(Cost::estimated(1.0, "all packets of the tunnel"))
+                .by_hand(
+                    exempt(namespace, of, passage.port).0,
+                    "connections that exist keep their translation until they expire: flush them \
+                     with conntrack -D; a program that manages the rules may remove the rule",
+                    exempt(namespace, of, passage.port).1,
+                ),
+        );
+    }
+}
+
+/// Commands that insert a rule before the one that translates, and remove it.
+fn exempt(
+    namespace: &Namespace,
+    (family, table, chain, _): (&str, &str, &str, Option<u64>),
+    port: u16,
+) -> (String, String) {
+    let (table, chain) = (quote(table), quote(chain));
+    let nft = |command: String| inside(namespace.path.as_deref(), &format!("nft {command}"));
+    let rule = quote(&format!("udp dport {port} accept comment \"overlane\""));
+    let list = nft(format!("-a list chain {family} {table} {chain}"));
+    let find = "sed -n 's/.*comment \"overlane\" # handle //p' | head -n 1";
+    (
+        nft(format!("insert rule {family} {table} {chain} {rule}")),
+        nft(format!("delete rule {family} {table} {chain} handle $({list} | {find})")),
+    )
+}
+
+fn rule(object: &str, handle: Option<u64>) -> String {
+    handle.map_or_else(
+        || object.to_owned(),
+        |handle| format!("rule with handle {handle} of {object}"),
+    )
+}
+
+/// Rules whose address does not answer.
+fn dead(view: &View<'_>, outcome: &mut CheckOutcome, namespace: &Namespace, all: &Translations) {
+    for one in &all.rules {
+        let asks = |device: &DeviceRef<'_>| device.is_silent(one.to);
+        let Some(device) = view.devices().find(asks) else { continue };
+        let object = format!("{} {} {}", one.family, one.table, one.chain);
+        outcome.add(
+            CHECK
+                .in_namespace(namespace, &object)
+                .evidence(
+                    format!("{} sets the destination {}", rule(&object, one.handle), one.to),
+                    "NFT_MSG_GETRULE",
+                )
+                .evidence(
+                    format!(
+                        "{} does not answer at {} {}",
+                        one.to,
+                        device.namespace.label,
+                        device.name()
+                    ),
+                    "RTM_GETNEIGH: NUD_FAILED, or NUD_INCOMPLETE twice",
+                )
+                .cost(Cost::estimated(0.9, "packets that the rule translates")),
+        );
+    }
+}
+
+/// Connections that lead to an address of an earlier rule.
+fn stale(outcome: &mut CheckOutcome, namespace: &Namespace, all: &Translations) {
+    /// `IPPROTO_UDP`. TCP starts again by itself.
+    const UDP: u8 = 17;
+    // A map may lead to any address.
+    if !all.all_constant {
+        return;
+    }
+    let mut reported = BTreeSet::new();
+    for one in all.stalled.iter().filter(|one| one.protocol == UDP) {
+        let is_current = all.rules.iter().any(|rule| rule.to == one.now);
+        // The rules that translated to a service are all gone: the connection ends by itself.
+        if is_current || all.rules.is_empty() || !reported.insert((one.to, one.now)) {
+            continue;
+        }
+        let (service, port) = one.to;
+        let delete = format!("conntrack -D -p udp --orig-dst {service} --reply-src {}", one.now);
+        outcome.add(
+            CHECK
+                .in_namespace(namespace, "conntrack")
+                .evidence(
+                    format!(
+                        "UDP from {} to {service} port {port} leads to {}, which no rule sets; \
+                         nothing has answered",
+                        one.from, one.now
+                    ),
+                    "IPCTNL_MSG_CT_GET, NFT_MSG_GETRULE",
+                )
+                .cost(Cost::estimated(0.9, "packets of this connection"))
+                .by_hand(
+                    inside(namespace.path.as_deref(), &delete),
+                    "the next packet makes a new entry by the rules of now",
+                    "not needed: the kernel makes entries again".to_owned(),
+                ),
+        );
+    }
+}
