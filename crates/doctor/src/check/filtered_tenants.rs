@@ -165,14 +165,15 @@ fn is_outside(passage: &Passage) -> bool {
     matches!(passage.kind, PassageKind::Outside | PassageKind::OutsideReply)
 }
 
-/// Whether packets pass between the tenants' bridge and a tunnel.
+/// Whether packets pass between the tenants' bridge and a tunnel, in a direction at least.
 fn has_tunnel(namespace: &Namespace, passage: &Passage) -> bool {
     let bridge = match passage.kind {
         PassageKind::Outside => passage.input,
         _ => passage.output,
     };
     namespace.passages.get().into_iter().flatten().any(|other| {
-        (other.kind, other.input) == (PassageKind::Forward, bridge)
+        other.kind == PassageKind::Forward
+            && [other.input, other.output].contains(&bridge)
             && other.verdict == Filtered::Passed
     })
 }
