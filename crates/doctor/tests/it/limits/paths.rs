@@ -316,8 +316,8 @@ fn a_stale_connection_leads_where_no_rule_does() {
                     let now = all.stalled[0].now;
                     all.rules[0].to = now;
                 },
-                // The address does not answer either, if its node is read.
-                &[],
+                // Then that rule is the fault: its address does not answer.
+                &["ns1/ip nat-table1 chain2 0.90"],
             ),
         ],
     );
