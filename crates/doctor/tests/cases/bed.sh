@@ -6,6 +6,13 @@ set -eu
 P=${PREFIX:-case}; RUN=${RUN:-/tmp/$P-run}; DO=${1:-up}
 ns() { n=$1; shift; ip netns exec "$P-$n" "$@"; }
 bg() { f=$1; shift; "$@" >"$RUN/$f.log" 2>&1 & echo $! >>"$RUN/pids"; }
+# Waits until the last program of bg has printed a word, or has ended.
+printed() { # log word
+  while ! grep -q "$2" "$RUN/$1.log"; do
+    kill -0 "$(tail -n 1 "$RUN/pids")" 2>/dev/null || { cat "$RUN/$1.log" >&2; exit 1; }
+    sleep 0.1
+  done
+}
 down() {
   [ -f "$RUN/pids" ] && while read -r p; do kill "$p" 2>/dev/null || :; done <"$RUN/pids"
   sleep 0.3
@@ -108,7 +115,7 @@ while True:
             if fd == a and delay: break
 PY
   bg "vm-$3" python3 "$RUN/vm.py" "$P-$1" "$2" "$P-$3" "$4" "$5"
-  for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do grep -q ready "$RUN/vm-$3.log" && break; sleep 0.2; done
+  printed "vm-$3" ready
   ip -n "$P-$3" link set eth0 up; ip -n "$P-$1" link set "$2" up
 }
 # A hypervisor: its NIC is a port of br1, as are its guests' TAPs; a neighbour of the same segment: host b.
