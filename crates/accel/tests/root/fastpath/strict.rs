@@ -162,7 +162,8 @@ fn explained_promiscuity_is_no_reason() {
         sh(&pair.a, undo);
     }
     let mut capture = Command::new("tcpdump");
-    capture.args(["-i", NIC, "-w", "/dev/null"]);
+    // Without -Z, tcpdump gives /dev/null to the user tcpdump.
+    capture.args(["-Z", "root", "-i", NIC, "-w", "/dev/null"]);
     let mut capture = pair.a.netns().run(|| capture.spawn()).unwrap().unwrap();
     poll("the capture", LIMIT, || {
         let wants = PacketDiag::open_in(pair.a.netns()).unwrap().promiscuous().unwrap();
