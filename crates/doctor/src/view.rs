@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use netstate::cpu::parse_list;
-use netstate::entry::{Address, Knowledge};
+use netstate::entry::{Address, Knowledge, Neighbour};
 use netstate::interface::{Interface, Vxlan};
 use netstate::route::NextHop;
 
@@ -122,13 +122,18 @@ impl<'a> DeviceRef<'a> {
         all.filter(move |known| known.link == index)
     }
 
+    /// Addresses behind the device that do not answer ARP or neighbour discovery.
+    pub fn silent(&self) -> impl Iterator<Item = IpAddr> + use<'a> {
+        let index = self.interface.index;
+        let all = self.namespace.neighbours.get().into_iter().flatten();
+        let failed =
+            move |known: &&Neighbour| known.link == index && known.knowledge == Knowledge::Failed;
+        all.filter(failed).map(|known| known.address)
+    }
+
     /// Whether an address behind the device does not answer ARP or neighbour discovery.
     pub fn is_silent(&self, address: IpAddr) -> bool {
-        let mut known = self.namespace.neighbours.get().into_iter().flatten();
-        known.any(|known| {
-            (known.link, known.address) == (self.interface.index, address)
-                && known.knowledge == Knowledge::Failed
-        })
+        self.silent().any(|silent| silent == address)
     }
 
     /// Counter increases since the first reading; `None` without a second reading.

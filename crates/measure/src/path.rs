@@ -90,19 +90,14 @@ fn hop_records(hop: &Hop, observed: &Observed) -> Vec<HopRecord> {
                 let drops = counters.tx_dropped + counters.tx_errors;
                 record(direction, counters.tx_packets, bytes, drops)
             };
-            let sent_way = match hop.forward {
-                Side::Rx => Direction::Reverse,
-                Side::Tx => Direction::Forward,
+            // The other end of the tunnel counts the same packets where it receives them.
+            let is_sent_known = hop.kind == HopKind::Stage || !counts_packets_as_bytes(&counters);
+            let tx = |direction| is_sent_known.then(|| tx(direction));
+            let records = match hop.forward {
+                Side::Rx => [Some(rx(Direction::Forward)), tx(Direction::Reverse)],
+                Side::Tx => [tx(Direction::Forward), Some(rx(Direction::Reverse))],
             };
-            let mut records = match hop.forward {
-                Side::Rx => vec![rx(Direction::Forward), tx(Direction::Reverse)],
-                Side::Tx => vec![tx(Direction::Forward), rx(Direction::Reverse)],
-            };
-            if hop.kind == HopKind::Device && counts_packets_as_bytes(&counters) {
-                // The other end of the tunnel counts the same packets where it receives them.
-                records.retain(|record| record.direction != sent_way);
-            }
-            records
+            records.into_iter().flatten().collect()
         }
         HopKind::Process => {
             // As with a device: without counters the proof fails and names the hop.
@@ -147,6 +142,12 @@ pub fn prove(hops: &[HopRecord], measured: &Measured) -> Result<(), String> {
     if (measured.sent_units, measured.units, measured.payload_bytes) == (0, 0, 0) {
         let interval = measured.seconds * 1e3;
         return Err(format!("nothing was sent during the measured interval of {interval:.0} ms"));
+    }
+    for direction in [Direction::Forward, Direction::Reverse] {
+        let is_shown = hops.iter().any(|hop| hop.direction == direction);
+        if measured.workload.sends(direction) && !is_shown {
+            return Err(format!("no device of the path counts what is sent {direction}"));
+        }
     }
     let answered = measured.workload.has_latency();
     for hop in hops {
@@ -324,7 +325,15 @@ mod tests {
         let records = hops(&[Hop::tx("a", "nic0")], &observed(counters), Workload::TcpRr);
         assert_eq!(records.len(), 1, "{records:?}");
         assert_eq!((records[0].direction, records[0].packets), (Direction::Reverse, 100));
-        assert!(prove(&records, &measured(Workload::TcpRr, 90, 90)).is_ok());
+        // Nothing shows the requests, until the other end does.
+        let error = prove(&records, &measured(Workload::TcpRr, 90, 90)).unwrap_err();
+        assert_eq!(error, "no device of the path counts what is sent forward");
+        let mut observed = observed(counters);
+        observed.devices.insert("b".to_owned(), observed.devices["a"].clone());
+        let path = [Hop::tx("a", "nic0"), Hop::rx("b", "nic0")];
+        let both = hops(&path, &observed, Workload::TcpRr);
+        assert_eq!(both.len(), 2, "{both:?}");
+        assert!(prove(&both, &measured(Workload::TcpRr, 90, 90)).is_ok());
     }
 
     #[test]
@@ -376,8 +385,9 @@ mod tests {
 
     #[test]
     fn a_bypassed_hop_that_saw_the_traffic_breaks_the_proof() {
-        let carried =
-            |tx_packets| Counters { tx_packets, tx_bytes: tx_packets * 114, ..Default::default() };
+        // Answers come by the device.
+        let answers = (9_211, 14_000_000);
+        let carried = |tx_packets| carried((tx_packets, tx_packets * 114), answers);
         let meter = || netstate::Meter::new(netstate::Metered::default);
         let hop = || Hop::tx("a", "nic0").bypassed_but_for(TrafficDirection::Forward, meter());
         let sent = measured(Workload::UdpStream, 1_000, 64_000);
@@ -392,7 +402,7 @@ mod tests {
             assert_eq!(records[0].kind, RecordKind::Bypassed);
             assert_eq!(records[0].excused, excused);
             assert_eq!(records[1].kind, RecordKind::Device, "the other way is not");
-            prove(&records[..1], sent).map_err(|error| error + &left(&observed))
+            prove(&records, sent).map_err(|error| error + &left(&observed))
         };
         let prove_with = |seen, excused| prove_of(&sent, seen, excused);
         assert_eq!(prove_with(10, 0), Ok(()));

@@ -54,6 +54,6 @@ pub use read::{
 };
 pub use renew::{Renewed, renew};
 pub use touched::Touched;
-pub use translation::{Translation, translations};
+pub use translation::Translation;
 pub use value::{Cause, Comparison, Doubt};
 pub use xt::{SLOW_MATCHES, SLOW_TARGETS};

@@ -26,7 +26,7 @@ pub struct Translation {
 
 /// Returns the rules of nftables and iptables-nft that translate addresses. A rule that cannot be
 /// decoded is left out.
-pub fn translations(messages: &[Message]) -> Vec<Translation> {
+pub(crate) fn translations(messages: &[Message]) -> Vec<Translation> {
     let rules = messages.iter().filter(|message| message.kind == NEWRULE);
     rules.filter_map(|message| rule(message).ok().flatten()).collect()
 }
@@ -94,8 +94,9 @@ fn target(
         _ => return None,
     };
     let word = |at: usize| info.get(at..)?.first_chunk().copied().map(u32::from_ne_bytes);
-    // IPv4 before revision 2: `struct nf_nat_ipv4_multi_range_compat`, whose size comes first.
-    let old = !ipv6 && (revision < 2 && name == "DNAT" || name == "SNAT" && revision < 1);
+    // Revision 0, for IPv4 only: `struct nf_nat_ipv4_multi_range_compat`, whose count comes first.
+    // Later revisions begin as `struct nf_nat_range` (net/netfilter/xt_nat.c).
+    let old = !ipv6 && revision == 0;
     let (flags, first) = if old { (word(4), 8) } else { (word(0), 4) };
     let length = if ipv6 { 16 } else { 4 };
     let bytes = info.get(first..first + length).filter(|_| flags.unwrap_or(0) & ADDRESSES != 0);
@@ -124,6 +125,8 @@ mod tests {
         (old[0], old[4]) = (1, 1);
         old[8..12].copy_from_slice(&[10, 244, 2, 9]);
         assert_eq!(target("DNAT", 2, false, &new), Some((false, Some(four), false)));
+        assert_eq!(target("DNAT", 1, false, &new), Some((false, Some(four), false)));
+        assert_eq!(target("SNAT", 1, false, &new), Some((true, Some(four), false)));
         assert_eq!(target("DNAT", 0, false, &old), Some((false, Some(four), false)));
         assert_eq!(target("SNAT", 0, false, &old), Some((true, Some(four), false)));
         assert_eq!(target("MASQUERADE", 0, false, &old), Some((true, None, true)));

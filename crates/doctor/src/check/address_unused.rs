@@ -1,8 +1,6 @@
 //! OV108: The kernel does not use an IPv6 address, because another host has it.
 
-use std::net::IpAddr;
-
-use super::{Check, CheckOutcome, Cost, Severity, View};
+use super::{Check, CheckOutcome, Cost, Severity, View, is_link_local};
 use crate::view::DeviceKey;
 use settings::command::{inside, quote};
 
@@ -12,8 +10,8 @@ pub(super) const CHECK: Check = Check {
     severity: Severity::Error,
     explanation: "When an IPv6 address was added, another host of the link answered for it, or the \
         link returned the question to its sender (hairpin mode of a bridge port). The kernel shows \
-        the address and does not use it (dadfailed): packets to it are lost. It is a remark for \
-        an address of the link.",
+        the address and does not use it (dadfailed): packets to it are lost. For a link-local \
+        address it is a remark.",
     run,
 };
 
@@ -25,10 +23,10 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             let address =
                 format!("{}/{} dev {}", known.address, known.prefix, quote(device.name()));
             // Bridges and tunnels have one by default that no tenant needs.
-            let is_of_link =
-                matches!(known.address, IpAddr::V6(six) if six.is_unicast_link_local());
-            let (severity, share) =
-                if is_of_link { (Severity::Info, 0.1) } else { (Severity::Error, 1.0) };
+            let (severity, share) = match is_link_local(known.address) {
+                true => (Severity::Info, 0.1),
+                false => (Severity::Error, 1.0),
+            };
             let run = |words: &str| inside(namespace.path.as_deref(), words);
             outcome.add(
                 CHECK

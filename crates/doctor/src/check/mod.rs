@@ -1,5 +1,7 @@
 //! The list of checks. Each check has its own file.
 
+use std::net::IpAddr;
+
 use netstate::snmp;
 
 use crate::finding::{Confidence, Cost, Finding, Severity, Skipped};
@@ -245,6 +247,11 @@ pub const CHECKS: &[Check] = &[
     translated::CHECK,
     ipsec_drops::CHECK,
 ];
+
+/// Whether an address is an IPv6 link-local one, which no router forwards.
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(six) if six.is_unicast_link_local())
+}
 
 /// Returns a check by code, ignoring case.
 pub fn find(code: &str) -> Option<&'static Check> {

@@ -1,4 +1,4 @@
-//! Findings about verdicts of packet filters, for OV071 and OV073.
+//! Findings about verdicts of packet filters, and commands that change their rules.
 
 use super::{Check, CheckOutcome, Cost, Severity, View};
 use crate::host::{Filtered, Namespace, Passage};
@@ -71,8 +71,8 @@ pub(super) fn add(
     );
 }
 
-/// Commands that insert a rule as the first of a chain, before whatever drops, and remove it.
-fn commands(
+/// Commands that insert a rule as the first of a chain, and remove it.
+pub(super) fn commands(
     namespace: &Namespace,
     (family, table, chain): (&str, &str, &str),
     accept: &Accept,

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View, is_link_local};
 use netstate::policy_rule::{MAIN, PolicyRule};
 use netstate::route_table::{RouteEntry, RouteKind, covers};
 use settings::command::inside;
@@ -72,7 +72,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
 const MAIN_TABLE: u8 = 254;
 
 fn is_of_link(address: IpAddr) -> bool {
-    address.is_multicast() || matches!(address, IpAddr::V6(six) if six.is_unicast_link_local())
+    address.is_multicast() || is_link_local(address)
 }
 
 /// Tenants of a namespace, as rules select their packets.

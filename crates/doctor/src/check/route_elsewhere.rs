@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View, is_link_local};
 use crate::view::DeviceKey;
 use netstate::route_table::best_route;
 use settings::command::{inside, quote};
@@ -35,8 +35,10 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         }
         for known in tenant.addresses() {
             let address = known.address;
-            let is_local = matches!(address, IpAddr::V6(six) if six.is_unicast_link_local());
-            let Some(route) = best_route(routes, address).filter(|_| !is_local) else { continue };
+            if is_link_local(address) {
+                continue;
+            }
+            let Some(route) = best_route(routes, address) else { continue };
             let Some(link) = route.link.filter(|link| *link != right.interface.index) else {
                 continue;
             };

@@ -2,7 +2,7 @@
 
 use super::bridge_port::is_uplink;
 use super::tunnel_outside::{is_used, with_join};
-use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View, is_link_local};
 use netstate::entry::Knowledge;
 use settings::command::{inside, quote};
 
@@ -29,7 +29,7 @@ fn wrong_bridge(view: &View<'_>, outcome: &mut CheckOutcome) {
             && port.interface.up
             && bridge.interface.up;
         // An uplink, a tunnel or an address of the host is a way out.
-        let is_closed = bridge.addresses().all(|known| is_of_link(known.address))
+        let is_closed = bridge.addresses().all(|known| is_link_local(known.address))
             && view.ports(bridge).all(|other| {
                 !is_uplink(other)
                     && view.peer(other).is_some_and(|peer| view.bridge(peer).is_none())
@@ -37,7 +37,7 @@ fn wrong_bridge(view: &View<'_>, outcome: &mut CheckOutcome) {
         if !is_tenant || !is_closed {
             continue;
         }
-        let own = tenant.addresses().map(|known| known.address).filter(|own| !is_of_link(*own));
+        let own = tenant.addresses().map(|known| known.address).filter(|own| !is_link_local(*own));
         let own: Vec<std::net::IpAddr> = own.collect();
         let here = view.devices_of(port.place.namespace);
         let tunnels =
@@ -93,10 +93,6 @@ fn wrong_bridge(view: &View<'_>, outcome: &mut CheckOutcome) {
                 ),
         );
     }
-}
-
-fn is_of_link(address: std::net::IpAddr) -> bool {
-    matches!(address, std::net::IpAddr::V6(six) if six.is_unicast_link_local())
 }
 
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {

@@ -1,11 +1,13 @@
 //! OV109: Address translation changes packets that must keep their address, or leads to nobody.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
+use super::packet_filter::{Accept, commands};
 use super::{Check, CheckOutcome, Cost, Severity, View};
 use crate::host::{Filtered, Namespace, PassageKind, Translations};
 use crate::view::DeviceRef;
-use settings::command::{inside, quote};
+use settings::command::inside;
 
 pub(super) const CHECK: Check = Check {
     code: "OV109",
@@ -22,13 +24,26 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
+    let silent = silent(view);
     for namespace in &view.host().namespaces {
         of_tunnels(outcome, namespace);
         // Only hosts with rules that translate have any.
         let Some(all) = namespace.translations.get() else { continue };
-        dead(view, outcome, namespace, all);
+        dead(outcome, &silent, namespace, all);
         stale(outcome, namespace, all);
     }
+}
+
+/// Addresses that do not answer, with the devices at which they were asked for. A node has thousands
+/// of rules and hundreds of devices.
+fn silent<'a>(view: &View<'a>) -> BTreeMap<IpAddr, Vec<DeviceRef<'a>>> {
+    let mut all: BTreeMap<IpAddr, Vec<DeviceRef<'a>>> = BTreeMap::new();
+    for device in view.devices() {
+        for address in device.silent() {
+            all.entry(address).or_default().push(device);
+        }
+    }
+    all
 }
 
 /// Rules that take a tunnel's packets.
@@ -48,7 +63,12 @@ fn of_tunnels(outcome: &mut CheckOutcome, namespace: &Namespace) {
         };
         let new = to.map_or_else(|| "another address".to_owned(), |to| to.to_string());
         let object = format!("{family} {table} {chain}");
-        let of = (family.as_str(), table.as_str(), chain.as_str(), *handle);
+        let accept = Accept {
+            nft: format!("udp dport {} accept", passage.port),
+            // Rules of iptables-legacy are not decoded, so none is reported.
+            iptables: String::new(),
+        };
+        let (insert, delete) = commands(namespace, (family, table, chain), &accept);
         outcome.add(
             CHECK
                 .in_namespace(namespace, &object)
@@ -64,30 +84,13 @@ fn of_tunnels(outcome: &mut CheckOutcome, namespace: &Namespace) {
                 )
                 .cost(Cost::estimated(1.0, "all packets of the tunnel"))
                 .by_hand(
-                    exempt(namespace, of, passage.port).0,
+                    insert,
                     "connections that exist keep their translation until they expire: flush them \
                      with conntrack -D; a program that manages the rules may remove the rule",
-                    exempt(namespace, of, passage.port).1,
+                    delete,
                 ),
         );
     }
-}
-
-/// Commands that insert a rule before the one that translates, and remove it.
-fn exempt(
-    namespace: &Namespace,
-    (family, table, chain, _): (&str, &str, &str, Option<u64>),
-    port: u16,
-) -> (String, String) {
-    let (table, chain) = (quote(table), quote(chain));
-    let nft = |command: String| inside(namespace.path.as_deref(), &format!("nft {command}"));
-    let rule = quote(&format!("udp dport {port} accept comment \"overlane\""));
-    let list = nft(format!("-a list chain {family} {table} {chain}"));
-    let find = "sed -n 's/.*comment \"overlane\" # handle //p' | head -n 1";
-    (
-        nft(format!("insert rule {family} {table} {chain} {rule}")),
-        nft(format!("delete rule {family} {table} {chain} handle $({list} | {find})")),
-    )
 }
 
 fn rule(object: &str, handle: Option<u64>) -> String {
@@ -98,10 +101,19 @@ fn rule(object: &str, handle: Option<u64>) -> String {
 }
 
 /// Rules whose address does not answer.
-fn dead(view: &View<'_>, outcome: &mut CheckOutcome, namespace: &Namespace, all: &Translations) {
+fn dead(
+    outcome: &mut CheckOutcome,
+    silent: &BTreeMap<IpAddr, Vec<DeviceRef<'_>>>,
+    namespace: &Namespace,
+    all: &Translations,
+) {
     for one in &all.rules {
-        let asks = |device: &DeviceRef<'_>| device.is_silent(one.to);
-        let Some(device) = view.devices().find(asks) else { continue };
+        let asked = silent.get(&one.to).into_iter().flatten();
+        // A tenant's network may use the address for another purpose.
+        let is_right = |device: &&DeviceRef<'_>| {
+            device.namespace.inode == namespace.inode || !device.namespace.tunnels.is_empty()
+        };
+        let Some(device) = asked.copied().find(|device| is_right(&device)) else { continue };
         let object = format!("{} {} {}", one.family, one.table, one.chain);
         outcome.add(
             CHECK
@@ -155,7 +167,7 @@ fn stale(outcome: &mut CheckOutcome, namespace: &Namespace, all: &Translations) 
                 .cost(Cost::estimated(0.9, "packets of this connection"))
                 .by_hand(
                     inside(namespace.path.as_deref(), &delete),
-                    "the next packet makes a new entry by the rules of now",
+                    "the next packet makes a new entry by the current rules",
                     "not needed: the kernel makes entries again".to_owned(),
                 ),
         );

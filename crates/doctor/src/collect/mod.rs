@@ -3,6 +3,7 @@
 mod machine;
 mod namespace;
 mod passages;
+mod translations;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

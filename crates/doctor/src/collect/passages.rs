@@ -12,11 +12,8 @@ use ruleset::{
     Transport, Tuple, Verdict, flow,
 };
 
-use super::Subject;
-use crate::host::{
-    Filtered, LongChain, Namespace, Passage, PassageKind, Reading, Stalled, TranslationRule,
-    Translations,
-};
+use super::{Subject, translations};
+use crate::host::{Filtered, LongChain, Namespace, Passage, PassageKind, Reading, Translations};
 
 /// Most questions about one namespace, half of them about outer packets. A node may have a thousand
 /// remote ends, and a rule that drops the packets of one of them mostly drops those of many.
@@ -26,9 +23,6 @@ const SAMPLES: usize = 3;
 /// Most chains of a namespace whose rules for translation are read: kube-proxy has several for each
 /// service, and reading tens of thousands takes seconds.
 const MOST_CHAINS: usize = 2_000;
-/// Most conntrack entries that are read, and connections without an answer that are kept.
-const MOST_ENTRIES: u64 = 20_000;
-const MOST_STALLED: usize = 100;
 /// Why the rules of some namespaces are not evaluated.
 pub(crate) const OF_ANOTHER: &str = "rules of another user's namespace are not evaluated";
 /// A port that no rule is likely to name.
@@ -82,14 +76,23 @@ fn passages(
         return unread(OF_ANOTHER.to_owned());
     }
     let here = &namespaces[at];
-    let read = subject.netns.run(|| rules().map(|read| (read, stalled(here))));
+    let read = subject.netns.run(|| rules().map(|read| (read, translations::stalled(here))));
     match read.map_err(|error| error.to_string()).and_then(|read| read) {
         Ok(((rules, translations), stalled)) => {
             let mut repeated = Vec::new();
             let translated: Vec<Passage> = match &translations {
                 Some(known) => questions
                     .iter()
-                    .filter_map(|one| translated(&rules, known, here, one))
+                    .filter_map(|one| {
+                        translations::of_tunnel(
+                            &rules,
+                            known,
+                            here,
+                            &one.passage,
+                            &one.flow,
+                            &one.path,
+                        )
+                    })
                     .collect(),
                 None => Vec::new(),
             };
@@ -97,94 +100,13 @@ fn passages(
             let mut passages: Vec<Passage> = questions.into_iter().map(ask).collect();
             passages.extend(translated);
             let translations = match translations {
-                Some(known) => Reading::Read(destinations(known, here, stalled)),
+                Some(known) => Reading::Read(translations::destinations(known, here, stalled)),
                 None => Reading::Unread(format!("more than {MOST_CHAINS} chains")),
             };
             (Reading::Read(passages), translations)
         }
         Err(reason) => unread(reason),
     }
-}
-
-/// Rules that set destinations, and connections that nobody answers.
-fn destinations(
-    known: Vec<Translation>,
-    here: &Namespace,
-    stalled: Option<Vec<Stalled>>,
-) -> Translations {
-    let has_legacy =
-        here.chains.get().into_iter().flatten().any(|chain| chain.family.ends_with("-legacy"));
-    let all: Vec<Translation> = known.into_iter().filter(|one| !one.is_source).collect();
-    // The rules of iptables-legacy are not decoded, and IPVS has none.
-    let all_constant = !has_legacy && all.iter().all(|one| one.to.is_some());
-    let rules = all.into_iter().filter_map(|one| {
-        let family = one.at.family_name().to_owned();
-        let Place { table, chain, handle, .. } = one.at;
-        Some(TranslationRule { family, table, chain, handle, to: one.to? })
-    });
-    let rules: Vec<TranslationRule> = rules.collect();
-    Translations { rules, all_constant, stalled: stalled.unwrap_or_default() }
-}
-
-/// Connections of the calling thread's namespace whose destination was translated, and that nobody
-/// has answered. `None`: too many to read, or the kernel refuses.
-fn stalled(here: &Namespace) -> Option<Vec<Stalled>> {
-    /// `IPS_SEEN_REPLY`.
-    const SEEN_REPLY: u32 = 2;
-    let count = here.conntrack.get()?.before.count;
-    if count == 0 || count > MOST_ENTRIES {
-        return None;
-    }
-    let mut all = Vec::new();
-    let read = netstate::connection::connections(|entry| {
-        let (to, now) = (entry.original.destination, entry.reply.source.0);
-        let is_open = entry.status & SEEN_REPLY == 0 && to.0 != now;
-        if is_open && all.len() < MOST_STALLED {
-            let from = entry.original.source.0;
-            all.push(Stalled { protocol: entry.original.protocol, from, to, now });
-        }
-    });
-    all.sort_unstable();
-    all.dedup();
-    read.ok().map(|()| all)
-}
-
-/// Asks whether a rule for translation takes a tunnel's packets.
-fn translated(
-    rules: &Ruleset,
-    known: &[Translation],
-    here: &Namespace,
-    question: &Question,
-) -> Option<Passage> {
-    let Question { passage, flow, path } = question;
-    let is_source = match passage.kind {
-        PassageKind::TunnelOut => true,
-        PassageKind::TunnelIn => false,
-        _ => return None,
-    };
-    let flow = Flow { asks_nat: true, ..flow.clone() };
-    let is_wanted = |step: &&Step| match is_source {
-        true => step.hook == Hook::Postrouting,
-        false => step.hook == Hook::Prerouting,
-    };
-    let path: Vec<Step> = path.iter().filter(is_wanted).cloned().collect();
-    let Verdict::Depends { at, cause: Cause::Effect, .. } = rules.verdict(&flow, &path).verdict
-    else {
-        return None;
-    };
-    let one = known.iter().find(|one| one.at == at && one.is_source == is_source)?;
-    // The address of the device is mostly the tunnel's own.
-    let of_device = || {
-        let mut addresses = here.addresses.get().into_iter().flatten();
-        addresses.any(|known| known.link == passage.output && known.address == passage.from)
-    };
-    if one.to == Some(passage.from) || one.of_device && is_source && of_device() {
-        return None;
-    }
-    let (family, handle) = (at.family_name().to_owned(), at.handle);
-    let Place { table, chain, .. } = at;
-    let verdict = Filtered::Translated { family, table, chain, handle, to: one.to };
-    Some(Passage { verdict, longest: None, ..passage.clone() })
 }
 
 /// Reads the rules of the calling thread's namespace, those of iptables-legacy included, and rules
@@ -208,21 +130,20 @@ fn answer(rules: &Ruleset, question: Question, repeated: &mut Vec<(Place, usize)
         Verdict::Drop { at } => {
             let family = at.family_name().to_owned();
             let handle = at.handle;
-            let names_both = handle.is_some()
-                && [true, false].into_iter().all(|input| {
-                    let path = elsewhere(&path, input);
-                    rules.verdict(&flow, &path).verdict != Verdict::Drop { at: at.clone() }
-                });
-            // Isolated networks have a rule that names their bridge.
-            let names_bridge = handle.is_some()
-                && matches!(passage.kind, PassageKind::Outside | PassageKind::OutsideReply)
-                && [true, false].into_iter().any(|input| {
-                    let path = elsewhere(&path, input);
-                    rules.verdict(&flow, &path).verdict != Verdict::Drop { at: at.clone() }
-                });
-            let is_meant = names_both
-                || names_bridge
-                || passage.kind == PassageKind::Forward && is_one_sided(rules, &flow, &path);
+            // Whether the rule drops for the sake of the input or output device.
+            let names = |input| {
+                let path = elsewhere(&path, input);
+                handle.is_some()
+                    && rules.verdict(&flow, &path).verdict != Verdict::Drop { at: at.clone() }
+            };
+            let is_meant = match passage.kind {
+                // Isolated networks have a rule that names their bridge.
+                PassageKind::Outside | PassageKind::OutsideReply => names(true) || names(false),
+                PassageKind::Forward => {
+                    names(true) && names(false) || is_one_sided(rules, &flow, &path)
+                }
+                _ => names(true) && names(false),
+            };
             let Place { table, chain, .. } = at;
             Filtered::Dropped { family, table, chain, handle, is_meant }
         }

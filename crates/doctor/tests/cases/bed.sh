@@ -118,6 +118,39 @@ PY
   printed "vm-$3" ready
   ip -n "$P-$3" link set eth0 up; ip -n "$P-$1" link set "$2" up
 }
+# Incus's bridge of instances at host a, with its rules, and an instance.
+incus() {
+  underlay a b
+  ip -n "$P-a" link add incusbr0 type bridge mcast_snooping 0; ip -n "$P-a" addr add 10.158.0.1/24 dev incusbr0; ip -n "$P-a" link set incusbr0 up
+  add vm; ip -n "$P-vm" link add eth0 type veth peer name veth-vm netns "$P-a"; ip -n "$P-a" link set veth-vm master incusbr0 up; ip -n "$P-vm" link set eth0 up
+  ns a nft -f - <<NFT
+table inet incus {
+ chain pstrt.incusbr0 {
+ type nat hook postrouting priority 100; policy accept; ip saddr 10.158.0.0/24 ip daddr != 10.158.0.0/24 masquerade
+}
+ chain fwd.incusbr0 {
+ type filter hook forward priority 0; policy accept; ip version 4 oifname "incusbr0" accept
+ ip version 4 iifname "incusbr0" accept
+}
+ chain in.incusbr0 {
+ type filter hook input priority 0; policy accept; iifname "incusbr0" udp dport { 53, 67 } accept
+ iifname "incusbr0" tcp dport 53 accept
+}
+}
+NFT
+  ip -n "$P-vm" addr add 10.158.0.9/24 dev eth0; ip -n "$P-vm" route add default via 10.158.0.1
+}
+# A web server in pod-b, to which pod-a connects by an address.
+connects() { # address
+  bg srv ip netns exec "$P-pod-b" python3 -m http.server 80
+  bg cl ip netns exec "$P-pod-a" python3 -c '
+import socket,sys,time
+while 1:
+    s=socket.socket(); s.settimeout(0.8)
+    try: s.connect((sys.argv[1],80)); print("bytes from",flush=True)
+    except OSError as e: print(e,flush=True)
+    s.close(); time.sleep(0.2)' "$1"
+}
 # A hypervisor: its NIC is a port of br1, as are its guests' TAPs; a neighbour of the same segment: host b.
 hypervisor() { # bridge options
   underlay a b

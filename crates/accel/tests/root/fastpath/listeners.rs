@@ -8,10 +8,16 @@ use testbed::{Host, Offload, Process, Processes, poll};
 
 use super::pair::{BRIDGE, DEVICE, LIMIT, PORT, Pair};
 
-fn listen(processes: &Processes, host: &Host, device: &str) -> Process {
+/// Starts a capture. With `-p` among the options it does not make the device promiscuous.
+pub(super) fn listen(
+    processes: &Processes,
+    host: &Host,
+    device: &str,
+    options: &[&str],
+) -> Process {
     let mut command = Command::new("tcpdump");
     // Without -Z, tcpdump gives /dev/null to the user tcpdump.
-    command.args(["-Z", "root", "-p", "-n", "-i", device, "-w", "/dev/null"]);
+    command.args(["-Z", "root", "-n", "-i", device, "-w", "/dev/null"]).args(options);
     processes.start(host, &mut command).unwrap()
 }
 
@@ -35,14 +41,14 @@ fn bypassed_packet_sockets_are_listed() {
     for (device, expected) in
         [("any", None), (BRIDGE, Some(BRIDGE)), (DEVICE, Some(DEVICE)), (PORT, Some(PORT))]
     {
-        let process = listen(&processes, &pair.a, device);
+        let process = listen(&processes, &pair.a, device, &["-p"]);
         assert_listed(&[expected]);
         drop(process);
         assert_listed(&[]);
     }
     // Both paths show packets at the NIC, and other hosts do not matter.
-    let _nic = listen(&processes, &pair.a, "nic0");
-    let _other = listen(&processes, &pair.b, "any");
-    let _port = listen(&processes, &pair.a, PORT);
+    let _nic = listen(&processes, &pair.a, "nic0", &["-p"]);
+    let _other = listen(&processes, &pair.b, "any", &["-p"]);
+    let _port = listen(&processes, &pair.a, PORT, &["-p"]);
     assert_listed(&[Some(PORT)]);
 }

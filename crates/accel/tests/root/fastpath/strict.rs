@@ -8,8 +8,9 @@ use accel::{Accel, Options, Wanted};
 use libbpf_rs::{Xdp, XdpFlags};
 use netstate::packet_diag::PacketDiag;
 use test_support::{need, require};
-use testbed::{Host, NIC, Offload, poll};
+use testbed::{Host, NIC, Offload, Processes, poll};
 
+use super::listeners::listen;
 use super::pair::{LIMIT, Pair, sh, since};
 use super::refusals::refused;
 use super::untrusted::load;
@@ -149,7 +150,7 @@ fn macvlan_devices_that_take_all_frames_are_refused() {
 /// Packet captures, and macvlan devices in other modes.
 #[test]
 fn explained_promiscuity_is_no_reason() {
-    require!(need::root());
+    require!(need::root(), need::tool("tcpdump"));
     let pair = Pair::new(Offload::Full, false);
     let accels = pair.accelerate();
     for (change, undo) in [
@@ -161,20 +162,15 @@ fn explained_promiscuity_is_no_reason() {
         assert_eq!(accels[0].status().refusals().count(), 0, "{change}");
         sh(&pair.a, undo);
     }
-    let mut capture = Command::new("tcpdump");
-    // Without -Z, tcpdump gives /dev/null to the user tcpdump.
-    capture.args(["-Z", "root", "-i", NIC, "-w", "/dev/null"]);
-    let mut capture = pair.a.netns().run(|| capture.spawn()).unwrap().unwrap();
+    let processes = Processes::new().unwrap();
+    let _capture = listen(&processes, &pair.a, NIC, &[]);
     poll("the capture", LIMIT, || {
         let wants = PacketDiag::open_in(pair.a.netns()).unwrap().promiscuous().unwrap();
         Ok(if wants.is_empty() { Err(String::new()) } else { Ok(()) })
     })
     .unwrap();
     pair.settle(&accels);
-    let refusals = accels[0].status().refusals().count();
-    capture.kill().unwrap();
-    capture.wait().unwrap();
-    assert_eq!(refusals, 0);
+    assert_eq!(accels[0].status().refusals().count(), 0);
 }
 
 /// The kernel permits one BPF program of a priority at a netfilter hook.
