@@ -130,7 +130,6 @@ pub fn door(
 /// Executes a request. Returns whether the process must exit.
 fn follow(request: &Request, accel: &Accel, wanted: &mut Wanted) -> anyhow::Result<bool> {
     let mut down = matches!(request, Request::Down | Request::HandOver);
-    let before = wanted.clone();
     match (request, &mut *wanted) {
         (Request::AddAll, wanted) => *wanted = Wanted::All,
         (Request::Add(device), Wanted::Named(names)) => drop(names.insert(device.clone())),
@@ -147,8 +146,8 @@ fn follow(request: &Request, accel: &Accel, wanted: &mut Wanted) -> anyhow::Resu
         (Request::Status | Request::Programs | Request::Add(_), _) => {}
         (Request::Down | Request::HandOver, _) => {}
     }
-    // Replan only after an actual change.
-    if *wanted != before && !down {
+    // An unchanged request may be one that was not followed in time.
+    if !down && !matches!(request, Request::Status | Request::Programs) {
         accel.want(wanted.clone())?;
     }
     Ok(down)
@@ -165,22 +164,12 @@ pub fn ask(netns: &NetNs, request: &Request) -> anyhow::Result<Option<Status>> {
     control::ask(WHO, &name(netns)?, Of::Daemons, &request.line(), ends)
 }
 
-/// Returns the process to take over from, or `None`. Stops a process of an older version that
-/// does not support takeover, and then returns `None`.
+/// Returns the process to take over from, or `None`.
 ///
 /// # Errors
 /// If the process does not answer, or belongs to another user.
 pub fn predecessor(netns: &NetNs) -> anyhow::Result<Option<Predecessor>> {
-    let line = Request::Programs.line();
-    match control::ask(WHO, &name(netns)?, Of::Own, &line, false) {
-        Ok(answer) => Ok(answer),
-        Err(error) => match ask(netns, &Request::Status) {
-            // An older version closes the connection on `programs`, but answers `status`.
-            Ok(Some(_)) => ask(netns, &Request::Down).map(|_| None),
-            Ok(None) => Ok(None),
-            Err(_) => Err(error),
-        },
-    }
+    control::ask(WHO, &name(netns)?, Of::Own, &Request::Programs.line(), false)
 }
 
 /// Tells the predecessor to exit, and waits until it has detached everything.

@@ -23,6 +23,8 @@ use sys::runtime_dir::RuntimeDir;
 
 /// Time limit of an exchange.
 const LIMIT: Duration = Duration::from_secs(5);
+/// Time limit for an answer if the process closes connections without one.
+const ANSWERED: Duration = Duration::from_secs(30);
 /// Time limit for a process to exit after it has confirmed the request.
 const ENDING: Duration = Duration::from_secs(60);
 /// Time limit for the lock of the directory.
@@ -203,16 +205,58 @@ pub fn ask<T: DeserializeOwned>(
     request: &str,
     until_closed: bool,
 ) -> anyhow::Result<Option<T>> {
-    let end = Instant::now() + LIMIT;
     let Some(directory) = RuntimeDir::find()? else { return Ok(None) };
     let file = file_of(name);
-    let stream = loop {
-        match try_connect(&directory, &file) {
-            Ok(stream) => break stream,
-            Err(Errno::ECONNREFUSED | Errno::ENOENT) => {
-                tidy_up(&directory);
-                return Ok(None);
+    let until = Instant::now() + ANSWERED;
+    let answer = loop {
+        let Some((stream, owner)) = connect_to(who, &directory, &file, of)? else {
+            tidy_up(&directory);
+            return Ok(None);
+        };
+        match exchange(who, &stream, Instant::now() + LIMIT, request, until_closed) {
+            Ok(Some(answer)) => break answer,
+            // Processes answer their own user and root.
+            Ok(None) if ![owner, 0].contains(&user()) => {
+                bail!("{who} belongs to user {owner} and does not answer user {}", user())
             }
+            // The process closes the connection if it has too many clients, or has not yet followed
+            // the request. Requests can be repeated.
+            Ok(None) if Instant::now() < until => std::thread::sleep(TICK),
+            Ok(None) => {
+                bail!("{who} closed each connection without an answer to {request:?}")
+            }
+            // The process may have exited during the exchange: check whether it still listens.
+            Err(error) => match is_alive(&directory, &file) {
+                Ok(false) => {
+                    tidy_up(&directory);
+                    return Ok(None);
+                }
+                _ => return Err(error),
+            },
+        }
+    };
+    if until_closed {
+        tidy_up(&directory);
+    }
+    Ok(Some(answer))
+}
+
+/// Connects to the process that listens on a name. Returns the connection and the user of the
+/// process, or `None` if there is none.
+///
+/// # Errors
+/// If its queue stays full, or it belongs to a user who is not trusted.
+fn connect_to(
+    who: &str,
+    directory: &RuntimeDir,
+    file: &str,
+    of: Of,
+) -> anyhow::Result<Option<(UnixStream, u32)>> {
+    let end = Instant::now() + LIMIT;
+    let stream = loop {
+        match try_connect(directory, file) {
+            Ok(stream) => break stream,
+            Err(Errno::ECONNREFUSED | Errno::ENOENT) => return Ok(None),
             // connect(2) does not wait on a full queue of a non-blocking Unix socket.
             Err(Errno::EAGAIN) if Instant::now() < end => std::thread::sleep(TICK),
             Err(Errno::EAGAIN) => bail!("{who} does not answer: its queue stays full"),
@@ -225,25 +269,11 @@ pub fn ask<T: DeserializeOwned>(
     if owner != user() && !(of == Of::Daemons && is_daemon()) {
         bail!("the socket of {who} belongs to user {owner}");
     }
-    let answer = match exchange(who, &stream, end, request, until_closed) {
-        Ok(answer) => answer,
-        // The process may have exited during the exchange: check whether it still listens.
-        Err(error) => match is_alive(&directory, &file) {
-            Ok(false) => {
-                tidy_up(&directory);
-                return Ok(None);
-            }
-            _ => return Err(error),
-        },
-    };
-    if until_closed {
-        tidy_up(&directory);
-    }
-    Ok(Some(answer))
+    Ok(Some((stream, owner)))
 }
 
 /// Sends a request over a connection and reads the answer. With `until_closed`, also waits until
-/// the process closes the connection.
+/// the process closes the connection. Returns `None` if it closes the connection without an answer.
 ///
 /// # Errors
 /// If there is no answer before `end`.
@@ -253,20 +283,32 @@ fn exchange<T: DeserializeOwned>(
     end: Instant,
     request: &str,
     until_closed: bool,
-) -> anyhow::Result<T> {
+) -> anyhow::Result<Option<T>> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(LIMIT))?;
     let mut writer = stream;
-    writer.write_all(format!("{request}\n").as_bytes())?;
     let silent = || format!("{who} does not answer");
-    let line = read_until(stream, end, |bytes| bytes.ends_with(b"\n")).with_context(silent)?;
+    let line = match writer.write_all(format!("{request}\n").as_bytes()) {
+        Ok(()) => read_until(stream, end, |bytes| bytes.ends_with(b"\n")),
+        Err(error) => Err(error),
+    };
+    let line = match line {
+        Ok(line) if line.is_empty() => return Ok(None),
+        // It closed the connection before the request was sent or read.
+        Err(error)
+            if [ErrorKind::BrokenPipe, ErrorKind::ConnectionReset].contains(&error.kind()) =>
+        {
+            return Ok(None);
+        }
+        line => line.with_context(silent)?,
+    };
     let answer = serde_json::from_slice(&line)
         .with_context(|| format!("{who} answered {:?}", String::from_utf8_lossy(&line)))?;
     if until_closed {
         let end = Instant::now() + ENDING;
         read_until(stream, end, |_| false).with_context(|| format!("{who} has not exited"))?;
     }
-    Ok(answer)
+    Ok(Some(answer))
 }
 
 /// Sends a request over an existing connection, and waits until it is closed.
@@ -278,7 +320,8 @@ pub fn ask_to_end<T: DeserializeOwned>(
     stream: &UnixStream,
     request: &str,
 ) -> anyhow::Result<T> {
-    exchange(who, stream, Instant::now() + LIMIT, request, true)
+    exchange(who, stream, Instant::now() + LIMIT, request, true)?
+        .with_context(|| format!("{who} closed the connection without an answer to {request:?}"))
 }
 
 /// Reads until `is_whole` returns true or the peer closes the connection.

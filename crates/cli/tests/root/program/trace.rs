@@ -192,6 +192,20 @@ fn under_overload_packets_are_sampled() {
     }
 }
 
+/// Gives the server an address of this test: `trace` sees all namespaces of the machine, and other
+/// tests have networks with the same addresses.
+fn own_address(network: &Network, last: u8) -> String {
+    let std::net::IpAddr::V4(target) = network.address.target.ip() else { unreachable!() };
+    let [a, b, c, _] = target.octets();
+    let address = format!("{a}.{b}.{c}.{last}");
+    let mut add = Command::new("ip");
+    network
+        .server()
+        .run(add.args(["address", "add", &format!("{address}/24"), "dev", "eth0"]))
+        .unwrap();
+    address
+}
+
 /// The kernel frees its copy of an answer to a ping as if it were unwanted.
 #[test]
 fn an_answered_ping_is_no_drop() {
@@ -200,7 +214,7 @@ fn an_answered_ping_is_no_drop() {
     let processes = Processes::new().unwrap();
     let sleep = |host: &Arc<Host>| processes.start(host, Command::new("sleep").arg("600")).unwrap();
     let _sleeping: Vec<_> = network.hosts().iter().map(sleep).collect();
-    let target = network.address.target.ip().to_string();
+    let target = own_address(&network, 201);
     let flow = format!("{target}/icmp");
     let mut tracing = Running::start(overlane(["trace", "--flow", &flow]));
     tracing.await_stderr("tracing: ");
@@ -225,7 +239,7 @@ fn an_answered_ping_is_no_drop_of_an_interval() {
     let processes = Processes::new().unwrap();
     let sleep = |host: &Arc<Host>| processes.start(host, Command::new("sleep").arg("600")).unwrap();
     let _sleeping: Vec<_> = network.hosts().iter().map(sleep).collect();
-    let target = network.address.target.ip().to_string();
+    let target = own_address(&network, 202);
     let flow = format!("{target}/icmp");
     let watch = ["watch", "--text", "--interval", "300ms", "--budget", "100%", "--flow", &flow];
     let watching = Running::start(overlane(watch));
