@@ -96,7 +96,7 @@ fn cpu_time_of_a_flood_is_that_of_the_load_beside_busy_cpus() {
     let _burners: Vec<Burner> = (0..cpus).map(|cpu| Burner::on(&cpu.to_string())).collect();
     let ask = ["lab", "run", "--modes", "host,vxlan", "--offload", "full", "--quick", "--json"];
     let mut command = program(ask);
-    command.args(["--workloads", "udp_stream", "--blocks", "5"]);
+    command.args(["--workloads", "udp_stream", "--blocks", "3"]);
     let ended = Running::start(command).wait();
     let results: Value = serde_json::from_str(&ended.stdout).unwrap();
     schema::validate("results", &results);
