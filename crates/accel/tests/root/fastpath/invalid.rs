@@ -72,6 +72,8 @@ struct World {
     port: u16,
     /// The next sequence number of each side.
     next: [u32; 2],
+    /// Packets that the fast path had dropped when the connection began.
+    refused_before: u64,
 }
 
 impl World {
@@ -146,7 +148,7 @@ impl World {
         }
         let accels = is_fast
             .then(|| hosts.each_ref().map(|h| Accel::start(h.netns(), Wanted::All).unwrap()));
-        World { hosts, taps, accels, is_routed, v6, port: 2000, next: [0; 2] }
+        World { hosts, taps, accels, is_routed, v6, port: 2000, next: [0; 2], refused_before: 0 }
     }
 
     fn sides(&self, segment: &Segment) -> (usize, usize) {
@@ -284,9 +286,55 @@ impl World {
         self.send_from(self.sides(segment).0, segment, Duration::from_millis(60))
     }
 
+    /// Sends a segment that must arrive. The devices share the CPUs' input queues with the whole
+    /// machine: a segment lost there is sent again.
     fn must(&self, segment: &Segment) {
         let source = self.sides(segment).0;
-        assert!(self.send_from(source, segment, LIMIT), "{segment:?} did not arrive");
+        loop {
+            let before = self.lost_in_queues();
+            if self.send_from(source, segment, LIMIT) {
+                return;
+            }
+            let (after, seen) = (self.lost_in_queues(), self.states());
+            assert!(
+                self.refused() == self.refused_before
+                    && after[0] > before[0]
+                    && after[1] > before[1],
+                "{segment:?} did not arrive: entries {seen:?}, lost in queues {before:?}, now \
+                 {after:?}, {:#?}",
+                self.accels.as_ref().map(|accels| accels.each_ref().map(Accel::status))
+            );
+        }
+    }
+
+    /// Packets that the fast path dropped.
+    fn refused(&self) -> u64 {
+        let dropped = |accel: &Accel| {
+            let packets = accel.status().packets;
+            let of = |name| packets.get(name).map_or(0, |counted| counted.packets);
+            ["encap_lost", "decap_lost", "guard_drop"].map(of).iter().sum::<u64>()
+        };
+        self.accels.iter().flatten().map(dropped).sum()
+    }
+
+    /// Packets lost because a CPU's input queue was full: on the machine, and at these hosts'
+    /// devices.
+    fn lost_in_queues(&self) -> [u64; 2] {
+        let machine = std::fs::read_to_string("/proc/net/softnet_stat").unwrap();
+        let on_cpu = |line: &str| {
+            let dropped = line.split_whitespace().nth(1).unwrap();
+            u64::from_str_radix(dropped, 16).unwrap()
+        };
+        let at_host = |host: &Host| -> u64 {
+            let text = host.netns().run(|| std::fs::read_to_string("/proc/thread-self/net/dev"));
+            let text = text.unwrap().unwrap();
+            let devices = text.lines().filter_map(|line| line.split_once(':'));
+            let dropped = |(_, counts): (&str, &str)| {
+                counts.split_whitespace().nth(3).unwrap().parse::<u64>().unwrap()
+            };
+            devices.map(dropped).sum()
+        };
+        [machine.lines().map(on_cpu).sum(), self.hosts.iter().map(at_host).sum()]
     }
 
     /// The next segment of a side.
@@ -307,6 +355,7 @@ impl World {
     /// Opens a new connection and waits until it is on the fast path, if there is one.
     fn connect(&mut self, seed: u32) {
         self.port += 1;
+        self.refused_before = self.refused();
         self.next = [seed, seed.wrapping_mul(7)];
         let syn = Segment { ack: 0, ..self.segment(false, SYN, 0) };
         // The bridges learn from the first frames, which may be lost.
@@ -324,20 +373,23 @@ impl World {
                 world.data(true, 50);
             }
         };
-        let Some(accels) = self.accels.take() else {
+        if self.accels.is_none() {
             return (0..3).for_each(|_| rounds(self));
+        }
+        let statuses = |world: &World| {
+            world.accels.as_ref().map(|accels| accels.each_ref().map(Accel::status)).unwrap()
         };
         poll("the fast path", LIMIT, || {
-            let before = accels.each_ref().map(Accel::status);
+            let before = statuses(self);
             rounds(self);
+            let accels = self.accels.as_ref().unwrap();
             let taken = accels.iter().zip(&before).all(|(accel, before)| {
                 since(accel, before, "encap_hit") > 8 && since(accel, before, "decap_hit") > 8
             });
-            let seen = || format!("{:#?}", accels.each_ref().map(Accel::status));
+            let seen = || format!("{:#?}", statuses(self));
             Ok(taken.then_some(()).ok_or_else(seen))
         })
         .unwrap();
-        self.accels = Some(accels);
     }
 
     /// The state of conntrack's entry in both hosts.
