@@ -197,6 +197,7 @@ enum flow_place {
 	FLOW_LEFT,	/* seen at the output device, on the slow path */
 	FLOW_TRACKED,	/* key of the map of tracked connections, without a device */
 	FLOW_RESET,	/* a request: the connection was reset, so conntrack must know */
+	FLOW_SYNCED,	/* a request: conntrack may have taken a new SYN and SYN/ACK for its own */
 };
 
 enum flow_limit {
@@ -257,6 +258,8 @@ enum connection_state {
 enum connection_flag {
 	CONNECTION_NUDGE = 1,	/* the next packet must renew the timeout of conntrack's entry */
 	CONNECTION_FIN = 2,	/* a side has sent all of its data */
+	CONNECTION_SYN = 4,	/* `syn_end` is that of the last SYN */
+	CONNECTION_SYNCED = 8,	/* the reply side has acknowledged that SYN */
 };
 
 /* A direction's window as conntrack tracks it (struct ip_ct_tcp_state), host byte order. */
@@ -278,10 +281,12 @@ struct connection {
 	u32 serial;	/* of this use of the index */
 	u32 state;	/* CONNECTION_* */
 	u32 last;	/* direction of the last segment */
-	u64 copied;	/* time of the last copy, CLOCK_MONOTONIC, ns */
+	u64 copied;	/* time of the last copy, or FLOW_SYNCED, CLOCK_MONOTONIC, ns */
 	struct window seen[2];
 	u32 last_end;	/* behind the last byte of the last segment */
 	u32 flags;	/* CONNECTION_* */
+	u32 syn_end;	/* behind the number of a SYN amid the connection */
+	u32 padding;
 };
 
 /* Value by direction: a connection in `connections`. */

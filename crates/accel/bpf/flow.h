@@ -307,8 +307,7 @@ static __always_inline int is_as_judged(struct nf_conn *ct, u32 direction, struc
 	    (s32)left <= 0)
 		return 0;
 	/* Conntrack does not see packets on the fast path, so the windows are tracked here. */
-	if (key->protocol == IPPROTO_TCP && (ct->proto.tcp.state != TCP_CONNTRACK_ESTABLISHED ||
-					     !follow(ct, flow)))
+	if (key->protocol == IPPROTO_TCP && !follow(ct, flow))
 		return 0;
 	if (direction == 0 ? !is_reverse(&ct->tuplehash[1].tuple, flow, key->ipv6) :
 			     !is_reverse(&ct->tuplehash[0].tuple, flow, key->ipv6))

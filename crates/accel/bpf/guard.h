@@ -78,12 +78,16 @@ static __always_inline s32 read_addresses(const struct bpf_dynptr *packet, struc
 	return -1;
 }
 
+/* Interval between requests FLOW_SYNCED for a connection, ns. */
+#define SYNCED_NS 10000000ULL
+
 /*
  * Updates the windows by a packet on the slow path. The caller holds the lock. Returns whether to
- * drop the packet; sets `reset` if conntrack would have closed the connection.
+ * drop the packet; sets `reset` if conntrack would have closed the connection, `synced` if it may begin
+ * anew.
  */
 static __always_inline int is_refused(struct connection *connection, u32 reply,
-				      const struct segment *segment, int *reset)
+				      const struct segment *segment, int *reset, int *synced)
 {
 	u32 state = connection->state, flags = segment->flags, fate;
 	const int guards = state >= CONNECTION_TRACKED;
@@ -102,6 +106,15 @@ static __always_inline int is_refused(struct connection *connection, u32 reply,
 		 * closes the entry. So it must see that segment.
 		 */
 		connection->flags |= CONNECTION_NUDGE;
+		if (!(flags & TCP_ACK) && !(reply & 1)) {
+			connection->flags = (connection->flags | CONNECTION_SYN) &
+					    ~CONNECTION_SYNCED;
+			connection->syn_end = segment->end;
+		} else if (flags & TCP_ACK && reply & 1 && connection->flags & CONNECTION_SYN &&
+			   segment->ack == connection->syn_end) {
+			connection->flags |= CONNECTION_SYNCED;
+			*synced = 1;
+		}
 		return state == CONNECTION_RESET && (reply & 1 || !connection->last);
 	}
 	/* Conntrack resets a connection only by the exact number, or by the last segment's. */
@@ -145,7 +158,8 @@ int overlane_guard(struct bpf_nf_ctx *ctx)
 	struct bpf_dynptr packet;
 	struct tcphdr tcp;
 	u32 index, reply, options;
-	int refused, reset = 0;
+	int refused, synced = 0, reset = 0;
+	u64 now;
 	s32 at;
 
 	if (bpf_dynptr_from_skb((struct __sk_buff *)skb, 0, &packet))
@@ -170,16 +184,27 @@ int overlane_guard(struct bpf_nf_ctx *ctx)
 	options = ((tcp.offset >> 4) * 4 - TCP_HLEN) & (TCP_OPTIONS - 1);
 	if (options && !bpf_dynptr_read(search.options, options, &packet, at + TCP_HLEN, 0))
 		find_sack(&search, options, &segment);
+	/* Programs at netfilter's hooks have no coarse clock. */
+	now = bpf_ktime_get_ns();
 	bpf_spin_lock(&connection->lock);
-	refused = is_refused(connection, reply, &segment, &reset);
+	refused = is_refused(connection, reply, &segment, &reset, &synced);
+	/*
+	 * Both ends may have begun anew. Then conntrack takes its windows from the SYN and the
+	 * SYN/ACK. The thread reads whether it has.
+	 */
+	if (refused && connection->flags & CONNECTION_SYNCED &&
+	    now - connection->copied >= SYNCED_NS) {
+		connection->copied = now;
+		synced = 1;
+	}
 	bpf_spin_unlock(&connection->lock);
+	if (synced || reset) {
+		key.place = synced ? FLOW_SYNCED : FLOW_RESET;
+		bpf_ringbuf_output(&asked_flows, &key, sizeof(key), 0);
+	}
 	if (refused) {
 		count(0, GUARD_DROP, skb->len);
 		return NF_DROP;
-	}
-	if (reset) {
-		key.place = FLOW_RESET;
-		bpf_ringbuf_output(&asked_flows, &key, sizeof(key), 0);
 	}
 	return NF_ACCEPT;
 }

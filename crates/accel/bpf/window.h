@@ -277,12 +277,13 @@ static __always_inline int is_same_window(const struct window *one,
 }
 
 /*
- * Copies conntrack's windows until they are known to be equal, and then follows the state of the
- * entry. Returns whether packets may bypass it.
+ * Copies the windows of an established connection from conntrack until they are known to be equal,
+ * and then follows the state of the entry. Returns whether packets may bypass it.
  */
 static __always_inline int follow(struct nf_conn *ct, const struct flow *flow)
 {
 	const struct ip_ct_tcp_state *one = &ct->proto.tcp.seen[0], *other = &ct->proto.tcp.seen[1];
+	const u32 is_established = ct->proto.tcp.state == TCP_CONNTRACK_ESTABLISHED;
 	const u8 flags = one->flags & other->flags;
 	u64 now = bpf_ktime_get_coarse_ns();
 	struct connection *connection;
@@ -295,7 +296,7 @@ static __always_inline int follow(struct nf_conn *ct, const struct flow *flow)
 	state = connection->serial == flow->serial ? connection->state : CONNECTION_NONE;
 	if (state == CONNECTION_WANTED || state == CONNECTION_COPIED) {
 		/* Another program made the entry accept anything: its windows may be outdated. */
-		if (!(flags & IP_CT_TCP_FLAG_BE_LIBERAL) && flags & IP_CT_TCP_FLAG_MAXACK_SET &&
+		if (is_established && !(flags & IP_CT_TCP_FLAG_BE_LIBERAL) && flags & IP_CT_TCP_FLAG_MAXACK_SET &&
 		    one->td_maxwin && other->td_maxwin &&
 		    (state == CONNECTION_WANTED || now - connection->copied >= COPY_NS)) {
 			/*
@@ -316,11 +317,16 @@ static __always_inline int follow(struct nf_conn *ct, const struct flow *flow)
 	} else if (state == CONNECTION_TRACKED && flags & IP_CT_TCP_FLAG_BE_LIBERAL) {
 		connection->state = state = CONNECTION_FAST;
 	} else if (state == CONNECTION_FAST && !(flags & IP_CT_TCP_FLAG_BE_LIBERAL)) {
-		/* Conntrack has started anew: it tracks the windows itself. */
-		connection->state = state = CONNECTION_NONE;
+		/*
+		 * Conntrack has started anew: it tracks the windows itself. After a handshake amid
+		 * the connection, a side may still be liberal (FLOW_SYNCED); then the guard remains.
+		 */
+		state = CONNECTION_NONE;
+		if (!((one->flags | other->flags) & IP_CT_TCP_FLAG_BE_LIBERAL))
+			connection->state = CONNECTION_NONE;
 	}
 	bpf_spin_unlock(&connection->lock);
-	return state == CONNECTION_FAST;
+	return is_established && state == CONNECTION_FAST;
 }
 
 #endif

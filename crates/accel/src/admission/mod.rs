@@ -108,7 +108,8 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// Tells conntrack about connections that have begun to bypass it, and about resets.
+/// Tells conntrack about connections that have begun to bypass it, and about resets. Leaves
+/// connections to conntrack whose windows it has taken from a new handshake.
 fn follow(maps: &mut FlowMaps, connections: &Connections) -> Result<()> {
     // A connection that conntrack no longer has needs nothing.
     for original in maps.windows.copied()? {
@@ -119,6 +120,18 @@ fn follow(maps: &mut FlowMaps, connections: &Connections) -> Result<()> {
     for tuple in maps.resets() {
         if let Err(error) = connections.close(&tuple) {
             tracing::debug!("cannot close conntrack's entry of a reset connection: {error}");
+        }
+    }
+    for tuple in maps.synced() {
+        // Conntrack has begun anew only if it has reset the flags of the side that sent the SYN.
+        // Otherwise the windows remain in force. Linux since 5.19 leaves the flag of the other side.
+        let Ok(Some(entry)) = connections.get(&tuple) else { continue };
+        if entry.liberal[0] {
+            continue;
+        }
+        match connections.make_strict(&entry.original) {
+            Ok(()) => maps.windows.free(&entry.original)?,
+            Err(error) => tracing::debug!("cannot leave a connection to conntrack: {error}"),
         }
     }
     Ok(())

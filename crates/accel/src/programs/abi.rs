@@ -145,6 +145,8 @@ pub(crate) struct RawConnection {
     pub(crate) seen: [RawWindow; 2],
     pub(crate) last_end: u32,
     pub(crate) flags: u32,
+    pub(crate) syn_end: u32,
+    pub(crate) padding: u32,
 }
 
 /// `struct tracked`.

@@ -11,7 +11,7 @@ use zerocopy::FromBytes;
 
 use super::Programs;
 use super::abi::{
-    self, FLOW_ASK_MS, FLOW_ENTERED, FLOW_LEFT, FLOW_ONE_WAY, FLOW_REPLY, FLOW_RESET,
+    self, FLOW_ASK_MS, FLOW_ENTERED, FLOW_LEFT, FLOW_ONE_WAY, FLOW_REPLY, FLOW_RESET, FLOW_SYNCED,
     FLOW_TRANSLATED, FLOW_UNTRACKED, FLOW_VERDICT, FLOW_YOUNG, RawFlow, RawFlowKey, RawSeen,
 };
 use super::clock::now;
@@ -81,6 +81,7 @@ pub(crate) struct FlowMaps {
 struct Queue {
     flows: Vec<FlowKey>,
     resets: Vec<Tuple>,
+    synced: Vec<Tuple>,
 }
 
 /// Maximum number of queued requests.
@@ -109,13 +110,13 @@ impl FlowMaps {
             let mut queue = lock(&theirs);
             let Ok(raw) = RawFlowKey::read_from_bytes(bytes) else { return 0 };
             let Some(key) = key(&raw) else { return 0 };
-            // Requests beyond the limit are dropped; the programs repeat those for verdicts.
-            if u32::from(raw.place) == FLOW_RESET {
-                if queue.resets.len() < MOST {
-                    queue.resets.push(key.tuple);
-                }
-            } else if queue.flows.len() < MOST {
-                queue.flows.push(key);
+            // Requests beyond the limit are dropped; the programs repeat all but resets.
+            match u32::from(raw.place) {
+                FLOW_RESET if queue.resets.len() < MOST => queue.resets.push(key.tuple),
+                FLOW_SYNCED if queue.synced.len() < MOST => queue.synced.push(key.tuple),
+                FLOW_RESET | FLOW_SYNCED => {}
+                _ if queue.flows.len() < MOST => queue.flows.push(key),
+                _ => {}
             }
             0
         };
@@ -133,6 +134,12 @@ impl FlowMaps {
     /// Returns the connections that were reset: a tuple of one direction each.
     pub(crate) fn resets(&mut self) -> Vec<Tuple> {
         std::mem::take(&mut lock(&self.questions).resets)
+    }
+
+    /// Returns the connections both of whose ends may have begun anew: a tuple of one direction
+    /// each.
+    pub(crate) fn synced(&mut self) -> Vec<Tuple> {
+        std::mem::take(&mut lock(&self.questions).synced)
     }
 
     /// Returns requests for verdicts, interleaved by device. Waits at most `within`.

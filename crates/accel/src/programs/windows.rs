@@ -63,7 +63,7 @@ impl Windows {
             }
             self.free(&entry.original)?;
         }
-        if entry.is_liberal {
+        if entry.liberal != [false; 2] {
             return Ok(None);
         }
         let index = match self.free.pop() {
@@ -135,7 +135,11 @@ impl Windows {
         Ok(())
     }
 
-    fn free(&mut self, original: &Tuple) -> Result<()> {
+    /// Frees the index of a connection.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(crate) fn free(&mut self, original: &Tuple) -> Result<()> {
         let Some((window, reply)) = self.known.remove(original) else { return Ok(()) };
         for tuple in [original, &reply] {
             // Already absent, if the map was full.

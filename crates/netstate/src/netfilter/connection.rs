@@ -89,8 +89,8 @@ pub struct Entry {
     pub is_established: bool,
     /// TCP: `enum tcp_conntrack`.
     pub tcp_state: Option<u8>,
-    /// TCP: packets outside the window are valid, in a direction at least.
-    pub is_liberal: bool,
+    /// TCP: packets outside the window are valid, of the original and the reply direction.
+    pub liberal: [bool; 2],
     /// A property beyond addresses and ports that affects the packets, or content that is not
     /// supported: a helper, adjusted sequence numbers, a zone.
     pub oddity: Option<&'static str>,
@@ -161,7 +161,21 @@ impl Connections {
     /// # Errors
     /// If the kernel refuses. `ENOENT`: the connection is gone.
     pub fn make_liberal(&self, original: &Tuple) -> Result<()> {
-        let flags = [BE_LIBERAL, BE_LIBERAL];
+        self.set_liberal(original, true)
+    }
+
+    /// Makes conntrack compare packets with the TCP windows again, in both directions of this
+    /// connection.
+    ///
+    /// # Errors
+    /// If the kernel refuses. `ENOENT`: the connection is gone.
+    pub fn make_strict(&self, original: &Tuple) -> Result<()> {
+        self.set_liberal(original, false)
+    }
+
+    fn set_liberal(&self, original: &Tuple, is_liberal: bool) -> Result<()> {
+        // `struct nf_ct_tcp_flags`: flags, and a mask.
+        let flags = [if is_liberal { BE_LIBERAL } else { 0 }, BE_LIBERAL];
         let tcp = [
             plain(CTA_PROTOINFO_TCP_FLAGS_ORIGINAL, &flags),
             plain(CTA_PROTOINFO_TCP_FLAGS_REPLY, &flags),
@@ -297,8 +311,7 @@ fn entry(payload: &[u8]) -> Result<Entry> {
         // Protocols without TCP state count as established.
         is_established: tcp.is_none() || state == Some(&[ESTABLISHED]),
         tcp_state: state.and_then(|state| state.first().copied()),
-        is_liberal: is_liberal(CTA_PROTOINFO_TCP_FLAGS_ORIGINAL)
-            || is_liberal(CTA_PROTOINFO_TCP_FLAGS_REPLY),
+        liberal: [CTA_PROTOINFO_TCP_FLAGS_ORIGINAL, CTA_PROTOINFO_TCP_FLAGS_REPLY].map(is_liberal),
         oddity: oddity.or(in_zone.then_some("zone")),
     })
 }

@@ -479,7 +479,48 @@ fn reset_and_reuse(world: &mut World) -> Vec<bool> {
     arrived
 }
 
+/// Both ends have lost their state and connect again with the same ports. Conntrack takes its windows
+/// from the SYN and the SYN/ACK.
+fn begin_anew(world: &mut World) -> Vec<bool> {
+    let eventually = |world: &World, segment: Segment| {
+        let until = Instant::now() + LIMIT;
+        while !world.send(&segment) {
+            if Instant::now() > until {
+                return false;
+            }
+        }
+        true
+    };
+    world.next = world.next.map(|next| next.wrapping_add(1 << 30));
+    let syn = Segment { ack: 0, ..world.segment(false, SYN, 0) };
+    let mut arrived = vec![eventually(world, syn)];
+    world.next[0] = world.next[0].wrapping_add(1);
+    arrived.push(eventually(world, world.segment(true, SYN | ACK, 0)));
+    world.next[1] = world.next[1].wrapping_add(1);
+    arrived.push(eventually(world, world.segment(false, ACK, 0)));
+    for back in [false, true, false, true] {
+        arrived.push(eventually(world, world.segment(back, ACK | PSH, 60)));
+        let side = usize::from(back);
+        world.next[side] = world.next[side].wrapping_add(60);
+    }
+    // The new windows are in force.
+    arrived.extend(off(world, 1 << 30, 0));
+    arrived
+}
+
 const CASES: &[(&str, Act)] = &[
+    ("both ends begin anew", begin_anew),
+    ("both ends begin anew under rules that give no verdict", |world| {
+        for host in &world.hosts {
+            sh(host, "nft insert rule inet t c limit rate over 1000000/second drop");
+        }
+        std::thread::sleep(Duration::from_millis(u64::from(STALE_MS)));
+        let arrived = begin_anew(world);
+        for host in &world.hosts {
+            sh(host, "nft flush chain inet t c; nft add rule inet t c ct state invalid drop");
+        }
+        arrived
+    }),
     ("its own reset, and the port again", reset_and_reuse),
     ("blind resets", |world| blind(world, RST, 0)),
     ("blind resets with an acknowledgement", |world| blind(world, RST | ACK, 0)),
