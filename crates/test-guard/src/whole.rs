@@ -16,6 +16,14 @@ const BEGIN: &str = "begin";
 /// File with the number of network namespaces.
 const NAMESPACES: &str = "namespaces";
 
+/// Length of each CPU's queue of received packets. All namespaces of a machine share the queues, so
+/// a flood of one test costs the others packets at the default of 1,000.
+const BACKLOG: &str = "/proc/sys/net/core/netdev_max_backlog";
+/// Its value during a run. 10,000 packets of 64 KiB are 640 MB, more than any test has in flight.
+const LONG_BACKLOG: u32 = 10_000;
+/// File with its value before the run.
+const BACKLOG_BEFORE: &str = "backlog";
+
 fn everything() -> State {
     let mut state = state::now();
     state.append(&mut state::tables());
@@ -32,11 +40,39 @@ pub fn begin(directory: &Path) -> Result<()> {
     let lines: Vec<String> = everything().into_iter().collect();
     fs::write(directory.join(BEGIN), lines.join("\n"))?;
     let count = state::namespaces().map_or(String::new(), |count| count.to_string());
-    fs::write(directory.join(NAMESPACES), count)
+    fs::write(directory.join(NAMESPACES), count)?;
+    lengthen_backlog(directory)
+}
+
+/// Returns the length of the CPUs' queues of received packets. `None` if it cannot be read.
+fn backlog() -> Option<u32> {
+    fs::read_to_string(BACKLOG).ok()?.trim().parse().ok()
+}
+
+/// Lengthens the queues until [`restore_backlog`]. A container may forbid that: tests run all the
+/// same, and a flood may cost them packets.
+fn lengthen_backlog(directory: &Path) -> Result<()> {
+    if let Some(before) = backlog()
+        && before < LONG_BACKLOG
+        && fs::write(BACKLOG, LONG_BACKLOG.to_string()).is_ok()
+    {
+        fs::write(directory.join(BACKLOG_BEFORE), before.to_string())?;
+    }
+    Ok(())
+}
+
+/// Restores the queues, unless somebody has changed them since.
+fn restore_backlog(directory: &Path) -> Result<()> {
+    match fs::read_to_string(directory.join(BACKLOG_BEFORE)) {
+        Ok(before) if backlog() == Some(LONG_BACKLOG) => fs::write(BACKLOG, before),
+        // The run did not change them, or they are another's now.
+        _ => Ok(()),
+    }
 }
 
 /// Says which objects are left of the run, and which tests may have left them; the exit status.
 pub fn finish(directory: &Path) -> Result<u8> {
+    restore_backlog(directory)?;
     let before = fs::read_to_string(directory.join(BEGIN))?;
     let before: State = before.lines().map(str::to_owned).collect();
     // No guard has written a file that is missing.
