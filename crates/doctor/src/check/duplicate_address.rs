@@ -8,7 +8,7 @@ use crate::view::DeviceKey;
 
 pub(super) const CHECK: Check = Check {
     code: "OV038",
-    title: "Two devices have one IP address",
+    title: "Two devices have the same IP address",
     severity: Severity::Error,
     explanation: "Two devices on one layer-2 segment, as far as doctor can see it, have the same \
         IP address. Neighbours send to the device that answered last. If the address belongs to \

@@ -11,13 +11,14 @@ use crate::view::DeviceKey;
 
 pub(super) const CHECK: Check = Check {
     code: "OV039",
-    title: "Two devices have one hardware address",
+    title: "Two devices have the same hardware address",
     severity: Severity::Error,
     explanation: "Two devices on one layer-2 segment, as far as doctor can see it, have the same \
         hardware address. Bridges learn it at one port, then at the other, so packets reach the \
-        wrong device. Or a VXLAN device has fixed neighbours of one hardware address: a forwarding \
-        entry leads to one VTEP only, and packets for the other neighbour reach the wrong node. \
-        The usual causes are cloned machines and containers with fixed addresses.",
+        wrong device. Or several fixed neighbours of a VXLAN device have the same hardware \
+        address: a forwarding entry leads to one VTEP only, so packets for the other neighbour \
+        reach the wrong node. The usual causes are cloned machines and containers with fixed \
+        addresses.",
     run,
 };
 

@@ -10,8 +10,8 @@ pub(super) const CHECK: Check = Check {
     title: "A packet filter may drop some packets",
     severity: Severity::Info,
     explanation: "An overlay's packets reach a rule that drops some of them: at random, above a \
-        rate or a number of connections, or by a property that doctor does not evaluate. Whether \
-        it drops too many is not decided here. Compare the rule's counter with the packets that \
+        rate or a number of connections, or by a property that doctor does not evaluate. doctor \
+        cannot decide whether it drops too many. Compare the rule's counter with the packets that \
         are missing (`nft list ruleset`, `iptables -vnL`); `overlane trace` names the rule beside \
         each packet that it drops.",
     run,

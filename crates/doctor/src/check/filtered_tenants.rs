@@ -16,10 +16,11 @@ pub(super) const CHECK: Check = Check {
         bridge-nf-call-iptables such frames pass the FORWARD chain, whose policy Docker sets to \
         drop: guests on another bridge of the host are then cut off. Network policies drop packets \
         on purpose, Docker's icc=false names the bridge in its rule, and a firewall may accept \
-        connections from one side only; such drops are remarks, and so are a rule that names the \
-        bridge of an isolated network, a closed way to the uplink beside an open tunnel, drops of \
-        ICMP echo requests alone, or of connections to single ports on which a tenant listens. doctor evaluates the rules for the \
-        first packet of a connection; where a rule depends on more than that, it reports nothing.",
+        connections from one side only; such drops are remarks. These are remarks, too: a rule \
+        that names the bridge of an isolated network, a closed path to the uplink beside an open \
+        tunnel, drops of ICMP echo requests only, and drops of connections to single ports on \
+        which a tenant listens. doctor evaluates the rules for the first packet of a connection; \
+        where a rule depends on more than that, it reports nothing.",
     run,
 };
 

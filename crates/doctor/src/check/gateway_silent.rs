@@ -14,9 +14,9 @@ pub(super) const CHECK: Check = Check {
     severity: Severity::Error,
     explanation: "A tenant has a route through a gateway that does not answer ARP or neighbour \
         discovery, and the host's end shows why: the bridge has no such address, or the device \
-        that has to answer for the gateway has proxy ARP switched off or no route to it. Packets \
-        to all other networks are lost. A network plug-in was stopped half-way, the node's pod \
-        network changed, or somebody removed the address.",
+        that must answer for the gateway has proxy ARP switched off, or no route to it. Packets to \
+        all other networks are lost. A network plug-in was stopped halfway, the node's pod network \
+        changed, or the address was removed.",
     run,
 };
 
@@ -53,7 +53,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                             "gateway {gateway} of {} {}{}",
                             tenant.namespace.label,
                             tenant.name(),
-                            if failed { " does not answer" } else { " is nobody's address" }
+                            if failed { " does not answer" } else { " is on no device" }
                         ),
                         "RTM_GETROUTE, RTM_GETNEIGH",
                     )
@@ -161,7 +161,7 @@ fn by_proxy(tenant: DeviceRef<'_>, host: DeviceRef<'_>, gateway: IpAddr) -> Opti
             CHECK
                 .on(host)
                 .evidence(
-                    format!("{}: proxy_arp = 0, so nobody answers for {gateway}", host.name()),
+                    format!("{}: proxy_arp = 0, so no host answers for {gateway}", host.name()),
                     key.clone(),
                 )
                 .by_hand(set(1), "the host answers for every address it has a route to", set(0)),

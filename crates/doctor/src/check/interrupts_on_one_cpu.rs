@@ -7,8 +7,8 @@ pub(super) const CHECK: Check = Check {
     title: "Several receive queues interrupt one CPU",
     severity: Severity::Warn,
     explanation: "Several receive queues of a NIC raised interrupts between the two readings, and \
-        one CPU takes all of them although the machine has more. Several queues then bring \
-        nothing. irqbalance may have stopped, or may have pinned them.",
+        one CPU takes all of them although the machine has more. Additional queues then give no \
+        benefit. irqbalance may have stopped, or may have pinned them.",
     run,
 };
 

@@ -6,11 +6,11 @@ pub(super) const CHECK: Check = Check {
     code: "OV081",
     title: "A tenant's address is on both sides of a tunnel",
     severity: Severity::Error,
-    explanation: "A VXLAN device has learned from another host a hardware address that a tenant of \
-        its own bridge has, and the bridge sends packets for it into the tunnel. Either two \
-        tenants have one address (cloned machines, fixed addresses), or frames return by a loop \
-        of bridges. The bridge learns the address anew with each frame, so packets reach the \
-        right tenant only at times.",
+    explanation: "A VXLAN device has learned from another host the hardware address of a tenant on \
+        its own bridge, and the bridge sends packets for that address into the tunnel. Either two \
+        tenants share the address (cloned machines, fixed addresses), or frames return through a \
+        loop of bridges. The bridge learns the address again with each frame, so only some packets \
+        reach the right tenant.",
     run,
 };
 

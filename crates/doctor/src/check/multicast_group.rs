@@ -13,8 +13,8 @@ pub(super) const CHECK: Check = Check {
         only to ports with a member of its group. The tenant behind this port has an IPv6 address, \
         but the bridge knows no member of the group to which neighbour solicitations for it are \
         sent. Other hosts cannot resolve the address, so IPv6 to the tenant fails after a while. \
-        The tenant's reports (MLD) are filtered, or the querier's questions do not reach it. \
-        Without a querier a bridge sends multicast to all ports.",
+        The tenant's reports (MLD) are filtered, or the querier's queries do not reach it. Without \
+        a querier a bridge sends multicast to all ports.",
     run,
 };
 

@@ -18,8 +18,8 @@ pub(super) const CHECK: Check = Check {
         own device. Such packets leave by another route, mostly the default route, or are dropped. \
         A network plug-in missed a node, the routes were flushed, or a blackhole of an earlier pod \
         network was left behind. Or a route through the device gives the host's own packets a \
-        source address (src) that other hosts have no way back to. A blackhole for the node's own pods is correct, and is not \
-        reported.",
+        source address (src) that other hosts have no route to. A blackhole for the node's own \
+        pods is correct, and is not reported.",
     run,
 };
 
@@ -140,7 +140,7 @@ fn foreign_source<'a>(
                 .evidence(
                     format!(
                         "{} has src {source}, the address of {}, which has no ports: other hosts \
-                         have no way back through the tunnel",
+                         have no route back through the tunnel",
                         text(route),
                         idle.name()
                     ),

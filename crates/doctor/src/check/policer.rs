@@ -10,10 +10,10 @@ pub(super) const CHECK: Check = Check {
     title: "A policer drops packets",
     severity: Severity::Warn,
     explanation: "A traffic control filter drops received packets above a rate, without a queue. \
-        Its burst has to hold the largest packet, and what arrives while TCP answers. GRO and \
-        virtual devices give it packets of up to 64 KiB: if the burst is smaller, it drops each \
-        of them, and TCP gets a fraction of the rate through. With a burst that fits, drops are \
-        how the limit works, and a remark.",
+        Its burst must hold the largest packet, and the packets that arrive before TCP slows down. \
+        GRO and virtual devices give it packets of up to 64 KiB: if the burst is smaller, it drops \
+        each of them, and TCP reaches a fraction of the rate. With a sufficient burst, drops are \
+        the normal effect of the limit, and are reported as a remark.",
     run,
 };
 
@@ -75,7 +75,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             };
             outcome.add(finding.by_hand(
                 set((rate / SENSIBLE).max(4 * GSO)),
-                "larger bursts pass at once; who set the policer may set it again",
+                "larger bursts pass at once; the program that set the policer may set it again",
                 set(burst),
             ));
         }

@@ -14,8 +14,8 @@ pub(super) const CHECK: Check = Check {
     explanation: "The main routing table sends packets for another node's tenants through a \
         tunnel, but a rule (ip rule) with a smaller priority looks up another table first, and \
         that table has a route for the same addresses through another device. VPN programs and \
-        set-ups with several NICs add such rules and tables. Rules that ask for a mark, a user or \
-        a port are not judged: addresses do not tell whether they apply.",
+        set-ups with several NICs add such rules and tables. Rules that match a mark, a user or a \
+        port are not evaluated, because addresses alone do not decide whether they apply.",
     run,
 };
 
@@ -206,7 +206,7 @@ fn described(
         .confidence(Confidence::Medium);
     match rule.priority {
         // No rule comes before the first.
-        0 => finding.by_hand(whole("del"), "what the rule is for stops", whole("add")),
+        0 => finding.by_hand(whole("del"), "traffic that needs this rule stops", whole("add")),
         _ => finding.by_hand(own("add"), "one rule for each network of another node", own("del")),
     }
 }

@@ -13,10 +13,11 @@ pub(super) const CHECK: Check = Check {
     title: "Devices of one network differ in their prefix",
     severity: Severity::Error,
     explanation: "Two devices of one layer-2 network have IPv4 addresses of one network with \
-        different prefix lengths. The device with the shorter prefix takes remote hosts for \
-        neighbours, and asks for them in vain; the device with the longer prefix takes neighbours \
-        for remote hosts, and needs a route to them. It is a remark while no packets are known to \
-        be lost. Prefixes /31 and /32 are meant, and so are two prefixes on one device.",
+        different prefix lengths. The device with the shorter prefix treats remote hosts as \
+        neighbours, and its ARP requests for them get no answer. The device with the longer prefix \
+        treats neighbours as remote hosts, and needs a route to them. It is a remark while no \
+        packets are known to be lost. Prefixes /31 and /32, and two prefixes on one device, are \
+        assumed to be intended.",
     run,
 };
 

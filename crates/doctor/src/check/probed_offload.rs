@@ -10,11 +10,11 @@ pub(super) const CHECK: Check = Check {
     title: "A probe found packets damaged or lost",
     severity: Severity::Error,
     explanation: "overlane probe --yes has sent packets between this device and another machine in \
-        this boot, and found some damaged or lost. If it names a feature, the packets arrived with \
-        that feature off and were bad again with it on, so the fix switches it off; overlane probe \
-        proves the repair. Without a feature, no setting of this device explains the fault: run \
-        overlane probe --yes at the other end. A later probe that finds the path clean, with the \
-        feature on, removes the finding.",
+        this boot, and found some damaged or lost. If it names a feature, the packets arrived \
+        intact with that feature off and were damaged or lost again with it on, so the fix \
+        switches it off; run overlane probe again to verify the repair. Without a feature, no \
+        setting of this device explains the fault: run overlane probe --yes at the other end. A \
+        later probe that finds the path clean, with the feature on, removes the finding.",
     run,
 };
 

@@ -11,10 +11,10 @@ pub(super) const CHECK: Check = Check {
     code: "OV103",
     title: "A route to a tenant leads to another device",
     severity: Severity::Error,
-    explanation: "A tenant of this host has an address, and the host's route to the address leads \
-        to a device behind which the tenant is not. Packets to the tenant are lost, or reach \
-        another one. The route is left over from an earlier tenant, another network has part of \
-        the tenant's network, or a tenant moved.",
+    explanation: "The host's route to the address of one of its tenants leads to a device that \
+        does not lead to the tenant. Packets to the tenant are lost, or reach another tenant. The \
+        route is left over from an earlier tenant, another network contains part of the tenant's \
+        network, or the tenant moved.",
     run,
 };
 

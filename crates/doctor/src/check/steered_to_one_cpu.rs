@@ -8,8 +8,8 @@ pub(super) const CHECK: Check = Check {
     title: "Steering sends all packets to one CPU",
     severity: Severity::Warn,
     explanation: "Receive packet steering (rps_cpus) of all receive queues of a device names the \
-        same single CPU, which spends nearly all its time in softirqs while others idle. The \
-        hardware's queues then bring nothing. A mask that keeps packets away from other CPUs on \
+        same single CPU, which spends nearly all its time in softirqs while others idle. Several \
+        receive queues then give no benefit. A mask that keeps packets away from other CPUs on \
         purpose (isolated CPUs) needs more than one CPU for this load.",
     run,
 };

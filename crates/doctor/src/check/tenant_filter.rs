@@ -10,10 +10,10 @@ pub(super) const CHECK: Check = Check {
     title: "A tenant's own packet filter drops packets",
     severity: Severity::Info,
     explanation: "The rules inside a tenant's network namespace drop ICMP echo requests, or TCP \
-        connections to a port on which a program of the tenant listens. Other hosts take the tenant \
-        for unreachable, although every device and route is right. A firewall inside a tenant may \
-        be meant; so it is a remark. The setting icmp_echo_ignore_all has the same effect for echo \
-        requests.",
+        connections to a port on which a program of the tenant listens. To other hosts the tenant \
+        appears unreachable, although all devices and routes are correct. It is a remark, because \
+        a firewall inside a tenant may be intended. The setting icmp_echo_ignore_all has the same \
+        effect for echo requests.",
     run,
 };
 

@@ -13,12 +13,12 @@ pub(super) const CHECK: Check = Check {
     code: "OV109",
     title: "Packets are translated to a wrong address",
     severity: Severity::Error,
-    explanation: "A rule of address translation takes the tunnel's incoming datagrams for a \
-        published port and sends them elsewhere, or gives its outgoing datagrams a source that is \
-        not the tunnel's, which the other hosts then learn. Or a rule leads to an address that \
-        does not answer, so that a service or a published port is dead. Or a UDP connection that \
-        is in use still leads to an address that no rule names any more: rules apply to the first \
-        packet only. doctor reads rules of nftables and iptables-nft, in namespaces with at most \
+    explanation: "A NAT rule for a published port matches the tunnel's incoming datagrams and \
+        redirects them, or a NAT rule gives its outgoing datagrams a source address that is not \
+        the tunnel's, which the other hosts then learn. Or a rule translates to an address that \
+        does not answer, so a service or a published port does not work. Or a UDP connection in \
+        use still leads to an address that no rule has any more, because rules apply only to the \
+        first packet. doctor reads rules of nftables and iptables-nft, in namespaces with at most \
         2,000 chains.",
     run,
 };

@@ -9,7 +9,7 @@ pub(super) const CHECK: Check = Check {
     severity: Severity::Warn,
     explanation: "A veth device drops packets larger than the MTU of its peer. The end with the \
         larger MTU sends packets that never arrive, without an error. TCP works only if the end \
-        with the smaller MTU takes part in agreeing on the MSS.",
+        with the smaller MTU announces its MSS.",
     run,
 };
 
