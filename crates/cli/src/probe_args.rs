@@ -46,7 +46,7 @@ pub struct Probe {
     /// Seed that selects the combinations
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
-    /// Most bytes per second of the sending end
+    /// Maximum bytes per second that each end sends
     #[arg(long, default_value_t = probe::message::RATE, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(50_000..=100_000_000))]
     pub rate: u32,
     /// Find the setting that causes damage, by switching settings off and on, here and where allowed

@@ -73,7 +73,7 @@ pub struct Vtep {
     /// Maximum learned addresses, and neighbours, per remote endpoint [default: a quarter of all]
     #[arg(long, value_name = "N")]
     pub max_learned_per_remote: Option<usize>,
-    /// Addresses that a remote may take per minute from places that still send [default: 32]
+    /// Addresses per minute that a remote may take from endpoints that still send [default: 32]
     #[arg(long, value_name = "N")]
     pub max_moves: Option<u32>,
     /// Answer ARP and neighbour solicitations from learned neighbours instead of flooding them
