@@ -34,6 +34,7 @@ impl Waiting {
     pub(super) fn check(&mut self, flow: &Flow<'_>) -> Result<(), EngineError> {
         let waited = self.since.elapsed();
         let limit = flow.load.setup_limit;
+        // Silence is judged only after half of the limit: a busy machine may pause a thread.
         if waited < limit / 2 {
             return Ok(());
         }
@@ -42,6 +43,7 @@ impl Waiting {
         if waited < limit {
             return Ok(());
         }
+        // The flow has moved since: the silence begins again.
         if then != flow.progress() {
             *self = Waiting::since(Instant::now());
             return Ok(());
@@ -65,6 +67,7 @@ impl Flow<'_> {
                 return Err(EngineError::Stopped);
             }
             if started.elapsed() >= self.load.setup_limit {
+                // SYNs are retransmitted within the limit; none was answered.
                 return Err(EngineError::NoAnswer {
                     target: self.address,
                     stage: Stage::Connect,
@@ -111,6 +114,7 @@ impl Flow<'_> {
         let mut filled = 0;
         while filled < buffer.len() {
             match self.read(stream, &mut buffer[filled..])? {
+                // The other end must keep the connection open until the load ends.
                 0 => return Err(self.closed()),
                 n => filled += n,
             }

@@ -443,9 +443,12 @@ impl Shared {
                 Ok((stream, from)) if serves(self.peer, from) => stream,
                 // With a fixed peer the server sends nothing to other addresses.
                 Ok(_) => {
+                    // The connection is not from the client's address, or the flow is taken: it is
+                    // counted and closed.
                     *report.socket_errors.entry("stranger accept".into()).or_default() += 1;
                     continue;
                 }
+                // No connection within a tick: check whether to go on.
                 Err(e) if super::connection::is_a_tick(&e) => continue,
                 Err(e) => {
                     return Err(
@@ -464,6 +467,7 @@ impl Shared {
                 .filter(|hello| self.load_of(hello.flow).workload.is_tcp());
             // A foreign program (a health check, a scanner): skip the connection.
             let Some(hello) = asked else {
+                // Another program connected: it sent no valid hello.
                 *report.socket_errors.entry("stranger accept".into()).or_default() += 1;
                 continue;
             };

@@ -52,6 +52,7 @@ impl Hello {
         let kind = match bytes[4] {
             1 => Kind::Ask,
             2 => Kind::Answer,
+            // Other values belong to no message of this version.
             _ => return None,
         };
         (bytes[..4] == MAGIC && bytes[5..8] == [0; 3]).then(|| Hello {

@@ -141,6 +141,7 @@ impl Load {
         }
         // Other workloads have neither a datagram rate nor GSO packets.
         if self.workload != Workload::UdpStream {
+            // TCP segments itself; only datagrams have a segment size.
             if self.gso {
                 return Err(EngineError::invalid("gso", "udp_stream", self.workload));
             }
@@ -149,6 +150,7 @@ impl Load {
             }
         }
         if self.numbered {
+            // Datagrams of one GSO packet would share a number and a time.
             if self.workload != Workload::UdpStream || self.gso {
                 let got = format!("{}{}", self.workload, if self.gso { " with GSO" } else { "" });
                 return Err(EngineError::invalid("numbered", "udp_stream without GSO", got));
@@ -175,6 +177,7 @@ impl Load {
             if self.transactions_per_s.is_some() {
                 return Err(EngineError::invalid("transactions_per_s", rr, self.workload));
             }
+            // A stall of the server shows only in response times.
             if self.server_stall.is_some() {
                 return Err(EngineError::invalid("server_stall", rr, self.workload));
             }
@@ -216,6 +219,7 @@ impl Load {
         if self.duration.is_zero() {
             return Err(EngineError::invalid("duration", "more than 0 s", "0 s"));
         }
+        // A shorter limit would fail while the kernel resolves a neighbour.
         if self.setup_limit < Duration::from_millis(100) {
             return Err(EngineError::invalid(
                 "setup_limit",
@@ -227,6 +231,7 @@ impl Load {
             End::Client => ("client_cpus", &self.client_cpus),
             End::Server => ("server_cpus", &self.server_cpus),
         };
+        // A thread on another CPU would run where the plan does not account for it.
         if let Some(cpu) = cpus.iter().find(|&&cpu| !sys::affinity::usable(cpu)) {
             return Err(EngineError::invalid(field, "CPUs this process may run on", cpu));
         }
@@ -255,6 +260,7 @@ impl Load {
         socket: &UdpSocket,
         address: &SocketAddr,
     ) -> Result<(), (&'static str, Errno)> {
+        // Unmarked datagrams need no socket option.
         if self.dscp.is_none() && !self.ecn {
             return Ok(());
         }

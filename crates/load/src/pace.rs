@@ -134,6 +134,7 @@ impl Pacer {
     /// Returns the messages to hand over at `now`, or the time until the next one is due.
     fn take_at(&mut self, now: f64) -> Result<usize, f64> {
         let at = self.due_at(self.next).max(self.not_before);
+        // The caller waits for the remaining time.
         if now < at {
             return Err(at - now);
         }

@@ -117,9 +117,11 @@ fn send_and_receive(
             let now = Instant::now();
             let intended = schedule.as_ref().map_or(now, Schedule::next);
             due = intended <= now;
+            // Requests beyond the window are sent late, and their delay counts as latency.
             if !due || !pipe.has_room() {
                 break;
             }
+            // The socket's buffer is full; the request stays due.
             if !pipe.send(Request { intended, sent: now }, report)? {
                 writable = false;
                 break;
@@ -146,6 +148,7 @@ fn send_and_receive(
             };
             let until = earliest(until, pipe.deadline());
             if !wait(flow, pipe.fd(), until, spin, !writable)? {
+                // A tick without an answer: check for silence, and for requests that are lost.
                 check_silence(flow, &mut silence)?;
                 book.settle(flow, pipe, schedule.as_ref());
                 continue;
@@ -297,6 +300,7 @@ impl Book {
         // Without an answer since the end, leave the verdict to `check_silence`.
         if self.alive && now.saturating_duration_since(ended) >= LINGER {
             for request in pipe.under_way() {
+                // Requests outside the interval count for neither answers nor losses.
                 if !self.counts(request.intended) {
                     continue;
                 }

@@ -57,6 +57,7 @@ pub(super) fn await_room(load: &Load, ends: &Ends, stop: &AtomicBool) -> Result<
     let mut waited = false;
     for netns in [ends.server, ends.client] {
         while let Some(memory) = read(netns).filter(|memory| memory.share() > ROOM) {
+            // Ctrl-C must not wait for ipfrag_time.
             if stop.load(Ordering::Relaxed) {
                 return Err(EngineError::Stopped);
             }

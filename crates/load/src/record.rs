@@ -66,6 +66,7 @@ impl LoadRecord {
             setup_limit,
         } = load;
         if let Some(stall) = server_stall {
+            // The stall is for tests with both ends in one process.
             let got = format!("{stall:?}");
             return Err(EngineError::invalid("server_stall", "a server in this process", got));
         }
@@ -249,6 +250,7 @@ impl MeasuredRecord {
         // Rates are divided by it, and the other end is not trusted.
         let intervals = self.beside.iter().map(|beside| beside.seconds).chain([self.seconds]);
         for seconds in intervals {
+            // A rate over an interval of zero has no meaning.
             if !(seconds.is_finite() && seconds > 0.0) {
                 return Err(format!("invalid interval of {seconds} s"));
             }

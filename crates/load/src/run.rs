@@ -111,6 +111,7 @@ impl Progress {
     /// Returns the first flow without progress for too long, and for how long, if no other flow
     /// makes progress either.
     fn stalled(&mut self, client: &Endpoint) -> Option<(u32, Duration)> {
+        // A load without flows cannot stall.
         if self.flows.is_empty() {
             return None;
         }
@@ -315,6 +316,7 @@ impl Run<'_> {
             let looked =
                 flows.iter().zip(&last.1).all(|(now, then)| now.emptied >= then.emptied + LOOKS);
             let still = looked && now - last.0 >= quiet;
+            // Everything has arrived, or nothing more does: the rest is lost.
             if received(&flows) >= sent || still || now - begun >= DRAIN_LIMIT {
                 return Ok(());
             }
@@ -326,6 +328,7 @@ impl Run<'_> {
     }
 
     fn check(&mut self) -> Result<(), EngineError> {
+        // Ctrl-C ends the load between two steps, so that both ends are stopped in order.
         if self.stop.load(Ordering::Relaxed) {
             return Err(EngineError::Stopped);
         }
@@ -350,6 +353,7 @@ impl Run<'_> {
                 since = (Instant::now(), Some(flow));
             }
             let waited = since.0.elapsed();
+            // The server's own limit has passed: it hangs, or the path is broken.
             if waited >= self.load.setup_limit + GRACE {
                 return Err(EngineError::Stalled { flow, end: End::Server, waited, stage });
             }
@@ -399,6 +403,8 @@ impl Run<'_> {
     fn sleep_until(&mut self, until: Instant) -> Result<(), EngineError> {
         loop {
             self.check()?;
+            // A flow without progress for the set-up limit is broken: a rate over it would be
+            // wrong.
             if let Some((flow, waited)) = self.progress.stalled(&self.client) {
                 let stage = Stage::Traffic;
                 return Err(EngineError::Stalled { flow, end: End::Client, waited, stage });

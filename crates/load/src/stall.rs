@@ -17,6 +17,7 @@ pub struct Stall {
 
 impl Stall {
     pub(super) fn validate(&self) -> Result<(), EngineError> {
+        // A stall as long as its period would never let a request through.
         if self.length < self.every {
             return Ok(());
         }

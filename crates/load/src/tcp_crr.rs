@@ -106,6 +106,7 @@ pub(super) fn server(
         let stream = match listener.accept() {
             Ok((stream, from)) if serves(peer, from) => stream,
             Ok(_) => {
+                // Another program connected: it is counted and closed.
                 *report.socket_errors.entry("stranger accept".into()).or_default() += 1;
                 continue;
             }

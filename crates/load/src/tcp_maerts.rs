@@ -20,6 +20,7 @@ pub(super) fn server(
     stream: &TcpStream,
     report: &mut FlowReport,
 ) -> Result<(), EngineError> {
+    // Without --ecn the state of the connection need not be read.
     if !flow.load.ecn {
         return send(flow, stream, |_| {});
     }

@@ -93,6 +93,7 @@ impl<'a> Pipelined<'a> {
             let from = self.message.len() - self.unwritten;
             match (&mut &*self.stream).write(&self.message[from..]) {
                 Ok(n) => self.unwritten -= n,
+                // The socket's buffer is full for a tick: the rest is written later.
                 Err(e) if is_a_tick(&e) => return Ok(false),
                 Err(e) => return Err(self.flow.io_error(self.flow.stage(), "send", &e)),
             }

@@ -33,6 +33,7 @@ pub(super) fn receive(flow: &Flow<'_>, stream: &TcpStream) -> Result<(), EngineE
     flow.control.wait_past(Phase::Setup);
     while !flow.control.is_done() {
         match flow.read(stream, &mut buffer)? {
+            // The client must keep the connection open until the load ends.
             0 => return Err(flow.closed()),
             n => flow.tally().bytes.add(n as u64),
         }

@@ -97,6 +97,7 @@ impl Flow<'_> {
                 let read = match socket.recv(&mut buffer) {
                     Ok(n) => n,
                     Err(e) => {
+                        // A lost answer or an ICMP error: ask again until the limit.
                         self.tolerate(stage, "recv", &e)?;
                         continue;
                     }
@@ -154,6 +155,7 @@ impl Flow<'_> {
 
     /// Answers the hello in `datagram` if it belongs to this flow. Returns whether it is a hello.
     pub fn answer_hello(&self, socket: &UdpSocket, datagram: &[u8]) -> bool {
+        // Not a hello: the datagram belongs to the load.
         let Some(hello) = Hello::asked(datagram, self.token, self.load.flows) else {
             return false;
         };
@@ -187,6 +189,7 @@ impl Newcomers<'_> {
         let mut buffer = vec![0; LARGEST];
         loop {
             if self.control.is_done() {
+                // Ctrl-C must end the wait.
                 return Err(EngineError::Stopped);
             }
             let (hello, peer) = match self.listener.recv_from(&mut buffer) {
@@ -196,6 +199,7 @@ impl Newcomers<'_> {
                     // must not reflect traffic.
                     _ => continue,
                 },
+                // No datagram within a tick: check whether to go on.
                 Err(e) if is_a_tick(&e) => continue,
                 Err(e) => return Err(local("recvfrom", &e)),
             };

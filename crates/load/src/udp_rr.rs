@@ -128,6 +128,7 @@ impl Asker<'_> {
                     return Ok(true);
                 }
                 Ok(_) => {} // Late answer to a pair that counts as lost.
+                // A lost answer must not end the flow: ask again after the limit.
                 Err(e) if is_a_tick(&e) => {
                     if self.flow.control.is_done() {
                         return Err(EngineError::Stopped);
@@ -273,6 +274,7 @@ pub(super) fn server(
                 continue;
             }
         };
+        // A hello of the set-up came late; it is no request.
         if flow.answer_hello(socket, &buffer[..read]) {
             continue;
         }

@@ -286,6 +286,7 @@ impl Receiver {
             let round = self.round(flow, socket, report)?;
             read.memory += round.memory;
             read.emptied = round.emptied;
+            // The socket is empty: the datagrams of this round are complete.
             if read.emptied {
                 flow.tally().emptied.add(1);
                 break;

@@ -107,6 +107,7 @@ impl Window {
     /// Removes the oldest request if it is lost.
     pub fn lost(&mut self, now: Instant) -> Option<Request> {
         let oldest = self.oldest()?;
+        // An answer this late counts as lost, or the window would fill with old requests.
         let late = now.saturating_duration_since(oldest.sent) >= self.lost_after;
         if !late && self.answered <= self.first + OVERTAKEN {
             return None;

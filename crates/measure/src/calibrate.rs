@@ -153,6 +153,7 @@ impl Maxima<'_> {
         let load = Load { warmup: load.warmup.min(WARMUP).max(least), ..load };
         let set = observer.set(cell);
         let found = match set.map(|()| maximum(&load, &mut |load| trial(cell.subject, load))) {
+            // Ctrl-C: an unfinished search has no maximum.
             Ok(Err(EngineError::Stopped)) => return None,
             Ok(sought) => sought.map_err(|error| error.to_string()),
             // The setting cannot be applied.
@@ -194,6 +195,7 @@ fn maximum(
         let per_s = maximum * PROBE;
         let load =
             Load { outstanding: MAX_OUTSTANDING, transactions_per_s: Some(per_s), ..load.clone() };
+        // The path keeps this rate: no lower one needs to be tried.
         if median_rate(&load, trial)? >= per_s * KEPT {
             break;
         }

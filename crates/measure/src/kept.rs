@@ -80,6 +80,7 @@ pub fn restored(lines: &[u8]) -> Result<Results, String> {
     let begun: Begun = serde_json::from_slice(first).map_err(|e| wrong(1, &e))?;
     let Begun { kept_samples, baselines, mut results } = begun;
     let cells = results.cells.len();
+    // Samples of another version may lack fields, or have others.
     if kept_samples != FORMAT {
         return Err(wrong(1, &format!("format {kept_samples}, this version reads {FORMAT}")));
     }

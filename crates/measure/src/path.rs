@@ -145,6 +145,7 @@ pub fn prove(hops: &[HopRecord], measured: &Measured) -> Result<(), String> {
     }
     for direction in [Direction::Forward, Direction::Reverse] {
         let is_shown = hops.iter().any(|hop| hop.direction == direction);
+        // A direction without a device could not be proved.
         if measured.workload.sends(direction) && !is_shown {
             return Err(format!("no device of the path counts what is sent {direction}"));
         }
@@ -153,8 +154,10 @@ pub fn prove(hops: &[HopRecord], measured: &Measured) -> Result<(), String> {
     for hop in hops {
         let counted = measured.workload.sends(hop.direction);
         if !counted {
+            // Answers are small and may be merged: only the sending direction is proved by bytes.
             continue;
         }
+        // A bypassed hop is proved by the absence of packets.
         if hop.kind == RecordKind::Bypassed {
             passed_by(hop, measured)?;
             continue;
@@ -163,6 +166,7 @@ pub fn prove(hops: &[HopRecord], measured: &Measured) -> Result<(), String> {
         let crossed = measured.payload_bytes.saturating_sub(measured.under_way_bytes);
         let crossed = crossed.saturating_add(beside(measured, hop.direction));
         let wanted = ((crossed as f64 * PROOF) as u64).max(1);
+        // Too few bytes: at least some of the traffic took another path.
         if hop.bytes < wanted {
             return Err(not_crossed(hop, "bytes", hop.bytes, crossed.max(1)));
         }
@@ -171,6 +175,7 @@ pub fn prove(hops: &[HopRecord], measured: &Measured) -> Result<(), String> {
         let own = measured.payload_bytes.saturating_sub(measured.under_way_bytes);
         let share = own as f64 / measured.payload_bytes.max(1) as f64;
         let wanted = (measured.units as f64 * share * PROOF) as u64;
+        // Too few packets: at least some of the traffic took another path.
         if answered && !measured.messages_merge && hop.packets < wanted {
             return Err(not_crossed(hop, "packets", hop.packets, measured.units));
         }
@@ -203,6 +208,7 @@ fn passed_by(hop: &HopRecord, measured: &Measured) -> Result<(), String> {
         // of the two readings.
         _ => (packets as f64, units.max(hop.excused)),
     };
+    // ARP and neighbour discovery also cross the hop.
     if packets <= FEW || seen <= all as f64 * LEFT {
         return Ok(());
     }

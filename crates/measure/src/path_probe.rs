@@ -48,6 +48,7 @@ pub fn report(
 ) -> Result<Report, String> {
     let (server, target, listen) = match &path.server {
         ServerEnd::Here { place, target, listen } => (*place, *target, *listen),
+        // A guest probes its own path before the first load.
         ServerEnd::Guests(_) => return Err("client and server run in virtual machines".to_owned()),
         ServerEnd::Away(_) => return Err("the server is another process".to_owned()),
     };

@@ -144,6 +144,7 @@ impl Probes {
         let places = self.places.iter().map(read).collect::<Result<_, _>>()?;
         let drops = match (&self.drops, self.places.first()) {
             (Some(drops), Some(place)) => Some(drops.read().map_err(|e| place.failed(e.into()))?),
+            // Without BPF, drops are attributed by counters.
             _ => None,
         };
         let programs = self.programs.iter().map(Program::dropped).collect();

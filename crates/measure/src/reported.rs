@@ -10,6 +10,7 @@ use crate::plan::Plan;
 /// Returns a note if datagrams shall be sent as GSO packets, and their segmentation is reported to be
 /// broken with this kernel and the devices of the client's end.
 pub(crate) fn note(plan: &Plan, subjects: &[PathUnderTest]) -> Option<String> {
+    // Only --gso uses UDP segmentation.
     if !plan.cells.iter().any(|cell| plan.load(&cell.ask).gso) {
         return None;
     }
@@ -37,6 +38,7 @@ fn drivers(subject: &PathUnderTest) -> Vec<String> {
     let devices = subject.hops.iter().filter(|hop| hop.host == place.name);
     let devices: Vec<&str> = devices.map(|hop| hop.device.as_str()).collect();
     let read = || -> Vec<String> {
+        // Without the driver's name only defects of the kernel are found.
         let Ok(ethtool) = Ethtool::open() else { return Vec::new() };
         devices.iter().filter_map(|device| ethtool.driver(device).ok()).collect()
     };

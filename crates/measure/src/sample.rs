@@ -103,6 +103,7 @@ pub(crate) fn take(taker: &mut Taker<'_>, cell: &PlannedCell, offer: &Offer) -> 
         // One request at a time: the figure is latency, which a rest does not change.
         Offer::Load(_) => load.rest = taker.rest,
         Offer::Closed => {}
+        // Without the maximum, a percentage of it has no rate.
         Offer::Unknown { reason, .. } => return Taken::Sample(Box::new(void(reason.clone()))),
     }
     let taken = match cell.ask.task {
@@ -215,6 +216,7 @@ impl Taker<'_> {
                     let reason = format!("{tool} cannot run on another machine");
                     return Err(broken(reason));
                 }
+                // The guest's file system has overlane and its libraries only.
                 Between::Within(_) => {
                     let tool = self.engine;
                     return Err(broken(format!("{tool} cannot run in a guest")));
@@ -223,6 +225,7 @@ impl Taker<'_> {
         };
         let (measured, tool) = match taken {
             Ok(taken) => taken,
+            // Ctrl-C is no failure of the tool.
             Err(DriverError::Stopped | DriverError::Path(EngineError::Stopped)) => {
                 return Err(Failed::Stopped);
             }
@@ -233,6 +236,7 @@ impl Taker<'_> {
                 self.said.notes.push(note.clone());
             }
         }
+        // Without both readings the path cannot be proved.
         let (Some(before), Some(after)) = (counted.before, counted.after) else {
             let error = counted.error.unwrap_or_else(|| "the engine skipped the interval".into());
             return Err(broken(format!("counters could not be read: {error}")));
@@ -342,6 +346,7 @@ fn demand(
     machine: &MachineSample,
     peer: Option<&PeerSample>,
 ) -> Result<Option<f64>, String> {
+    // The threads of both share CPUs, and softirqs cannot be assigned to one of them.
     if !measured.beside.is_empty() {
         return Err(SHARED.to_owned());
     }

@@ -166,6 +166,7 @@ impl<'a> Answering<'a> {
         validate_features(features)?;
         let settings = self.answerer.settings(&self.device)?;
         self.restore()?;
+        // A client must not keep the device in changing states: each switch may interrupt its link.
         if self.switches == MOST_SWITCHES {
             return Err(format!("settings were switched {MOST_SWITCHES} times in this session"));
         }
@@ -194,6 +195,8 @@ impl<'a> Answering<'a> {
     }
 
     fn open(&mut self, open: Open) -> Result<Answer, String> {
+        // Versions may build and number packets differently: their comparison would report false
+        // damage.
         if open.version != VERSION {
             return Err(format!(
                 "the client's probe has version {}, this server has version {VERSION}: use the \
@@ -207,6 +210,7 @@ impl<'a> Answering<'a> {
         }
         self.restore()?;
         self.end = None;
+        // A client that opens one session after the other must not exceed the rate of a single one.
         if let Some(started) = self.started {
             std::thread::sleep(START_PAUSE.saturating_sub(started.elapsed()));
         }
@@ -215,6 +219,7 @@ impl<'a> Answering<'a> {
         // may still have the sockets.
         let begun = Instant::now();
         while self.answerer.busy.swap(true, Ordering::AcqRel) {
+            // The seat is kept by a probe that may last minutes; the client tries again later.
             if begun.elapsed() > SEAT_WAIT {
                 return Err("another client's probe is running".to_owned());
             }

@@ -315,6 +315,7 @@ fn product(mtu: u32) -> Vec<(Row, Class)> {
                                 };
                                 let class = match (extra, size) {
                                     (Extra::Fragments, Size::Small) => fragmented(class, mtu),
+                                    // `fragmented` sets the size itself: one of the sizes is enough.
                                     (Extra::Fragments, _) => continue,
                                     _ => size.apply(class, mtu),
                                 };

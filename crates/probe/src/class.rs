@@ -201,6 +201,7 @@ impl Class {
             if tail != 0 && tail < SHORTEST_TAIL {
                 return no("the last segment is too short to be recognised");
             }
+            // The kernel refuses more segments than UDP_MAX_SEGMENTS in a GSO packet.
             if self.transport == Transport::Udp && self.segments() > MOST_DATAGRAMS {
                 return no("too many UDP segments");
             }
@@ -213,6 +214,7 @@ impl Class {
             }
         }
         match self.checksum {
+            // TCP has no way to omit its checksum.
             Checksum::Zero if self.transport != Transport::Udp => return no("only UDP has none"),
             Checksum::Partial | Checksum::Wrong if self.transport == Transport::Icmp => {
                 return no("ICMP checksums are always finished");
@@ -248,6 +250,7 @@ impl Class {
             None if self.transport != Transport::Udp && self.port != Port::Own => {
                 return no("only UDP has tunnels' ports");
             }
+            // Without a tunnel, every port is an ordinary one.
             None => {}
         }
         Ok(())

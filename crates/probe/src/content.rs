@@ -62,6 +62,7 @@ impl Session {
     /// Finds the first whole block in received bytes; returns the place of the bytes' start.
     pub fn locate(self, bytes: &[u8]) -> Option<Location> {
         let magic = self.magic();
+        // A packet may have been cut anywhere: the block of identification can be at any offset.
         for at in 0..bytes.len().saturating_sub(BLOCK - 1) {
             let Some(block) = bytes[at..].first_chunk::<BLOCK>() else { break };
             if block[..4] != magic {

@@ -74,6 +74,7 @@ fn candidates(
             let explained = bad.iter().filter(|result| (one.uses)(&result.class)).count();
             let users =
                 all.iter().filter(tested).filter(|result| (one.uses)(&result.class)).count();
+            // A setting that explains no damaged class is no candidate, however plausible.
             if explained == 0 {
                 continue;
             }

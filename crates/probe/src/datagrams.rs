@@ -162,6 +162,8 @@ impl<'a> Datagrams<'a> {
         });
         let socket = match opened {
             Ok(socket) => socket,
+            // The class is left out with the reason: without a socket, a loss would be the
+            // program's own.
             Err(error) => return SendOutcome::Skipped(error.to_string()),
         };
         let to = SocketAddr::new(peer, class.port.number(self.open.own_port));
@@ -179,6 +181,7 @@ impl<'a> Datagrams<'a> {
                     }
                     errno => SendOutcome::Refused { errno: errno as i32, sent: repetition },
                 };
+                // The kernel refuses every repetition for the same reason.
                 break;
             }
         }
@@ -219,6 +222,7 @@ impl<'a> Datagrams<'a> {
             match self.read_one(&batch, datagram) {
                 Found::Piece(piece) => pieces.add(&piece),
                 Found::Late(class) => *late.entry(class).or_default() += 1,
+                // Datagrams of other programs arrive at the port, too.
                 Found::Nothing => {}
             }
         }
@@ -246,10 +250,12 @@ impl<'a> Datagrams<'a> {
                 offset: 0,
             })
         });
+        // Without its identification a datagram cannot be counted for a class.
         let Some(place) = place else { return Found::Nothing };
         let Some(index) = place.class.checked_sub(batch.first) else {
             return Found::Late(place.class);
         };
+        // The number is from the packet, which may be damaged: it may name no class of the batch.
         let Some(class) = batch.classes.get(usize::from(index)) else { return Found::Nothing };
         if class.port.number(self.open.own_port) != *port
             || cannot(class, self.own_family()).is_some()
@@ -301,12 +307,15 @@ fn kind_of(report: &IcmpReport) -> Option<IcmpKind> {
     match (report.from.is_ipv4(), report.kind, report.code) {
         (true, 3, 4) | (false, 2, _) => Some(IcmpKind::TooBig(report.info)),
         (true, 11, 0) | (false, 3, 0) => Some(IcmpKind::TimeExceeded),
+        // Other ICMP messages say nothing about sizes or hops.
         _ => None,
     }
 }
 
 /// Sends a datagram. An earlier ICMP error of the socket does not count.
 fn send_to(socket: &UdpSocket, payload: &[u8], to: SocketAddr) -> Result<(), Errno> {
+    // An ICMP error of an earlier datagram is reported by the next send. It is not an error of this
+    // one.
     for _ in 0..3 {
         let error = match socket.send_to(payload, to) {
             Ok(_) => return Ok(()),
@@ -333,6 +342,7 @@ fn read(sockets: &[(u16, UdpSocket)], waiting: &Mutex<Waiting>, stop: &AtomicBoo
     while !stop.load(Ordering::Relaxed) {
         let mut fds: Vec<PollFd<'_>> =
             sockets.iter().map(|(_, s)| PollFd::new(s.as_fd(), PollFlags::POLLIN)).collect();
+        // An error shows again when the sockets are read.
         let _ = poll(&mut fds, PollTimeout::from(AGAIN));
         for (port, socket) in sockets {
             while let Ok(count) = slots.receive(socket) {
@@ -342,6 +352,8 @@ fn read(sockets: &[(u16, UdpSocket)], waiting: &Mutex<Waiting>, stop: &AtomicBoo
                 let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
                 for index in 0..count {
                     let Some(message) = slots.message(index) else { continue };
+                    // A flood from elsewhere must not fill the memory; the missed packets are
+                    // reported.
                     if waiting.bytes + message.bytes.len() > MOST_WAITING {
                         waiting.missed = waiting.missed.saturating_add(1);
                         continue;

@@ -122,6 +122,7 @@ impl Exchange<'_> {
     }
 
     fn ask(&mut self, ask: &Ask) -> Result<Answer, Trouble> {
+        // Settings are restored by the caller on this error, so ask before each step.
         if self.stop.load(Ordering::Relaxed) {
             return Err(Trouble::Stopped);
         }
@@ -188,6 +189,7 @@ impl Exchange<'_> {
         let (mut sent, mut collected) = match way {
             Direction::Out => {
                 match self.ask(&Ask::Listen(batch.clone()))? {
+                    // The peer is of the same version, so any other answer is a defect there.
                     Answer::Listening => {}
                     _ => return Err(odd()),
                 }
@@ -201,6 +203,7 @@ impl Exchange<'_> {
             }
             Direction::Back => {
                 self.end.listen(batch.clone()).map_err(Trouble::Here)?;
+                // The peer is of the same version, so any other answer is a defect there.
                 let Answer::Sent(sent) = self.ask(&Ask::Send(batch))? else { return Err(odd()) };
                 std::thread::sleep(self.settle);
                 (sent, self.end.collect().map_err(Trouble::Here)?)
@@ -252,6 +255,8 @@ impl Exchange<'_> {
                 bytes += class.wire_bytes() * u64::from(repetitions);
                 bytes <= at_once
             };
+            // At least one class, or a class above the limit would never be sent and the loop never
+            // end.
             let count = rest.iter().take(MOST_CLASSES).take_while(fits).count().max(1);
             let (now, later) = rest.split_at(count);
             rest = later;
@@ -335,6 +340,7 @@ pub(crate) fn open<'a>(
     let answer = peer.ask(&Ask::Open(open.clone()));
     let answer = answer.map_err(|reason| Trouble::Peer(shortened(reason)))?;
     let round_trip = asked.elapsed();
+    // The peer is of the same version, so any other answer is a defect there.
     let Answer::Opened(opened) = answer else {
         return Err(Trouble::Peer("unexpected answer".to_owned()));
     };

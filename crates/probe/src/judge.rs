@@ -92,6 +92,7 @@ impl Verdict {
 /// Judges a class. `late` is the number of its packets that arrived during a later batch.
 pub fn judge(class: &Class, outcome: &SendOutcome, tally: &Tally, late: u32) -> Verdict {
     let sent = match outcome {
+        // Nothing was sent, so nothing can be concluded about the path.
         SendOutcome::Skipped(reason) => return Verdict::Untestable { reason: reason.clone() },
         SendOutcome::Refused { errno: EMSGSIZE, sent: 0 } => return Verdict::RefusedHere,
         SendOutcome::Refused { errno, sent: 0 } => {

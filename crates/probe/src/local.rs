@@ -94,6 +94,7 @@ fn answer(
     let mut answering = Answering::new(answerer, client, server);
     while let Ok(ask) = asked.recv() {
         let answer = entered.clone().and_then(|()| answering.answer(ask));
+        // The client has ended, and with it the need for answers.
         if sender.send(answer).is_err() {
             return;
         }

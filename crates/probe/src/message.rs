@@ -68,6 +68,7 @@ impl Open {
         if !(1..u16::MAX).contains(&self.own_port) {
             return Err(format!("destination port {}: expected 1 to 65534", self.own_port));
         }
+        // Classes are numbered by ports above the base: all of them must be valid ports.
         if self.source_base == 0 || self.source_base > u16::MAX - MOST_NUMBER {
             let most = u16::MAX - MOST_NUMBER;
             return Err(format!("source port {}: expected 1 to {most}", self.source_base));
@@ -112,6 +113,8 @@ impl Batch {
     /// # Errors
     /// The limit that is exceeded, as text.
     pub fn validate(&self) -> Result<(), String> {
+        // The server sends what a client requests: without limits a client could make it flood a
+        // host.
         if self.classes.len() > MOST_CLASSES || self.repetitions > MOST_REPETITIONS {
             return Err(format!("more than {MOST_CLASSES} classes or {MOST_REPETITIONS} packets"));
         }
@@ -121,6 +124,7 @@ impl Batch {
         for class in &self.classes {
             class.validate()?;
         }
+        // The bytes on the wire count, not the packets: a GSO packet stands for many.
         if self.wire_bytes() > MOST_BYTES {
             return Err(format!("{} bytes in a request, above {MOST_BYTES}", self.wire_bytes()));
         }
@@ -138,6 +142,7 @@ impl Batch {
 /// The name that is none of them, as text.
 pub fn validate_features(features: &[String]) -> Result<(), String> {
     let most = candidate_features().count();
+    // An empty list would switch nothing, and a longer one names features twice or unknown ones.
     if features.is_empty() || features.len() > most {
         return Err(format!("{} features to switch off: expected 1 to {most}", features.len()));
     }
@@ -226,12 +231,14 @@ impl EndFacts {
         if !(LEAST_MTU..=MOST_MTU).contains(&self.mtu) {
             return Err(format!("MTU {}: expected {LEAST_MTU} to {MOST_MTU}", self.mtu));
         }
+        // The list comes from the peer and is printed: its length must be bounded.
         if self.features_on.len() > MOST_FEATURES {
             return Err(format!("{} features: at most {MOST_FEATURES}", self.features_on.len()));
         }
         let optional = [&self.kind, &self.driver, &self.hypervisor, &self.limited];
         let texts = [&self.device, &self.kernel].into_iter().chain(optional.into_iter().flatten());
         for text in texts.chain(&self.features_on) {
+            // The text comes from the peer and is printed: its length must be bounded.
             if text.len() > MOST_TEXT {
                 return Err(format!("a text of {} bytes: at most {MOST_TEXT}", text.len()));
             }
@@ -272,6 +279,7 @@ pub fn other_address(other: IpAddr, address: IpAddr) -> Result<(), String> {
     let is_single = is_single && !other.is_unspecified();
     // A machine may probe itself.
     let is_single = is_single && (!other.is_loopback() || address.is_loopback());
+    // A client must not make the server send to a third party.
     if !is_single || other.is_ipv4() == address.is_ipv4() {
         return Err(format!(
             "address {other}: expected one of a host, and not {address}'s version"

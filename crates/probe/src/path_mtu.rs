@@ -32,6 +32,7 @@ fn arrives(exchange: &mut Exchange<'_>, way: Direction, class: Class) -> Result<
 /// Returns a UDP class whose packets have this size at layer 3.
 fn of_size(family: Family, bytes: u32) -> Class {
     let class = Class { family, ..Class::PLAIN };
+    // A packet needs room for the block of identification.
     Class { payload: bytes.saturating_sub(overhead(&class)).max(32), ..class }
 }
 

@@ -91,6 +91,7 @@ pub fn run_with(
     say("path MTU");
     let here = exchange.facts();
     if options.hops.iter().any(|hop| hop.netns.is_none() && hop.device == here.device) {
+        // A device that takes part twice would be switched twice, and its fault blamed on two.
         let device = &here.device;
         let reason =
             format!("hop {device}: it is the device of the path, whose settings take part");
@@ -134,6 +135,7 @@ pub fn run_with(
             Direction::Back => report.there.mtu,
         };
         let mtu = path_mtu::find(&mut exchange, *way, family, device)?;
+        // Not even small packets arrive: without a path, nothing else can be measured.
         if mtu.path.is_none() {
             let port = exchange.own_port();
             return Err(Trouble::Nothing(way.text(), port));
@@ -191,6 +193,7 @@ fn often(
         let repetitions = repetitions.min(u16::try_from(most).unwrap_or(u16::MAX)).max(1);
         let results = exchange.classes(way, &[class], repetitions)?;
         let Some(result) = results.into_iter().next() else { continue };
+        // A class that cannot be sent has neither losses nor damage.
         if matches!(result.verdict, Verdict::Untestable { .. }) {
             continue;
         }
@@ -240,6 +243,7 @@ fn in_use(report: &Report) -> Vec<InUse> {
     let mut list: Vec<InUse> = Vec::new();
     for result in &report.classes {
         let class = &result.class;
+        // Only undamaged plain GSO packets show whether the device or the kernel segments.
         if class.segment == 0 || class.extra != Extra::Plain || result.arrived.frames == 0 {
             continue;
         }

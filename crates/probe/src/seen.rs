@@ -145,6 +145,7 @@ struct Body<'a> {
 
 impl Expected<'_> {
     fn class_at(&self, number: u16) -> Option<(u16, Class)> {
+        // The number is from the packet: a damaged one may name a class of another batch.
         let index = number.checked_sub(self.first)?;
         Some((index, *self.classes.get(usize::from(index))?))
     }
@@ -159,6 +160,7 @@ impl Expected<'_> {
             && let Ok(merged) = Segmenter::new(frame, &meta.header)
         {
             let mut cut = vec![0; merged.total_len(0)];
+            // The capture is of a malformed GSO packet, which has no datagrams to compare.
             let Ok(written) = merged.write_all(&[], &mut cut) else { return Vec::new() };
             let meta = Meta { header: VnetHdr::default(), ..*meta };
             return written.segments(&cut).filter_map(|one| self.piece(&meta, one)).collect();
@@ -242,6 +244,7 @@ impl Expected<'_> {
             Protocol::ICMP | Protocol::ICMPV6 if matches!(frame.get(at)?, 8 | 128) => {
                 (word(at + 4)?, self.own_port)
             }
+            // Other protocols have no ports, so no class can be recognised by them.
             _ => return None,
         };
         let (index, class) = self.class_at(source.wrapping_sub(self.source_base))?;
@@ -260,6 +263,7 @@ impl Family {
         match frame.get(12..14)? {
             [0x08, 0x00] => Some(Family::V4),
             [0x86, 0xdd] => Some(Family::V6),
+            // ARP and other protocols are not sent by a probe.
             _ => None,
         }
     }
@@ -292,6 +296,7 @@ impl<'a> Reader<'a> {
     /// Reads the outer headers of a tunnel packet and returns the frame in it.
     fn decapsulated(&mut self, frame: &'a [u8], family: Family) -> Option<&'a [u8]> {
         let (protocol, segment, pseudo, _) = self.network(frame, family)?;
+        // A damaged outer header: the inner packet cannot be located.
         if protocol != Protocol::UDP || segment.len() < 16 {
             self.fault(Fault::IpHeader);
             return None;
@@ -328,6 +333,7 @@ impl<'a> Reader<'a> {
         family: Family,
     ) -> Option<(Protocol, &'a [u8], Sum, bool)> {
         let packet = frame.get(14..).unwrap_or_default();
+        // Another IP version than was sent: nothing behind this header can be compared.
         if Family::of(frame) != Some(family) {
             self.fault(Fault::IpHeader);
             return None;
@@ -373,6 +379,7 @@ impl<'a> Reader<'a> {
     /// Reads the IP header of a packet of BIG TCP, which has no length.
     fn big(&mut self, packet: &'a [u8]) -> Option<(Protocol, &'a [u8], Sum, bool)> {
         let length = usize::from(*packet.first()? & 15) * 4;
+        // The length is from the packet, so it may exceed the packet.
         let parts = packet.split_at_checked(length).filter(|_| length >= 20);
         let Some((header, data)) = parts else {
             self.fault(Fault::Length);
@@ -390,6 +397,7 @@ impl<'a> Reader<'a> {
 
     /// As [`Reader::big`], for IPv6: with or without a jumbo payload option.
     fn big_v6(&mut self, packet: &'a [u8]) -> Option<(Protocol, &'a [u8], Sum, bool)> {
+        // The packet ends within the header; the rest cannot be compared.
         let Some((header, data)) = packet.split_first_chunk::<40>() else {
             self.fault(Fault::Length);
             return None;
@@ -403,6 +411,7 @@ impl<'a> Reader<'a> {
         if header[6] != HOP_BY_HOP {
             return Some((Protocol(header[6]), data, Sum::ZERO, false));
         }
+        // BIG TCP packets before Linux 7.0 have this option; without it the length is unknown.
         let Some((option, rest)) = data.split_first_chunk::<JUMBO_HEADER>() else {
             self.fault(Fault::Length);
             return None;
@@ -426,6 +435,7 @@ impl<'a> Reader<'a> {
             (Transport::Icmp, Family::V4) => Protocol::ICMP,
             (Transport::Icmp, Family::V6) => Protocol::ICMPV6,
         };
+        // The ports are those of a class, so this is a damaged header, not foreign traffic.
         if protocol != wanted {
             self.fault(Fault::IpHeader);
             return None;
@@ -438,6 +448,7 @@ impl<'a> Reader<'a> {
         }
         let (source_port, flags, checksum, header) = match self.class.transport {
             Transport::Tcp => {
+                // A packet cut within its header: the rest cannot be compared.
                 let Ok(tcp) = Tcp::parse(segment) else {
                     self.fault(Fault::Length);
                     return None;
@@ -446,6 +457,7 @@ impl<'a> Reader<'a> {
             }
             Transport::Udp | Transport::Icmp => {
                 let head = segment.first_chunk::<8>();
+                // A packet cut within its header: the rest cannot be compared.
                 let Some(head) = head else {
                     self.fault(Fault::Length);
                     return None;
@@ -488,12 +500,14 @@ impl<'a> Reader<'a> {
             Checksum::Finished | Checksum::Partial if !is_valid && !trusted => {
                 self.fault(Fault::Checksum);
             }
+            // An offload may finish or verify these, so both forms are correct.
             Checksum::Finished | Checksum::Partial => {}
         }
     }
 
     /// Compares payload and flags with those that were sent.
     fn compare(&self, body: &Body<'_>, place: Option<Location>, faults: &mut Vec<Fault>) {
+        // Without the identification the sent bytes are unknown.
         let Some(place) = place else {
             faults.push(Fault::Payload);
             return;

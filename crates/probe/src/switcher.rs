@@ -95,6 +95,7 @@ impl ServerSettings for Switcher {
 }
 
 fn allowed(devices: &[String], device: &str) -> Outcome {
+    // Only devices that the administrator named on the command line may be switched.
     if devices.iter().any(|allowed| allowed == device) {
         return Ok(());
     }
@@ -134,6 +135,7 @@ pub fn serve_for(
     let ready = prepared.and_then(|()| usable());
     let is_ready = ready.is_ok();
     let timeout = socket.set_read_timeout(Some(REST));
+    // Nothing is switched yet, so there is nothing to restore.
     if timeout.and_then(|()| send(socket, &ready)).is_err() || !is_ready {
         return Ok(());
     }
@@ -144,10 +146,12 @@ pub fn serve_for(
                 keeping.take_back_late();
                 continue;
             }
+            // The server is gone, or its socket is broken: restore, and end.
             Err(_) => break,
         }
         // The server has gone, or sends something that is no order.
         let Ok(order) = receive::<Order>(socket) else { break };
+        // Nobody reads the answers any more: restore, and end.
         if send(socket, &keeping.obey(order)).is_err() {
             break;
         }
@@ -183,6 +187,7 @@ impl Keeping<'_> {
     }
 
     fn restore(&mut self) -> Outcome {
+        // An error of a restoration by time limit is reported with the next order.
         if let Some(late) = self.late.take() {
             return Err(late);
         }
@@ -207,6 +212,7 @@ fn is_asked(socket: &UnixStream, until: Option<Instant>) -> Result<bool> {
         let timeout = left.map_or(PollTimeout::NONE, sys::wait::at_most);
         match poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)], timeout) {
             Ok(0) if until.is_some_and(|until| Instant::now() >= until) => return Ok(false),
+            // A signal, or a wait that ended before its time.
             Ok(0) | Err(Errno::EINTR) => {}
             Ok(_) => return Ok(true),
             Err(error) => return Err(error.into()),
@@ -224,6 +230,7 @@ fn receive<T: DeserializeOwned>(mut socket: &UnixStream) -> Result<T> {
     let mut length = [0; 4];
     socket.read_exact(&mut length)?;
     let length = u32::from_ne_bytes(length) as usize;
+    // The server may be compromised: the length must not allocate memory at its will.
     if length > LONGEST {
         return Err(ErrorKind::InvalidData.into());
     }

@@ -53,6 +53,7 @@ impl<'a> Counting<'a> {
         let index = usize::from(piece.class);
         let (Some(class), Some(tally)) = (self.classes.get(index), self.tallies.get_mut(index))
         else {
+            // Numbers are from packets, which may be damaged.
             return;
         };
         tally.frames += 1;
@@ -69,6 +70,7 @@ impl<'a> Counting<'a> {
             false => piece.repetition.map_or(u32::MAX, u32::from),
         };
         let ranges = self.ranges.entry((piece.class, repetition)).or_default();
+        // A damaged piece may lie about its offset, so it fills no range.
         let (Some(offset), true) = (piece.offset, piece.faults.is_empty()) else { return };
         let end = offset + i64::from(piece.length);
         ranges.push((offset, end));

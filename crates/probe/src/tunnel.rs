@@ -103,6 +103,7 @@ impl Drop for TunnelDevice {
         // The kernel would remove them with their namespace, but only some time later.
         if let Ok(links) = self.inside.links() {
             for link in links.iter().filter(|link| [NESTED, NAME].contains(&link.name.as_str())) {
+                // The namespace ends anyway; a device that stays there carries nothing.
                 let _ = self.inside.delete_link(&link.name);
             }
         }

@@ -71,6 +71,7 @@ impl LocalPath {
             Some(name) => format!("no device {name}"),
             None => format!("the device to {peer} is gone"),
         })?;
+        // The device was required by --via: another path would answer another question.
         if via.is_some() && interface.index != way.link {
             return Err(format!("{}: the route to {peer} leads elsewhere", interface.name));
         }
@@ -101,6 +102,7 @@ impl LocalPath {
         let features = ethtool.as_ref().and_then(|tool| tool.features(&interface.name).ok());
         let features = features.unwrap_or_default().into_iter();
         Ok(LocalPath {
+            // The driver only selects known defects; without it the probe still works.
             driver: ethtool.and_then(|tool| tool.driver(&interface.name).ok()),
             features_on: features.filter(|(_, f)| f.active).map(|(name, _)| name).collect(),
             addresses: (own, peer),
@@ -256,11 +258,13 @@ impl<'a> Wire<'a> {
         let (source, destination) = match (is_own, self.place.other, self.peers_other) {
             (true, ..) => (own, peer),
             (false, Some(own), Some(peer)) if self.place.on_link => (own, peer),
+            // The router's address would be needed for the other IP version, and it is not known.
             (false, ..) if !self.place.on_link => {
                 return Err(format!(
                     "a router is on the path: probe the {family} address of the peer, too"
                 ));
             }
+            // The device or the peer lacks an address of this IP version.
             _ => return Err(format!("no {family} address")),
         };
         Ok(Ends {
@@ -299,6 +303,7 @@ impl<'a> Wire<'a> {
             };
             let ends = match possible.and_then(|()| self.ends(class.family)) {
                 Ok(ends) => ends,
+                // A class that this end cannot send is reported as untestable, not as lost.
                 Err(reason) => {
                     sent.outcomes.push(SendOutcome::Skipped(reason));
                     continue;
@@ -329,6 +334,7 @@ impl<'a> Wire<'a> {
                     let vni = vni_of(self.open.vni, class);
                     tunnel = Some((key, TunnelDevice::create(class, underlay, port, vni)));
                 }
+                // Without the tunnel device the packet cannot be built; the reason is reported.
                 if let Some((_, Err(reason))) = &tunnel {
                     sent.outcomes.push(SendOutcome::Skipped(reason.clone()));
                     continue;
@@ -464,6 +470,7 @@ impl<'a> Wire<'a> {
             // Other traffic of these ports may never end.
             for _ in 0..MOST_FRAMES {
                 if socket.receive(&mut header, &mut self.buffer).map_err(text)?.is_none() {
+                    // Packets from before the batch would be counted for it.
                     break;
                 }
             }
@@ -501,6 +508,7 @@ impl<'a> Wire<'a> {
                 if read.errors.len() < MOST_ERRORS && !read.errors.contains(&error) {
                     read.errors.push(error);
                 }
+                // An ICMP error is reported apart; it is no packet of the batch.
                 continue;
             }
             // TP_STATUS_CSUM_VALID may also stand for a tunnel's outer checksum, which says nothing
@@ -520,6 +528,7 @@ impl<'a> Wire<'a> {
                 && place.class < batch.first
             {
                 *read.late.entry(place.class).or_default() += 1;
+                // A packet of an earlier batch counts as late, not as one of this batch.
                 continue;
             }
             for piece in expected.read(&meta, frame) {
@@ -554,6 +563,7 @@ impl<'a> Wire<'a> {
                 IcmpKind::TooBig(u32::from(word(4)?) << 16 | u32::from(word(6)?))
             }
             (IpAddr::V4(_), 11, 0) | (IpAddr::V6(_), 3, 0) => IcmpKind::TimeExceeded,
+            // Other ICMP messages say nothing about the sent packet.
             _ => return None,
         };
         let source = word(8 + quoted_header)?;

@@ -92,6 +92,7 @@ impl Vary for InTestbeds<'_> {
     fn finish(&mut self) -> anyhow::Result<()> {
         match self.applied.take() {
             Some((_, applied)) => applied.restore().context("a varied setting was not restored"),
+            // No setting was applied, so there is nothing to restore.
             None => Ok(()),
         }
     }
@@ -115,6 +116,7 @@ pub fn run(
     // The extra 100 ms are an estimate of the time between two samples, for the progress bar only.
     let sample = plan.duration + plan.warmup + Duration::from_millis(100);
     progress.measure(sample * plan.cells.len() as u32 * blocks);
+    // The timeline only explains results: a run is valid without it.
     let recorder = Recorder::start(plan.impact.is_some())
         .inspect_err(|error| tracing::warn!("no timeline is recorded: {error}"))
         .ok();

@@ -16,6 +16,7 @@ use crate::usage::usage;
 /// # Errors
 /// A usage error with the modes that do.
 pub fn check(trials: u32, modes: &[&'static dyn Mode]) -> anyhow::Result<()> {
+    // Modes without faults are measured as usual if another mode has some.
     if trials == 0 || modes.iter().any(|mode| !mode.faults().is_empty()) {
         return Ok(());
     }
@@ -89,6 +90,7 @@ impl FaultRuns {
     /// Runs the trials in rounds of one per fault, so that drift of the machine affects all faults
     /// alike.
     fn rounds(&mut self, wanted: &BuildOptions<'_>, progress: &Progress, stop: &AtomicBool) {
+        // The trials so far are kept; a trial cut short shows nothing.
         if stop.load(Ordering::Relaxed) {
             return;
         }

@@ -38,6 +38,7 @@ impl Keeping {
     }
 
     fn write(&mut self, line: impl FnOnce() -> io::Result<Vec<u8>>) {
+        // The line is not built if nobody reads it.
         if self.files.is_empty() {
             return;
         }

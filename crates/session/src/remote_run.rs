@@ -45,6 +45,7 @@ impl RemoteRun {
             let remote =
                 match Remote::connect(*address, self.token.clone(), &here, Arc::clone(stop)) {
                     Ok(remote) => Arc::new(remote),
+                    // Ctrl-C before the first sample: there are no results to write.
                     Err(RemoteError::Stopped) => return Ok(None),
                     Err(error) => return Err(error.into()),
                 };

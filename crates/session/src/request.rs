@@ -147,6 +147,7 @@ impl RunOptions {
     /// Shortens pulses, unless their duration was given, if a workload does not pause between two
     /// requests.
     pub fn shorten_bursts(&mut self, asked: &Asked) {
+        // Without pulses there are no bursts to shorten.
         if self.impact.is_none() || asked.rests() {
             return;
         }

@@ -206,6 +206,7 @@ pub fn build_varied(
             let guest = match varied {
                 Varied::Guests(guest) => *guest.options(),
                 Varied::Ipv6 => built[found].params.guest,
+                // The setting is applied to the hosts of the default testbed.
                 Varied::Hosts(_) => continue,
             };
             let ipv6 = built[found].params.ipv6 || *varied == Varied::Ipv6;
@@ -215,6 +216,7 @@ pub fn build_varied(
             };
             // Other modes may still support the setting.
             if let Err(unsupported) = mode.takes(&guest) {
+                // The other values are measured; this one is listed with the reason.
                 let reason = format!("{}; {}", unsupported.reason, unsupported.remedy);
                 refuse(Status::Unsupported, reason);
                 continue;

@@ -126,6 +126,7 @@ impl Session {
                 }
                 match self.reach() {
                     Ok(()) => answered[side] += 1,
+                    // Ctrl-C: the caller undoes the change.
                     Err(RemoteError::Stopped) => return Ok(interrupted()),
                     Err(error) if error.is_silence() => {}
                     Err(error) => return Err(error.into()),

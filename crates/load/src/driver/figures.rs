@@ -73,6 +73,7 @@ pub(super) fn datagrams(name: &str, bytes: u64, job: &Job<'_>) -> Result<u64, Un
 
 /// Checks that two figures of the same time agree; `coarse` has two decimals.
 pub(super) fn same_time(name: &str, seconds: f64, coarse: f64) -> Result<(), Unexpected> {
+    // Tools round their duration, so equal within 2% is equal.
     if seconds.is_finite() && (seconds - coarse).abs() <= 0.02 + 0.02 * coarse {
         return Ok(());
     }

@@ -141,6 +141,7 @@ impl Driver for Iperf3 {
         let ran = (test.protocol.as_str(), test.num_streams, test.blksize);
         let asked = (if udp { "UDP" } else { "TCP" }, load.flows, load.message_bytes);
         let reverse = u8::from(load.workload.direction() == Direction::Reverse);
+        // Another direction than requested would be compared with the wrong workload.
         if test.reverse != reverse {
             let got = test.reverse;
             return Err(Unexpected::new(format!("test_start.reverse of {reverse}, not {got}")));

@@ -178,18 +178,21 @@ fn driver(tool: Tool) -> &'static dyn Driver {
 /// # Errors
 /// The reason: an unsupported feature, a limit, or a missing program.
 pub fn can(tool: Tool, ask: &Ask, target: SocketAddr, listen: SocketAddr) -> Result<(), String> {
+    // The search needs paced datagrams and their loss in each short trial.
     if ask.task == Task::DropPoint {
         return Err("only the built-in engine searches for NDR and PDR".to_owned());
     }
     if ask.dscp.is_some() {
         return Err("only the built-in engine marks packets (--dscp)".to_owned());
     }
+    // Other tools neither mark datagrams nor report congestion marks.
     if ask.ecn {
         return Err("only the built-in engine checks and counts ECN (--ecn)".to_owned());
     }
     if ask.beside.is_some() {
         return Err("only the built-in engine sends bulk traffic beside (--beside)".to_owned());
     }
+    // Rates of tools are paced differently, so their loss would not be comparable.
     if ask.rate_bits_per_s.is_some() {
         return Err("only the built-in engine sends at a given rate (--rate)".to_owned());
     }
@@ -209,6 +212,7 @@ pub fn can(tool: Tool, ask: &Ask, target: SocketAddr, listen: SocketAddr) -> Res
 
 fn check(tool: Tool, wanted: &Wanted) -> Result<(), String> {
     let name = Engine::Tool(tool).name();
+    // UDP_SEGMENT is an option of the built-in engine only.
     if wanted.gso {
         return Err(format!("{name} does not send UDP GSO packets (--gso)"));
     }
@@ -220,6 +224,7 @@ fn check(tool: Tool, wanted: &Wanted) -> Result<(), String> {
     let Programs { client, server, install } = driver.programs();
     // Checked last: for an unsupported load, installing the tool would not help.
     for program in [client, server] {
+        // The mode is measured without this tool; the command to install it is shown.
         if sys::program::find(program, &[]).is_none() {
             return Err(format!("{program} is not installed: {install}"));
         }
@@ -260,6 +265,7 @@ pub fn run(
 
 /// Refuses several flows or several requests in flight.
 fn no_more_than_one(name: &str, wanted: &Wanted) -> Result<(), String> {
+    // Several processes would start at different times.
     if wanted.flows != 1 {
         return Err(format!("{name} runs one flow, requested: {}", wanted.flows));
     }
@@ -295,6 +301,7 @@ fn sizes(name: &str, wanted: &Wanted, least: u32, most: u32) -> Result<(), Strin
 
 /// Refuses a published port, since a second port is not reachable.
 fn two_ports(name: &str, wanted: &Wanted) -> Result<(), String> {
+    // The translation of a published port covers one port only.
     if wanted.published {
         return Err(format!(
             "{name} needs a port for control and another for traffic, and only one is published"

@@ -77,6 +77,7 @@ impl Driver for Netperf {
     }
 
     fn can(&self, wanted: &Wanted) -> Result<(), String> {
+        // netperf has no flows: several processes would start at different times.
         if wanted.flows != 1 {
             return Err(format!("netperf runs one flow, requested: {}", wanted.flows));
         }
@@ -168,6 +169,7 @@ impl Driver for Netperf {
                     counted.units = datagrams("REMOTE_BYTES_RECVD", counted.payload_bytes, job)?;
                     counted.sent_units = datagrams("LOCAL_BYTES_SENT", sent_bytes, job)?;
                     if counted.units > counted.sent_units {
+                        // More received than sent: the fields were misread.
                         return Err(Unexpected::new(format!(
                             "no more datagrams received than sent, not {} of {}",
                             counted.units, counted.sent_units
@@ -204,6 +206,7 @@ fn values(printed: &str, workload: Workload) -> Result<Figures, Unexpected> {
     let mut figures = Figures::default();
     let mut seen = Vec::new();
     for line in printed.lines().filter(|line| !line.trim().is_empty()) {
+        // Another version may print another format: no figure is guessed.
         let Some((name, value)) = line.split_once('=') else {
             return Err(Unexpected::new(format!("NAME=VALUE on each line, not {line:?}")));
         };

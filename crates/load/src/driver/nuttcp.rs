@@ -33,6 +33,7 @@ impl Driver for Nuttcp {
             let flows = wanted.flows;
             return Err(format!("nuttcp runs at most {MOST_FLOWS} flows, requested: {flows}"));
         }
+        // A rounded buffer would be another test than the requested one.
         if let Some(bytes) = wanted.buffer_bytes.filter(|bytes| !bytes.is_multiple_of(KIB)) {
             return Err(format!("nuttcp accepts socket buffers in whole KiB, not {bytes} bytes"));
         }
@@ -105,6 +106,7 @@ impl Driver for Nuttcp {
 /// Parses `name=value` words on one line.
 fn values(printed: &str) -> Result<Figures, Unexpected> {
     let lines: Vec<&str> = printed.lines().filter(|line| !line.trim().is_empty()).collect();
+    // Another version may print another format: no figure is guessed.
     let [line] = lines[..] else {
         return Err(Unexpected::new("one line of NAME=VALUE words"));
     };

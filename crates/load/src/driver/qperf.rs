@@ -88,6 +88,7 @@ impl Driver for Qperf {
                     if bytes > 0 { bytes as f64 / figures.positive(rate)? } else { asked };
                 let (units, sent_units) = (count("recv_msgs")?, count("send_msgs")?);
                 let size = u64::from(job.load.message_bytes);
+                // Inconsistent counts: the fields were misread.
                 if workload == Workload::UdpStream && (bytes != units * size || units > sent_units)
                 {
                     return Err(Unexpected::new(format!(
@@ -127,6 +128,7 @@ impl Driver for Qperf {
 fn values(printed: &str, test: &str) -> Result<Figures, Unexpected> {
     let mut lines = printed.lines().filter(|line| !line.trim().is_empty());
     let title = lines.next().unwrap_or_default();
+    // Another version may print another format: no figure is guessed.
     if title.strip_suffix(':') != Some(test) {
         return Err(Unexpected::new(format!("{test}: on the first line, not {title:?}")));
     }
@@ -139,6 +141,7 @@ fn values(printed: &str, test: &str) -> Result<Figures, Unexpected> {
         let unit = unit.trim();
         // Ignore unknown figures in other formats.
         if value.parse::<f64>().is_err() || !UNITS.contains(&unit) {
+            // An unknown unit would scale the figure wrongly.
             if expected_unit(name).is_some() {
                 return Err(malformed());
             }
@@ -160,6 +163,7 @@ fn expected_unit(name: &str) -> Option<&'static str> {
         "msg_size" | "recv_bytes" | "send_bytes" => "bytes",
         "msg_rate" => "/sec",
         "recv_msgs" | "send_msgs" | "loc_recv_msgs" | "loc_send_msgs" => "",
+        // Fields that are not used have no expected unit.
         _ => return None,
     })
 }

@@ -93,6 +93,7 @@ impl Session<'_> {
     /// conntrack, and separates a broken path from a broken tool.
     fn warm_up(&self) -> Result<(), DriverError> {
         let load = self.job.load;
+        // Without warm-up the interval includes slow start, as requested.
         if load.warmup.is_zero() {
             return Ok(());
         }
@@ -126,6 +127,7 @@ impl Session<'_> {
         let limit = Duration::from_secs(self.job.seconds) + load.setup_limit + OVERHEAD;
         let status = self.await_end(&mut client, limit)?;
         watch.end();
+        // The tool's output after a failure is not a result.
         if !status.success() {
             return Err(DriverError::Failed {
                 command: client.command().to_owned(),
@@ -164,6 +166,7 @@ impl Session<'_> {
         if lost && load.workload == Workload::UdpStream && !load.warmup.is_zero() {
             measured.notes.push(crate::NOTHING_ARRIVED.to_owned());
         } else if lost {
+            // A rate of zero is no measurement of the path.
             let (sent, message_bytes) = (measured.sent_units, load.message_bytes);
             return Err(EngineError::AllLost { sent, message_bytes }.into());
         }
@@ -201,6 +204,7 @@ impl Session<'_> {
             Ready::Udp(port) => ("udp", port, "07"),
         };
         loop {
+            // The server ended before it listened, so no client could connect.
             if let Some(status) = server.ended()? {
                 return Err(DriverError::Failed {
                     command: server.command().to_owned(),
@@ -220,6 +224,7 @@ impl Session<'_> {
             }
             let limit = self.job.load.setup_limit;
             if begun.elapsed() >= limit {
+                // A server that hangs would block the run for ever.
                 return Err(DriverError::Hung {
                     command: server.command().to_owned(),
                     what: format!("does not listen on {} port {port}", path.to_uppercase()),
@@ -255,6 +260,7 @@ impl Session<'_> {
     }
 
     fn pause(&self) -> Result<(), DriverError> {
+        // Ctrl-C must end the tool, too.
         if self.stop.load(Ordering::Relaxed) {
             return Err(DriverError::Stopped);
         }

@@ -91,6 +91,7 @@ pub(crate) fn take(
         // Rounded by the search; the cast saturates.
         let paced = Load { datagrams_per_s: Some(per_s as u64), ..trial.clone() };
         let (measured, sample) = run(&paced)?;
+        // Datagrams by another path say nothing about this one: the search cannot go on.
         if !sample.path_proved {
             return Err(Failed::Broken(Box::new(sample)));
         }
@@ -155,6 +156,7 @@ fn summed_up(found: Found, trials: Vec<(f64, Sample)>) -> Sample {
         .filter(|(per_s, _)| *per_s == rate)
         .map(|(_, sample)| sample)
         .min_by(|a, b| losing(a).total_cmp(&losing(b)));
+    // The whole search counts as one sample, which then has no value.
     let Some(best) = best else { return crate::void::void("no valid trial".to_owned()) };
     let invalid_reason = if goal.kept == 0.0 {
         Some(format!(

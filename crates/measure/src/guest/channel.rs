@@ -117,6 +117,7 @@ impl Channel {
                 Ok(n) => filled += n,
                 // A tick without data: check whether to go on.
                 Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                    // The caller ends: a silent guest must not keep it waiting.
                     if !alive() {
                         return Err(ChannelError::Ended);
                     }

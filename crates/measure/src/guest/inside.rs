@@ -55,6 +55,7 @@ pub fn serve(port: File, name: &str) -> Result<(), ServeError> {
                         return Ok(());
                     }
                 }
+                // The host is gone, or has ended the measurement: the guest powers off.
                 Err(ChannelError::Closed) => {
                     stopping.store(true, Ordering::Relaxed);
                     return Ok(());
@@ -203,6 +204,7 @@ impl IntervalProbe<'_> {
         self.guest.say(message)?;
         match self.guest.orders.recv() {
             Ok(ToGuest::Go) => Ok(()),
+            // Another order within an interval would make its counters wrong.
             Ok(_) => Err("expected Go, got another message".to_owned()),
             Err(_) => Err("its control channel is closed".to_owned()),
         }

@@ -92,6 +92,7 @@ impl Guest {
 
     /// Fails if the guest is lost.
     fn check(&self, state: &mut ChannelState) -> Result<(), EngineError> {
+        // A guest that has ended is not waited for.
         if state.lost.is_none() && state.channel.is_closed() {
             return Err(self.lose(state, &ChannelError::Closed));
         }

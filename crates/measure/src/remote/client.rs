@@ -72,6 +72,7 @@ impl Remote {
             Err(ChannelError::Ended) => Err(RemoteError::Stopped),
             Err(error) => Err(refused(error.to_string())),
         };
+        // The server is of the same protocol version, so another reply is a defect.
         let Reply::Described(description) = ask(&Request::Describe)? else {
             return Err(refused(out_of_turn()));
         };
@@ -81,6 +82,7 @@ impl Remote {
         };
         // Two readings around the idle time give the machine's packet rate.
         let (since, before) = load_of(ask(&Request::HostLoad)?)?;
+        // The server is of the same protocol version, so another reply is a defect.
         let Reply::Idle(idle_load) = ask(&Request::Idle { millis: IDLE_WATCH_MS })? else {
             return Err(refused(out_of_turn()));
         };
@@ -243,6 +245,7 @@ impl Remote {
     /// opens a new one.
     pub(super) fn ask(&self, request: &Request) -> Result<Reply, EngineError> {
         let mut slot = self.lock();
+        // An earlier error closed the connection; `reconnect` opens another one.
         let Some(channel) = slot.as_mut() else {
             let reason = "the control connection is closed".to_owned();
             return Err(EngineError::Gone { server: self.address, reason });
@@ -264,6 +267,7 @@ impl Remote {
     pub(super) fn done(&self, request: &Request) -> Result<(), EngineError> {
         match self.ask(request)? {
             Reply::Done => Ok(()),
+            // The server is of the same protocol version, so another reply is a defect.
             _ => Err(self.refused(out_of_turn())),
         }
     }
@@ -272,6 +276,7 @@ impl Remote {
     pub(super) fn reconnect(&self) -> Result<(), EngineError> {
         {
             let mut slot = self.lock();
+            // The connection is alive.
             if slot.as_ref().is_some_and(|channel| channel.is_gone().is_none()) {
                 return Ok(());
             }
@@ -315,6 +320,7 @@ impl Remote {
             }
             Ok(Reply::Refused(reason)) => reason,
             Ok(_) => out_of_turn(),
+            // Ctrl-C is no failure of the server.
             Err(ChannelError::Ended) => return Err(RemoteError::Stopped),
             Err(error) => error.to_string(),
         };

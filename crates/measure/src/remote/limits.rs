@@ -50,6 +50,7 @@ impl Limits {
         }
         // Each socket has a buffer per direction.
         let buffers = u64::from(load.socket_buffer_bytes.unwrap_or(0)) * 2 * u64::from(flows);
+        // Socket buffers are the kernel's memory, which no limit of the process covers.
         if buffers > self.buffer_bytes {
             return Err(format!(
                 "socket buffers of {buffers} bytes in total: the server allows {}",

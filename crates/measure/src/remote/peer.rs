@@ -85,6 +85,7 @@ pub(crate) fn service_demand(
     let of = |machine: &MachineSample| {
         let cpu = match &machine.attributed {
             Attributed::Load(seconds) => *seconds,
+            // A sum with an unknown part is unknown.
             Attributed::Unknown(reason) => return Err(reason.clone()),
         };
         let share = if whole { 1.0 } else { work.seconds / machine.seconds };
@@ -93,6 +94,7 @@ pub(crate) fn service_demand(
         Ok(demand.filter(|demand| demand.is_finite()))
     };
     let own = of(here)?;
+    // Both ends are on this machine: its CPU time has both.
     let Some(peer) = peer else { return Ok(own) };
     let there = of(&peer.machine).map_err(|reason| format!("{}: {reason}", Remote::HOST))?;
     Ok(own.zip(there).map(|(own, there)| own + there))

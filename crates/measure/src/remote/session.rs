@@ -259,6 +259,7 @@ impl<'a> Session<'a> {
         let load = asked.load()?;
         load.validate_at(End::Server).map_err(|e| e.to_string())?;
         self.shared.limits.check(&load)?;
+        // A longer limit would keep the server from other clients.
         if load.setup_limit > SETUP_LIMIT {
             return Err(format!("set-up limit of {:?}: at most {SETUP_LIMIT:?}", load.setup_limit));
         }

@@ -44,6 +44,7 @@ impl Turns {
                 return Some(Turn(self));
             }
             let left = deadline.saturating_duration_since(Instant::now());
+            // The client asks again; the connection must not wait longer than its own time limit.
             if left.is_zero() || stop.load(Ordering::Relaxed) {
                 queue.waiting.retain(|other| *other != own);
                 // The next request may now be the first one.

@@ -254,6 +254,7 @@ impl Blocks<'_> {
         let mut blocked = Blocked { ended: Ended::Blocks, ..Blocked::stopped() };
         for block in 0..rule.most_blocks() {
             let order = order::of_block(self.plan.seed, block, &groups);
+            // The blocks so far are kept.
             if let ControlFlow::Break(ended) = self.block(block, total, &order) {
                 blocked.ended = ended;
                 break;
@@ -272,6 +273,7 @@ impl Blocks<'_> {
                     if self.log.settle(blocked.done, &groups, &cells, &now) {
                         since = (Instant::now(), blocked.done);
                     }
+                    // More blocks are needed.
                     continue;
                 }
                 (Decision::GoalReached, _) => Ended::Confidence,
@@ -383,6 +385,7 @@ impl Blocks<'_> {
                 let in_force = self.judge.in_force();
                 match self.source.sample(cell, in_force, &mut self.log.said[at]) {
                     Taken::Sample(sample) => sample,
+                    // Ctrl-C: the sample cut short does not count.
                     Taken::Stopped => return ControlFlow::Break(Ended::Interrupted),
                 }
             }

@@ -227,6 +227,7 @@ impl Judge {
     pub fn record(&self) -> Background {
         let strict_share = match self.rule {
             Rule::Strict(limits) => Some(limits.other_share).filter(|share| share.is_finite()),
+            // Without --disturbance there is no fixed limit.
             Rule::Background => None,
         };
         Background {

@@ -280,6 +280,7 @@ fn rates(runs: u64, others: [Others; 2], factor: f64, stopping: Stopping) -> Rat
         let lean = above - 0.5 * run.ratios.len() as f64;
         rates.lean += lean;
         rates.lean_squared += lean * lean;
+        // A run without an interval covers nothing and proves nothing.
         let Some(interval) = run.interval else {
             rates.holes += 1.0;
             continue;

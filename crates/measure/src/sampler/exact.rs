@@ -153,6 +153,7 @@ impl ExactClock {
     /// # Errors
     /// The reason why this machine has no exact clock.
     pub(super) fn open(cpus: &[usize]) -> Result<ExactClock, String> {
+        // There softirqs run in threads, whose time the programs would count twice.
         if std::fs::read_to_string("/sys/kernel/realtime").is_ok_and(|rt| rt.trim() == "1") {
             return Err("a PREEMPT_RT kernel preempts softirqs".to_owned());
         }
@@ -222,6 +223,7 @@ impl ExactClock {
                     let reading = self.read()?;
                     let waiting =
                         |cpu: &&usize| reading.cpus.get(**cpu).is_none_or(|c| c.ns.is_none());
+                    // Every CPU has reported its clock.
                     let Some(cpu) = cpus.iter().find(waiting) else { return Ok(()) };
                     if Instant::now() > deadline {
                         return Err(format!(
@@ -255,6 +257,7 @@ impl ExactClock {
                 .ok_or("map \"clocks\" has no entry 0")?;
             let values: Vec<[u64; WORDS]> = values.iter().map(|value| words(value)).collect();
             let cpus = values.iter().map(|value| one_cpu(value, now)).collect();
+            // A CPU changed its entry during the read: the times do not add up, so read again.
             match cpus {
                 Some(cpus) => return Ok(ExactReading { cpus }),
                 None => torn = values.into_iter().find(|value| one_cpu(value, now).is_none()),
@@ -290,6 +293,7 @@ fn one_cpu(value: &[u64; WORDS], now: u64) -> Option<OneCpu> {
         return Some(OneCpu { ns: None });
     }
     let sum = ns.iter().fold(0_u64, |sum, ns| sum.wrapping_add(*ns));
+    // The entry was written during the read.
     if start == 0 || sum != last.wrapping_sub(start) {
         return None;
     }

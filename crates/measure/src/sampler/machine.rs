@@ -375,6 +375,7 @@ impl Machine {
         let stat = CpuStat::read(&self.stat)?;
         let exact = match &self.exact {
             Ok(clock) => Some(clock.read().map_err(|reason| SamplerError::CpuClock { reason })?),
+            // Without BPF, CPU time is counted in ticks.
             Err(_) => None,
         };
         Ok(ClockReading { at: Instant::now(), stat, exact })
