@@ -103,6 +103,7 @@ impl RemoteError {
             RemoteError::Connect { errno, .. } => {
                 matches!(errno, Errno::EHOSTUNREACH | Errno::ENETUNREACH | Errno::ETIMEDOUT)
             }
+            // Other errors come from a machine that answers.
             _ => false,
         }
     }
@@ -198,6 +199,7 @@ fn connect(
     let begun = Instant::now();
     let mut connecting = Connecting::start(&server, &connection::OPTIONS).map_err(failed)?;
     while !connecting.wait(TICK).map_err(failed)? {
+        // Ctrl-C must end the program also while a host is silent.
         if stop.load(Ordering::Relaxed) {
             return Err(RemoteError::Stopped);
         }
@@ -275,6 +277,7 @@ fn is_hung_up(error: &ChannelError) -> bool {
         ChannelError::Io { error, .. } => {
             matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
         }
+        // Other errors do not show that the server closed the connection.
         _ => false,
     }
 }

@@ -82,6 +82,7 @@ fn begins(
 ) -> Result<(), ChannelError> {
     let begun = Instant::now();
     loop {
+        // The caller ends: a wait must not keep the program alive.
         if !alive() {
             return Err(ChannelError::Ended);
         }
@@ -112,6 +113,7 @@ pub(crate) fn read_exact(
 ) -> Result<(), ChannelError> {
     let mut filled = 0;
     while filled < buffer.len() {
+        // The caller ends: a wait must not keep the program alive.
         if !alive() {
             return Err(ChannelError::Ended);
         }
@@ -120,6 +122,7 @@ pub(crate) fn read_exact(
             return Err(ChannelError::Slow);
         }
         match stream.read(&mut buffer[filled..]) {
+            // A frame cut short is not processed.
             Ok(0) => return Err(ChannelError::Closed),
             Ok(n) => filled += n,
             Err(e) if is_a_tick(&e) => {}
@@ -140,6 +143,7 @@ pub(crate) fn write_all(mut stream: &TcpStream, bytes: &[u8]) -> Result<(), Chan
         }
         match stream.write(&bytes[written..]) {
             Ok(n) => written += n,
+            // The socket's buffer is full for a tick: check whether to go on.
             Err(e) if is_a_tick(&e) => {}
             Err(error) => return Err(ChannelError::Io { operation: "send", error }),
         }
@@ -196,6 +200,7 @@ impl Channel {
         match peeked {
             Ok(0) => Some(ChannelError::Closed.to_string()),
             Err(error) if !is_a_tick(&error) => Some(error.to_string()),
+            // No data, or data that is read later: the connection lives.
             _ => None,
         }
     }

@@ -126,6 +126,7 @@ impl Cipher {
         let number = self.number;
         match self.state.read_message(sealed, plain) {
             Ok(length) if length == plain.len() => Ok(()),
+            // Changed, repeated or reordered: nothing after this can be trusted.
             _ => Err(FrameError::Tag { number }),
         }
     }

@@ -228,9 +228,11 @@ impl Newcomer {
         }
         while self.filled < self.said.len() {
             match self.stream.read(&mut self.said[self.filled..]) {
+                // The client has gone before its hello was complete.
                 Ok(0) => return Heard::Wrong("the other end closed the connection".to_owned()),
                 Ok(count) => self.filled += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // The rest of the hello comes later; other clients are served until then.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => return Heard::Wrong(format!("recv: {error}")),
             }
@@ -240,6 +242,7 @@ impl Newcomer {
             && let Some(hello) = hello.first_chunk()
         {
             let client = match Hello::parse(hello, self.server.service) {
+                // Another program, or another version: the reason is logged.
                 Ok(client) => client,
                 Err(error) => return Heard::Wrong(error.to_string()),
             };

@@ -161,6 +161,7 @@ impl Said {
         first: &[u8; NOISE_BYTES],
     ) -> Option<([u8; NOISE_BYTES], Cipher)> {
         let mut state = self.state(token, false);
+        // A wrong token: the reason is not sent, because it would help guessing.
         state.read_message(first, &mut []).ok()?;
         let mut second = [0; NOISE_BYTES];
         state.write_message(&[], &mut second).ok()?;

@@ -28,6 +28,7 @@ impl Refusals {
     pub fn note(&mut self, from: SocketAddr, now: Instant) -> bool {
         self.begun.get_or_insert(now);
         self.seen += 1;
+        // A few lines are logged in full, so that a single failure shows its reason.
         if self.seen <= TOLD {
             return true;
         }
@@ -47,6 +48,7 @@ impl Refusals {
     /// Returns the sum of unreported refusals once the window is over, or at the end.
     pub fn sum(&mut self, now: Instant, ends: bool) -> Option<Event> {
         let over = now.saturating_duration_since(self.begun?);
+        // The rest of the window is summed up in one line.
         if over < WINDOW && !ends {
             return None;
         }

@@ -89,6 +89,7 @@ impl Server {
         most: u32,
         stop: Arc<AtomicBool>,
     ) -> Result<Server, ServerError> {
+        // Without a token anybody who reaches the port could use the server.
         if token.is_none() && !bind.ip().to_canonical().is_loopback() {
             return Err(ServerError::TokenNeeded(bind.ip()));
         }

@@ -56,6 +56,7 @@ impl Token {
         let file = std::fs::File::open(path).map_err(failed)?;
         // Check the open file, so that it cannot be replaced between check and read.
         let mode = file.metadata().map_err(failed)?.mode() & 0o7777;
+        // Other users of the machine could read or replace the secret.
         if mode & !0o740 != 0 {
             return Err(TokenError::Open { path: path.to_owned(), mode });
         }

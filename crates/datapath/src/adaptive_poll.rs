@@ -39,6 +39,7 @@ impl AdaptivePoll {
             Some(until) if now() < until => true,
             Some(_) => {
                 self.until = None;
+                // Each poll without a packet doubles the pause, so that a quiet queue costs little.
                 self.misses = (self.misses + 1).min(MOST);
                 self.skip = 1 << self.misses;
                 false

@@ -63,6 +63,8 @@ impl Drop for CopyLoop {
         // Writing can only fail after 2^64 - 1 writes.
         let _ = self.stop.write(1);
         if let Some(thread) = self.thread.take() {
+            // A panic of the thread has no consequence: the loop is only a reference for
+            // measurements.
             let _ = thread.join();
         }
     }
@@ -77,6 +79,7 @@ fn run(left: &Tap, right: &Tap, stop: &EventFd, drops: &Drops) {
             PollFd::new(stop.as_fd(), PollFlags::POLLIN),
         ];
         match poll(&mut ready, PollTimeout::NONE) {
+            // A signal does not end the loop.
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(_) => return,
         }
@@ -86,6 +89,7 @@ fn run(left: &Tap, right: &Tap, stop: &EventFd, drops: &Drops) {
             return;
         }
         let (from_left, from_right) = (is_ready(0), is_ready(1));
+        // The device is gone or broken: the loop ends, as a naive program would.
         if from_left && copy_one(left, right, &mut frame, drops).is_err() {
             return;
         }

@@ -152,6 +152,7 @@ struct EndGuard(Arc<Shared>);
 impl Drop for EndGuard {
     fn drop(&mut self) {
         self.0.stop();
+        // The event only shortens the wait; the flag is set already.
         let _ = self.0.ended.write(1);
     }
 }
@@ -200,6 +201,7 @@ impl Sources {
         let count = loop {
             match self.epoll.wait(&mut self.events, limit) {
                 Ok(count) => break count,
+                // A signal interrupted the wait.
                 Err(Errno::EINTR) => {}
                 Err(error) => {
                     return Err(sys::Error::new("epoll_wait", "sources of packets", error));

@@ -119,6 +119,7 @@ impl Scanner {
         for byte in text {
             self.byte(*byte)?;
             self.at += 1;
+            // The reader may be endless, such as a pipe or a device.
             if self.at > self.limits.bytes {
                 return Err(self.exceeded(Limit::Bytes));
             }

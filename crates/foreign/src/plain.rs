@@ -54,6 +54,7 @@ pub fn lines(text: &str, colour: bool) -> Cow<'_, str> {
     let ours = |at: usize, c: char| match c {
         '\n' | '\t' => true,
         '\x1b' => colour && is_colour(&text[at + 1..]),
+        // Other control characters could move the cursor or change the display.
         _ => false,
     };
     replaced(text, |at, c| is_harmful(c) && !ours(at, c))
@@ -67,6 +68,7 @@ pub fn log(text: &str, colour: bool) -> Cow<'_, str> {
         // Only the line end of the entry itself stays.
         '\n' => at >= end,
         '\x1b' => colour && is_colour(&text[at + 1..]),
+        // Other control characters could move the cursor or change the display.
         _ => false,
     };
     replaced(text, |at, c| is_harmful(c) && !ours(at, c))

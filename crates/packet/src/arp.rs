@@ -31,6 +31,7 @@ impl<'a> Arp<'a> {
     /// # Errors
     /// If it is too short, or for other hardware or protocols.
     pub fn parse(bytes: &'a [u8]) -> Result<Arp<'a>, ParseError> {
+        // Ethernet pads frames, so more bytes than a packet are usual, fewer are not.
         let Some(packet) = bytes.first_chunk() else {
             return Err(ParseError::short(Layer::Arp, PACKET_LEN, bytes.len()));
         };

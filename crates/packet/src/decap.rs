@@ -267,6 +267,7 @@ fn network(frame: &[u8]) -> Option<(usize, EtherType)> {
     let known = match ether_type {
         EtherType::IPV4 => Ipv4::parse(rest).is_ok(),
         EtherType::IPV6 => Ipv6::parse(rest).is_ok(),
+        // Other protocols have no ECN field.
         _ => false,
     };
     known.then(|| (frame.len() - rest.len(), ether_type))

@@ -113,6 +113,7 @@ impl Headers {
         let (mut ether_type, mut rest) = (ethernet.ether_type(), ethernet.payload());
         let mut tags = 0;
         while ether_type.is_vlan() {
+            // The number of tags is bounded: a frame must not consist of tags only.
             if tags == MAX_TAGS {
                 return Err(Unsupported::Tags);
             }
@@ -134,6 +135,7 @@ impl Headers {
             EtherType::IPV6 => {
                 let ip = Ipv6::parse(rest).map_err(|e| e.shifted(at))?;
                 let upper = ip.upper_layer().map_err(|e| e.shifted(at))?;
+                // Only the first fragment has a transport header, and none has a complete checksum.
                 if upper.fragment {
                     return Err(Unsupported::Fragment);
                 }
@@ -143,6 +145,7 @@ impl Headers {
                 let len = crate::ipv6::HEADER_LEN + upper.extensions_len;
                 (Network::Ipv6, upper.protocol, at + len, upper.payload)
             }
+            // Other protocols are neither segmented nor merged.
             other => return Err(Unsupported::EtherType(other)),
         };
         let (transport, header_len) = match protocol {
@@ -154,6 +157,7 @@ impl Headers {
                 Udp::parse(body).map_err(|e| e.shifted(transport_offset))?;
                 (Transport::Udp, udp::HEADER_LEN)
             }
+            // Other protocols are neither segmented nor merged.
             other => return Err(Unsupported::Protocol(other)),
         };
         Ok(Headers {
@@ -254,6 +258,7 @@ impl Packet {
 
     /// [`Packet::parse_vxlan`] for a frame whose outer headers are known.
     pub(crate) fn parse_inside(frame: &[u8], outer: Headers) -> Result<Packet, Unsupported> {
+        // Only UDP tunnels are known.
         if outer.transport != Transport::Udp {
             return Err(Unsupported::Protocol(Protocol::TCP));
         }

@@ -219,10 +219,12 @@ impl Ipv4Header {
             return Err(EmitError::Options { layer: LAYER, got: options.len() });
         }
         let header_len = HEADER_LEN + options.len();
+        // The field for the header length has 4 bits.
         if header_len > MAX_HEADER_LEN {
             return Err(EmitError::Length { layer: LAYER, limit: MAX_HEADER_LEN, got: header_len });
         }
         let total_len = header_len.saturating_add(payload_len);
+        // The field for the total length has 16 bits.
         let Ok(total) = u16::try_from(total_len) else {
             return Err(EmitError::Length { layer: LAYER, limit: 0xffff, got: total_len });
         };

@@ -196,6 +196,7 @@ impl Ipv6Header {
     /// # Errors
     /// If the payload exceeds 65,535 bytes.
     pub fn to_bytes(&self, payload_len: usize) -> Result<[u8; HEADER_LEN], EmitError> {
+        // The field for the payload length has 16 bits; a jumbogram needs an option.
         let Ok(length) = u16::try_from(payload_len) else {
             return Err(EmitError::Length { layer: Layer::Ipv6, limit: 0xffff, got: payload_len });
         };

@@ -212,6 +212,7 @@ impl<'a> Segmenter<'a> {
         check(frame, header, &packet, gso.kind, gso.tunnel)?;
         let (size, payload) = (usize::from(gso.size), inner.payload_len());
         let count = payload.div_ceil(size).max(1);
+        // The kernel refuses more segments as well.
         if gso.kind == GsoKind::Udp && count > UDP_MAX_SEGMENTS {
             return Err(SegmentError::TooMany(count));
         }
@@ -498,6 +499,7 @@ fn check(
 
 fn udp_ends_with(frame: &[u8], headers: &Headers) -> Result<(), SegmentError> {
     let end = headers.transport_offset + usize::from(get16(frame, headers.transport_offset + 4));
+    // Bytes behind the datagram would be repeated in each segment.
     if end != frame.len() || headers.end != frame.len() {
         return Err(SegmentError::Length { packet: end, frame: frame.len() });
     }

@@ -170,10 +170,12 @@ impl TcpHeader {
         buffer: &mut [u8],
     ) -> Result<usize, EmitError> {
         const LAYER: Layer = Layer::Tcp;
+        // The header length is counted in words of 4 bytes.
         if !options.len().is_multiple_of(4) {
             return Err(EmitError::Options { layer: LAYER, got: options.len() });
         }
         let header_len = HEADER_LEN + options.len();
+        // The field for the header length has 4 bits.
         if header_len > MAX_HEADER_LEN {
             return Err(EmitError::Length { layer: LAYER, limit: MAX_HEADER_LEN, got: header_len });
         }

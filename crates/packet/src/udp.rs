@@ -26,6 +26,7 @@ impl<'a> Udp<'a> {
             return Err(ParseError::short(Layer::Udp, HEADER_LEN, got));
         };
         let length = usize::from(be16(header, 4));
+        // A length below the header's own is invalid (RFC 768).
         let Some(payload_len) = length.checked_sub(HEADER_LEN) else {
             let wanted = Wanted::AtLeast("length", HEADER_LEN as u64);
             return Err(ParseError::new(Layer::Udp, 4, wanted, length as u64));

@@ -115,12 +115,14 @@ impl Forwarder {
                 }
                 Err(error) => match errno(&error) {
                     Errno::EAGAIN => return Ok(Pumped::Dry),
+                    // A signal interrupted the call; nothing was read.
                     Errno::EINTR => {}
                     // The frame was longer than the buffer, and the rest is lost.
                     Errno::EMSGSIZE => {
                         self.counters.receive(0);
                         self.counters.discard(DropReason::Truncated, 1);
                     }
+                    // EBADFD is the kernel's error for a deleted TAP device.
                     Errno::EBADFD => return Err(Error::Vanished(self.from.name().to_owned())),
                     other => {
                         return Err(sys::Error::new("read", self.from.name(), other).into());
@@ -190,10 +192,12 @@ impl Forwarder {
 
     /// Answers an ARP request with the address of the device that represents the requested host.
     fn answer(&self, bytes: &mut [u8]) -> Result<()> {
+        // A device without an address is being deleted.
         let Ok(address) = self.to.hardware_address() else {
             return Err(Error::Vanished(self.to.name().to_owned()));
         };
         let (header, frame) = bytes.split_at_mut(HEADER);
+        // A malformed request has no valid answer, and no owner behind the bridge.
         let Some(answer) = Netmap::answer(frame, packet::ethernet::MacAddr(address)) else {
             self.counters.discard(DropReason::Malformed, 1);
             return Ok(());

@@ -148,6 +148,7 @@ impl Bridge {
             return Err(Error::Queues { left, left_queues, right, right_queues });
         }
         for port in [&left, &right] {
+            // netmap answers ARP with the device's hardware address, and a guest's is unknown.
             if netmap.is_some() && port.tap().is_none() {
                 let what = "hardware address, which netmap needs to answer ARP";
                 return Err(Error::Guest { port: port.name().to_owned(), what });

@@ -170,6 +170,7 @@ impl Netmap {
                 };
                 bytes[..arp::PACKET_LEN].copy_from_slice(&translated.to_bytes());
             }
+            // Other protocols carry no addresses of the translated networks.
             _ => {}
         }
         Ok(NetmapOutcome::Translated)
@@ -232,6 +233,7 @@ impl Netmap {
         let Some(change) = self.change(packet) else { return };
         packet[ADDRESSES].copy_from_slice(&change.new);
         update(packet, IP_CHECKSUM, |checksum| change.complete(checksum));
+        // A later fragment has no transport header: only the IP checksum changes.
         if !has_transport {
             return;
         }

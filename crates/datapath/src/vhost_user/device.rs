@@ -286,6 +286,7 @@ impl Device {
         slot.broken = None;
         match ring {
             Ok(ring) => slot.ring = Some((ring, memory)),
+            // The ring is the guest's: a broken one is disabled, and the other rings continue.
             Err(error) => return self.break_ring(&mut slot, number, error),
         }
         if let Some((epoll, source)) = &*lock(&self.wakers[number / 2].watcher) {
@@ -314,6 +315,7 @@ impl Device {
     fn stop_kick(&self, number: usize) {
         let kick = lock(&self.slots[number]).kick.take();
         if let (Some(kick), Some((epoll, _))) = (kick, &*lock(&self.wakers[number / 2].watcher)) {
+            // The descriptor may be closed by the client already, which removes it from the set.
             let _ = epoll.delete(&kick);
         }
     }
@@ -347,6 +349,7 @@ impl Device {
     }
 
     fn changed(&self, number: usize) {
+        // The thread reads the change with its next event in any case.
         let _ = self.wakers[number / 2].changed.write(1);
     }
 

@@ -124,6 +124,7 @@ fn map(region: &Region, file: OwnedFd) -> Result<(Region, GuestRegionMmap), Memo
     // The ends must not overflow: the addresses come from the client.
     let Some([_, _, end]) = region.ends() else { return Err(bounds) };
     let Ok(size) = usize::try_from(region.size) else { return Err(bounds) };
+    // The kernel maps lengths of `off_t` only.
     if size == 0 || i64::try_from(end).is_err() {
         return Err(bounds);
     }
@@ -142,6 +143,7 @@ fn map(region: &Region, file: OwnedFd) -> Result<(Region, GuestRegionMmap), Memo
             return Err(MemoryError::HugePages(guest));
         }
         Ok(_) => {}
+        // An unknown file system may be hugetlbfs.
         Err(error) => {
             let reason = error.to_string();
             return Err(MemoryError::Kernel { guest, operation: "fstatfs", reason });

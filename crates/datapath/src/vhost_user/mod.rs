@@ -100,9 +100,11 @@ impl GuestPort {
     ) -> Result<GuestPort> {
         let name = options.socket.display().to_string();
         let wrong = |reason: String| SocketError { path: name.escape_debug().to_string(), reason };
+        // The path is printed on a terminal and passed to QEMU's comma-separated options.
         if !socket::is_plain(options.socket.as_os_str()) {
             return Err(wrong("expected a path of printable characters".to_owned()).into());
         }
+        // Each queue has a thread and two rings.
         if !(1..=QUEUES_MAX).contains(&options.queues) {
             let problem = format!("{} queues, expected 1 to {QUEUES_MAX}", options.queues);
             return Err(wrong(problem).into());

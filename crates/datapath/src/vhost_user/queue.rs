@@ -73,6 +73,7 @@ impl GuestQueue {
             ring.read(memory.mapped(), place)
         });
         match read {
+            // An empty ring is no error: the thread waits for the guest's next buffer.
             None | Some(Read::Nothing) => return Err(Errno::EAGAIN),
             _ => lock(&self.device.slots[number]).is_unnotified = true,
         }
@@ -127,12 +128,15 @@ impl GuestQueue {
             match written {
                 Some(Written::Done) => {
                     lock(&self.device.slots[*number]).is_unnotified = true;
+                    // The guest is notified once per round, not per frame.
                     return Ok(());
                 }
                 Some(Written::NoRoom) => return Err(Errno::EAGAIN),
                 Some(Written::TooSmall) => return Err(Errno::EMSGSIZE),
                 Some(Written::Untouched) => {
                     lock(&self.device.slots[*number]).is_unnotified = true;
+                    // The frame is dropped, because this process may not make the guest's memory
+                    // resident.
                     return Err(Errno::ENOMEM);
                 }
                 None => {}

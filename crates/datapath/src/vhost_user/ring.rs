@@ -247,6 +247,7 @@ impl Ring {
                 if now.is_empty() {
                     let Some(next) = parts.next() else { break 'segments };
                     now = next;
+                    // This segment is full: the frame continues in the next one.
                     continue;
                 }
                 let (bytes, later) = now.split_at(room.min(now.len()));
@@ -356,10 +357,12 @@ impl Ring {
                 } else {
                     None
                 };
+                // The table is the guest's memory: each property must hold before it is read.
                 if let Some(problem) = problem {
                     return Err(RingError::Indirect { length: descriptor.length, problem });
                 }
                 let at = descriptor.address;
+                // Reading would make the guest's memory resident at this process's expense.
                 if !self.account.permits(memory, at, descriptor.length.into()) {
                     return Err(RingError::Untouched { part: "indirect descriptors", at });
                 }
@@ -375,6 +378,7 @@ impl Ring {
                 return Err(RingError::Outside { part: "buffers", at: address });
             }
             self.segments.push(Segment { address, length });
+            // The last descriptor of the chain.
             if descriptor.flags & flags::NEXT == 0 {
                 break;
             }
@@ -471,6 +475,7 @@ fn check(
     account: &mut Account,
 ) -> Result<(), RingError> {
     let size = place.size;
+    // virtio 1.2, section 2.7: a split ring has a power of two entries.
     if !size.is_power_of_two() || size > super::SIZE_MAX {
         return Err(RingError::Size(size));
     }
@@ -481,11 +486,13 @@ fn check(
         ("available entries", place.available, 2, 6 + 2 * entries),
         ("used entries", place.used, 4, 6 + 8 * entries),
     ] {
+        // An access to a misaligned ring could cross a page, and would not be atomic.
         if at % alignment != 0 {
             return Err(RingError::Alignment { part, at, wanted: alignment });
         }
         let inside = at.checked_add(length).is_some()
             && memory.check_range(GuestAddress(at), length as usize, Permissions::ReadWrite);
+        // The addresses are the client's: all of the ring must be inside the guest's memory.
         if !inside {
             return Err(RingError::Outside { part, at });
         }

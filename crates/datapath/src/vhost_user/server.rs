@@ -122,6 +122,7 @@ impl Server {
                     if let Err(error) = watched.and_then(|()| stream.set_nonblocking(true)) {
                         self.device
                             .tell(&format!("cannot watch the connection of a client: {error}"));
+                        // The client is served again when it connects again.
                         continue;
                     }
                     // The next refusal is reported again.
@@ -140,6 +141,7 @@ impl Server {
                 Ok(_) if !std::mem::replace(&mut self.refused, true) => {
                     self.device.tell("another client was refused, because one is connected");
                 }
+                // The first connection is served; it was accepted above.
                 Ok(_) => {}
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock => return Ok(()),
@@ -199,6 +201,7 @@ impl Client {
                 None => HEADER,
                 Some(header) if self.filled == HEADER + header.size => {
                     self.message(&header)?;
+                    // More than one message may have arrived.
                     continue;
                 }
                 Some(header) => HEADER + header.size,
@@ -207,12 +210,14 @@ impl Client {
             match receive(&self.stream, room, &mut self.descriptors) {
                 // The connection ended between two messages, as it should.
                 Ok(0) if self.filled == 0 => return Err(ConnectionEnd::Closed),
+                // Half a message must not be carried out.
                 Ok(0) => {
                     return Err(ConnectionEnd::Dismissed(
                         "connection closed in the middle of a message".to_owned(),
                     ));
                 }
                 Ok(length) => self.filled += length,
+                // The rest of the message comes with the next event.
                 Err(Errno::EAGAIN) => break,
                 Err(Errno::EINTR) => {}
                 Err(errno) => return Err(ConnectionEnd::Dismissed(format!("recvmsg: {errno}"))),

@@ -141,6 +141,7 @@ impl Session {
                 let (index, got) = (self.ring(ring)?, value);
                 let wanted = "0 to 65535";
                 let wrong = SessionError::Number { ring, what: "next entry", got, wanted };
+                // Indexes of a split ring have 16 bits.
                 self.rings[index].base = u16::try_from(got).map_err(|_| wrong)?;
             }
             Request::SetVringAddr { ring, descriptors, used, available } => {
@@ -190,6 +191,8 @@ impl Session {
             }
             Request::SetVringEnable(State { ring, value }) => {
                 let (index, got) = (self.ring(ring)?, value);
+                // The protocol defines 0 and 1; another value may mean something in a later
+                // version.
                 if got > 1 {
                     let wanted = "0 or 1";
                     return Err(SessionError::Number { ring, what: "enable", got, wanted });
@@ -242,6 +245,7 @@ impl Drop for Session {
 }
 
 fn among(what: &'static str, got: u64, offered: u64) -> Result<(), SessionError> {
+    // Bits that were not offered would enable behaviour that is not implemented.
     match got & !offered {
         0 => Ok(()),
         _ => Err(SessionError::Features { what, got, offered }),
@@ -260,6 +264,7 @@ fn one(
         got,
     };
     let count = descriptors.len();
+    // A descriptor too many would stay open, and one too few would leave the ring without an event.
     if count != usize::from(event.has_descriptor) {
         return Err(wrong(count.to_string()));
     }

@@ -32,6 +32,7 @@ pub(super) fn listen_at(path: &Path) -> Result<UnixListener, SocketError> {
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         Some(_) => Path::new("."),
+        // A path without a parent is the root directory itself.
         None => return Err(wrong("a directory, expected a path to a file".to_owned())),
     };
     let own = geteuid().as_raw();
@@ -47,6 +48,7 @@ pub(super) fn listen_at(path: &Path) -> Result<UnixListener, SocketError> {
     }
     let address = UnixAddr::new(path).map_err(|e| failed("address", &e))?;
     match std::fs::symlink_metadata(path) {
+        // No file is in the way.
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(failed("stat", &error)),
         // A file that is not a socket may be something that the user needs.
@@ -66,6 +68,7 @@ pub(super) fn listen_at(path: &Path) -> Result<UnixListener, SocketError> {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                 std::fs::remove_file(path).map_err(|e| failed("unlink", &e))?;
             }
+            // Its owner is alive: replacing the socket would cut it off silently.
             _ => return Err(wrong("another program listens there".to_owned())),
         },
     }

@@ -95,17 +95,20 @@ impl Account {
 /// Whether all pages of these bytes exist, so that touching them allocates none.
 fn is_present(memory: &GuestMemoryMmap, mut at: u64, mut length: u64) -> bool {
     while length > 0 {
+        // Outside the guest's memory: the access itself will fail, and costs nothing.
         let Some(region) = memory.find_region(GuestAddress(at)) else { return true };
         let Some(MemoryRegionAddress(from)) = region.to_region_addr(GuestAddress(at)) else {
             return true;
         };
         let here = length.min(region.len() - from);
+        // Memory without a file is this process's own, and counted already.
         let Some(place) = region.file_offset() else { return true };
         let start = place.start() + from;
         let next = |whence| lseek(place.file(), start as i64, whence);
         // Pages in swap count as data: they were charged when they were touched.
         let is_data = next(Whence::SeekData) == Ok(start as i64)
             && next(Whence::SeekHole).is_ok_and(|hole| hole as u64 >= start + here);
+        // A hole: the access would make the page resident.
         if !is_data {
             return false;
         }

@@ -305,12 +305,14 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Value`].
     pub fn validate(&self) -> Result<(), ConfigError> {
+        // The address is the source of outer packets, which must belong to one host.
         if self.local.is_unspecified() || self.local.is_multicast() {
             return Err(wrong("local", format!("{} is not a host address", self.local)));
         }
         if self.port == 0 {
             return Err(wrong("port", "must not be 0"));
         }
+        // The kernel drops packets with a TTL of 0.
         if self.ttl == 0 {
             return Err(wrong("ttl", "must be 1 to 255"));
         }
@@ -331,6 +333,7 @@ impl Config {
                 "not available with io_uring, which sleeps in the kernel: use engine = \"epoll\"",
             ));
         }
+        // An endpoint without a network would receive and drop everything.
         if self.networks.is_empty() {
             return Err(wrong("network", "no network is configured"));
         }
@@ -338,6 +341,7 @@ impl Config {
         let mut taps = BTreeSet::new();
         for network in &self.networks {
             network.validate(self.local)?;
+            // The ring reads file descriptors; a guest's frames are in its memory.
             if network.guest().is_some() && self.engine == Engine::Uring {
                 let problem = "uring reads TAP devices only, but a network has a vhost-user guest";
                 return Err(wrong("engine", problem));
@@ -353,6 +357,7 @@ impl Config {
             if !vnis.insert(network.vni) {
                 return Err(wrong("vni", format!("{} is used twice", network.vni)));
             }
+            // Two networks on one TAP would be bridged by it.
             if !taps.insert((&network.netns, &network.tap)) {
                 return Err(wrong("tap", format!("{:?} is used twice", network.tap)));
             }
@@ -469,14 +474,17 @@ impl NetworkConfig {
         let key = |name: &str| format!("{name} of VNI {}", self.vni);
         if let Some(path) = self.guest() {
             let plain = |c: char| !c.is_control() && !"\"\\".contains(c);
+            // The path is printed and passed to QEMU's comma-separated options.
             if !path.is_absolute() || !self.tap.chars().all(plain) {
                 let problem = format!("{:?}: expected an absolute path without quotes", self.tap);
                 return Err(wrong(key("tap"), problem));
             }
+            // The guest configures its own address; overlane has no device to configure.
             if self.netns.is_some() || !self.address.is_empty() {
                 let problem = "a guest has a socket: it takes no netns and no address";
                 return Err(wrong(key("tap"), problem));
             }
+        // The limits of `dev_valid_name`, and `:`, which separates addresses on the command line.
         } else if self.tap.is_empty() || self.tap.len() > 15 || self.tap.contains(['/', '%', ':']) {
             let problem = format!("{:?}: expected 1 to 15 bytes without / % and :", self.tap);
             return Err(wrong(key("tap"), problem));
@@ -487,6 +495,7 @@ impl NetworkConfig {
         }
         if let Some(group) = self.group {
             if !group.is_multicast() || group.is_ipv4() != local.is_ipv4() {
+                // A group of another family could not be joined on the underlay's link.
                 let problem =
                     format!("{group} is not a multicast group of the address family of {local}");
                 return Err(wrong(key("group"), problem));
@@ -498,6 +507,7 @@ impl NetworkConfig {
         let replicate = self.replicate.iter().flatten();
         let all = self.remotes.iter().chain(replicate.clone()).chain(self.fdb.values());
         for remote in all {
+            // One socket serves one address family.
             if remote.is_ipv4() != local.is_ipv4() {
                 let problem = format!("{remote} is not of the address family of local = {local}");
                 return Err(wrong(key("remotes"), problem));
@@ -541,12 +551,14 @@ impl NetworkConfig {
                 "no remote endpoint is configured and any-remote is not set",
             ));
         }
+        // Nothing could be learned from any remote: `learning = false` says that openly.
         if self.max_learned_per_remote == Some(0) {
             return Err(wrong(
                 key("max-learned-per-remote"),
                 "must not be 0: to disable learning, set learning = false",
             ));
         }
+        // A share above the whole would never apply.
         if let Some(share) = self.max_learned_per_remote.filter(|share| *share > self.max_learned) {
             let problem = format!("{share} exceeds max-learned, which is {}", self.max_learned);
             return Err(wrong(key("max-learned-per-remote"), problem));
@@ -554,10 +566,12 @@ impl NetworkConfig {
         for (name, most) in
             [("max-learned", self.max_learned), ("max-neighbours", self.max_neighbours)]
         {
+            // The table is allocated as it grows: this bounds its memory.
             if most > ENTRIES_MAX {
                 return Err(wrong(key(name), format!("{most} exceeds the limit of {ENTRIES_MAX}")));
             }
         }
+        // Neighbours are used to answer requests only, so they would have no effect.
         if !self.neighbours.is_empty() && !self.neigh_suppress {
             return Err(wrong(key("neighbours"), "static neighbours need neigh-suppress = true"));
         }

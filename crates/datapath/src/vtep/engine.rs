@@ -189,6 +189,7 @@ impl Worker {
                         Some(socket) => {
                             self.wire(socket, &mut intake, &mut slots, now)?;
                         }
+                        // The program was asked to end.
                         None => return Ok(()),
                     },
                     Some(Event::Failed(at, errno)) => return Err(self.failed(at, errno)),
@@ -231,6 +232,7 @@ impl Worker {
             let Some(tap) = thread_network.tap.tap() else { continue };
             match tap.hardware_address() {
                 Ok(address) => thread_network.own = MacAddr(address),
+                // A device without an address is being deleted.
                 Err(_) => return Err(Error::Vanished(tap.name().to_owned())),
             }
         }
@@ -251,6 +253,7 @@ impl Worker {
             for _ in 0..BUDGET {
                 let Some(length) = guest.read(frame) else {
                     more = false;
+                    // The guest has no more frames: other sources are served.
                     break;
                 };
                 transmitter.frame(&self.thread_networks, index, &frame[..length], now);
@@ -275,6 +278,7 @@ impl Worker {
                 }
                 Read::Nothing => {
                     more = false;
+                    // The TAP is empty: other sources are served.
                     break;
                 }
                 Read::Interrupted => {}
@@ -298,6 +302,7 @@ impl Worker {
                 Ok(count) => count,
                 // Nothing is left to read.
                 Err(Errno::EAGAIN) => return Ok(false),
+                // A signal interrupted the call; nothing was received.
                 Err(Errno::EINTR) => continue,
                 Err(errno) => return Err(sys::Error::new("recvmmsg", "vtep", errno).into()),
             };
@@ -337,6 +342,7 @@ impl Worker {
                 }
                 Read::Nothing => {
                     more = false;
+                    // The second TAP is empty: other sources are served.
                     break;
                 }
                 Read::Interrupted => {}
@@ -352,6 +358,7 @@ impl Worker {
         if let Some(index) = intake.gone()
             && let Some(tap) = self.thread_networks[index].tap.tap()
         {
+            // EBADFD of a write means that the TAP was deleted, not that a packet was refused.
             return Err(Error::Vanished(tap.name().to_owned()));
         }
         Ok(())

@@ -239,6 +239,7 @@ impl Entry {
         let claim = &self.claims[rank];
         let first = self.rank(self.place).is_some_and(|current| rank <= current);
         let memory = if first { limits.ageing.max(MEMORY) } else { MEMORY };
+        // The current place is kept even if silent: packets for the address need some place.
         claim.place == self.place
             || now.saturating_sub(claim.seen.load(Ordering::Relaxed)) <= memory
     }
@@ -293,6 +294,7 @@ impl Entry {
         // own addresses.
         let refused = refused.filter(|_| place != Place::Local);
         let learned = match (self.judge(place, now, limits), refused) {
+            // The claim is refused: the entry keeps its place, and the packet is counted.
             (Verdict::Refuse(refused), _) => return refused,
             (Verdict::Return, _) => Learned::Returned,
             // There is no room for another entry at the new place.

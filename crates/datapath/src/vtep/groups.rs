@@ -51,6 +51,7 @@ impl Groups {
         let mut groups: Vec<_> = networks.filter_map(|network| network.group).collect();
         groups.sort_unstable();
         groups.dedup();
+        // Without a group there is nothing to join or to follow.
         if groups.is_empty() {
             return Ok(None);
         }
@@ -107,6 +108,7 @@ impl Groups {
         for (socket, group) in self.sockets.iter().zip(&self.groups) {
             // The last attempt may have joined it already.
             match datagram::join_group(socket, *group, link) {
+                // EADDRINUSE means that the socket is in the group already.
                 Err(error) if error.errno != Errno::EADDRINUSE => return false,
                 _ => {}
             }

@@ -38,6 +38,7 @@ impl GuestWriter {
             // Invalid: with length 0 the caller counts it as malformed.
             Ok(_) => Some(0),
             Err(Errno::EMSGSIZE) => Some(0),
+            // An empty ring or a broken one: the thread waits for the next event.
             Err(_) => None,
         }
     }
@@ -46,6 +47,7 @@ impl GuestWriter {
     /// segments.
     pub(super) fn write(&self, header: &[u8; HEADER], frame: &[u8]) -> io::Result<()> {
         let unfit = || io::Error::from(Errno::EINVAL);
+        // The header comes from a packet of the wire: an invalid one is dropped by the caller.
         let vnet = VnetHdr::parse(header, LAYOUT).map_err(|_| unfit())?;
         let gso = vnet.gso().map_err(|_| unfit())?;
         let takes = self.queue.takes();

@@ -411,6 +411,7 @@ fn unchangeable(old: &Config, new: &Config) -> Result<()> {
         });
         Config { networks: networks.collect(), ..config.clone() }
     };
+    // Unchanged parts need no check.
     if part(old) == part(new) {
         return Ok(());
     }

@@ -142,6 +142,7 @@ pub(super) fn examine(frame: &[u8]) -> Option<Resolving> {
     let found = match link.ether_type {
         EtherType::ARP => by_arp(&link)?,
         EtherType::IPV6 => by_discovery(&link)?,
+        // Neither ARP nor neighbour discovery: forwarded as usual.
         _ => return None,
     };
     (found != Resolving::default()).then_some(found)
@@ -170,6 +171,7 @@ fn by_arp(link: &Untagged<'_>) -> Option<Resolving> {
             asker: sender.into(),
             target: target.into(),
         })),
+        // Announcements and replies are learned from elsewhere, and forwarded.
         _ => None,
     };
     Some(Resolving { claim, question })
@@ -222,6 +224,7 @@ fn by_discovery(link: &Untagged<'_>) -> Option<Resolving> {
                 question: to_all.then_some(Question::Who(who)),
             })
         }
+        // Other ICMPv6 messages are forwarded as usual.
         _ => None,
     }
 }

@@ -136,6 +136,8 @@ impl Policy {
         // The second TAP does not fragment.
         let fits = outer <= remote.mtu.load(Ordering::Relaxed) as usize;
         let whole = fits && remote.whole.load(Ordering::Relaxed);
+        // A packet that exceeds the path MTU is fragmented by the socket's path, not by the second
+        // TAP.
         remote.encap.as_ref().filter(|_| whole)
     }
 
@@ -158,6 +160,7 @@ impl Policy {
         // Not an endpoint of this policy.
         let Some(remote) = self.remote(address) else { return };
         let last = remote.probed.swap(now, Ordering::Relaxed);
+        // One probe at a time: each lost packet would otherwise cause another one.
         if now.saturating_sub(last) < PROBE_INTERVAL && last != 0 {
             return;
         }

@@ -33,6 +33,7 @@ pub(super) fn spawn(
     let by_tap = underlay.second_tap().into_iter().flat_map(SecondTap::watched);
     let by_groups = underlay.groups().into_iter().flat_map(Groups::watched);
     let watched: Vec<_> = by_tap.chain(by_groups).collect();
+    // Nothing that a change could affect: no thread is needed.
     if watched.is_empty() {
         return Ok(());
     }

@@ -79,6 +79,7 @@ impl<K: Ord + Clone, V: Default> Bounded<K, V> {
     /// recently changed label of that owner is removed. Returns whether there is room.
     fn makes_room(&mut self, owner: &str) -> bool {
         let own = self.places.get(owner).copied().unwrap_or(0);
+        // No namespace has a label that could be given away.
         let Some((rich, most)) = self.places.iter().max_by_key(|(_, places)| **places) else {
             return false;
         };

@@ -28,6 +28,7 @@ pub(super) fn candidate(
     if vnet.gso_type != 0 {
         return Err(Refusal::Super);
     }
+    // A receiver without UDP GRO would get one large datagram.
     if inner.transport == Transport::Udp && !options.udp {
         return Err(Refusal::UdpOff);
     }
@@ -80,6 +81,7 @@ pub(super) fn candidate(
 
 fn network(frame: &[u8], headers: &Headers) -> Result<(), Refusal> {
     if headers.network == Network::Ipv4 {
+        // The kernel merges no packets with options either (`inet_gro_receive`).
         if headers.transport_offset - headers.network_offset != ipv4::HEADER_LEN {
             return Err(Refusal::Ipv4Options);
         }
@@ -121,10 +123,12 @@ pub(super) fn continues_network(
             if old[at + 1] != new[at + 1] {
                 return Err(Refusal::Tos);
             }
+            // The segments of a GSO packet share one TTL.
             if old[at + 8] != new[at + 8] {
                 return Err(Refusal::Ttl);
             }
             let dont_fragment = get16(new, at + 6) & ipv4::DF;
+            // The segments of a GSO packet share one DF bit.
             if get16(old, at + 6) & ipv4::DF != dont_fragment {
                 return Err(Refusal::DontFragment);
             }
@@ -145,6 +149,7 @@ pub(super) fn continues_network(
             if difference & 0x000f_ffff != 0 {
                 return Err(Refusal::FlowLabel);
             }
+            // The segments of a GSO packet share one TOS byte.
             if difference != 0 {
                 return Err(Refusal::Tos);
             }
@@ -152,6 +157,7 @@ pub(super) fn continues_network(
                 return Err(Refusal::Ttl);
             }
             let extensions = at + crate::ipv6::HEADER_LEN..headers.transport_offset;
+            // The segments of a GSO packet share their extension headers.
             if old[at + 6] != new[at + 6] || old[extensions.clone()] != new[extensions] {
                 return Err(Refusal::Extensions);
             }

@@ -47,6 +47,7 @@ impl Redirect {
             return Err("tc cannot access a guest's memory".to_owned());
         };
         let needed = Offload::CSUM | Offload::TSO4 | Offload::TSO6;
+        // tc redirects GSO packets whole, so the target must accept whatever the source produces.
         if left.offload() != right.offload() || !left.offload().contains(needed) {
             return Err(format!(
                 "the bpf engine does not segment, but {} supports the offloads {} and {} supports \
@@ -58,6 +59,7 @@ impl Redirect {
             ));
         }
         let netns = left.netns().map_err(|e| e.to_string())?;
+        // `bpf_redirect` takes an interface index of the same namespace.
         if netns.inode() != right.netns().map_err(|e| e.to_string())?.inode() {
             return Err(format!(
                 "{} and {} are in different network namespaces, and tc cannot redirect between \
@@ -86,6 +88,7 @@ impl Redirect {
     pub(super) fn count(&self, from: Side, counters: &mut Counters) {
         // If the map cannot be read, the other counters are still valid.
         let Ok(Some(cpus)) =
+            // The counters stay at their last values; packets are not affected.
             self.moved[from as usize].lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
         else {
             return;
@@ -124,6 +127,7 @@ fn redirect(
         .find(|map| map.name() == OsStr::new("moved"))
         .ok_or("the BPF object has no map \"moved\"")?;
     let moved = MapHandle::try_from(&moved).map_err(|e| format!("map \"moved\": {e}"))?;
+    // The object is from another build: its counters cannot be read.
     if moved.value_size() as usize != MOVED {
         return Err(format!("map \"moved\": expected {MOVED} bytes, got {}", moved.value_size()));
     }

@@ -50,12 +50,14 @@ impl Bridge {
                 let reason = "busy polling is not available, because the ring sleeps in the \
                     kernel"
                     .to_owned();
+                // Polling before sleeping needs a wait in user space.
                 return Err(Unavailable { engine, reason }.into());
             }
             EngineChoice::Only(engine @ Engine::Uring) => {
                 let rings = uring::open(&self, &threads);
                 Some(rings.map_err(|e| Unavailable { engine, reason: e.to_string() })?)
             }
+            // Other engines have no rings.
             _ => None,
         };
         let redirect = match choice {

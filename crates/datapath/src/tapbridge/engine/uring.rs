@@ -57,6 +57,7 @@ fn run(mut ring: FrameRing, mut forwarders: [Forwarder; 2]) -> Result<()> {
                 Event::Readable(_) => return Ok(()),
                 Event::Failed(from, errno) => {
                     let device = forwarders[from].source();
+                    // EBADFD is the kernel's error for a deleted TAP device.
                     return Err(match errno {
                         Errno::EBADFD => Error::Vanished(device.name().to_owned()),
                         other => sys::Error::new("read", device.name(), other).into(),

@@ -124,6 +124,8 @@ impl SecondTap {
             let text = |error: sys::Error| error.to_string();
             let first = Tap::open(&options).map_err(text)?;
             let offload = first.negotiate_offload(NEEDED).map_err(text)?;
+            // Without this offload the kernel would treat the tunnel's GSO packet as a plain UDP
+            // packet.
             if !offload.contains(NEEDED) {
                 return Err(format!(
                     "needs Linux 6.17: TAP devices of this kernel only accept {offload}"
@@ -132,6 +134,8 @@ impl SecondTap {
             // Disable IPv6, so that the kernel sends nothing of its own through the TAP.
             let path = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", first.name());
             match std::fs::write(&path, "1") {
+                // Without IPv6 in the kernel there is nothing to disable; any other error would
+                // leave it on.
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     return Err(format!("write {path}: {error}"));
                 }
@@ -180,6 +184,7 @@ impl SecondTap {
     /// Returns whether packets to that endpoint currently leave through the NIC.
     pub(super) fn leads_to(&self, remote: IpAddr) -> bool {
         !self.withdrawn.load(Ordering::Relaxed)
+            // If the look-up fails, packets take the socket, where the kernel routes them.
             && self.netlink.device_index_to(remote).is_ok_and(|index| index == self.nic.1)
     }
 
@@ -324,6 +329,7 @@ impl Legacy {
         if self.hidden {
             return Some("this user may not list the legacy iptables tables".to_owned());
         }
+        // Tables of iptables-legacy are listed by name; modules need not be read.
         if self.tables.are_listed() {
             return None;
         }
