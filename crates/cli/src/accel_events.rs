@@ -123,6 +123,7 @@ fn follow(mut sink: Sink, accel: &Weak<Accel>, receiver: &Receiver<What>, first:
         seen.look(accel).into_iter().for_each(&mut write);
         match receiver.recv_timeout(LOOK) {
             Ok(what) => seen.look(accel).into_iter().chain([what]).for_each(&mut write),
+            // No event of its own: differences of the state are looked for ten times a second.
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }

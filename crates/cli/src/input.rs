@@ -133,6 +133,7 @@ fn first_line(file: &mut impl Read) -> io::Result<Vec<u8>> {
         match file.read(&mut some) {
             Ok(0) => break,
             Ok(read) => beginning.extend(&some[..read]),
+            // A signal interrupted the call.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }

@@ -40,6 +40,7 @@ pub fn devices() -> anyhow::Result<BTreeSet<String>> {
 
 /// Adds a device and those below it: ports of a bridge or bond, the device of a VLAN or tunnel.
 fn add(index: u32, links: &[Interface], netlink: &Netlink, found: &mut BTreeSet<u32>) {
+    // Links form circles, as those of a veth pair do.
     if !found.insert(index) {
         return;
     }

@@ -108,6 +108,7 @@ fn within_impact(asked: &Asked) -> anyhow::Result<()> {
         let problem = format!("{task} saturates the path: use tcp_rr, udp_rr or tcp_crr with it");
         return Err(usage(IMPACT, problem));
     }
+    // The search for the maximum is a full load, which --impact forbids.
     if asked.load_percent.iter().any(|percent| *percent > 0.0) {
         let problem = "finding the maximum for --load needs a full load: only --load 0";
         return Err(usage(IMPACT, problem));
@@ -138,12 +139,14 @@ fn contradictions(asked: &Asked) -> anyhow::Result<()> {
         if asked.gso {
             return Err(usage("--rate", "not with --gso: its datagrams cannot be numbered"));
         }
+        // The number and the time of sending need this room.
         if let Some(size) = asked.sizes.iter().find(|size| **size < NUMBERED_BYTES) {
             let problem = format!("{size}: with --rate, messages need {NUMBERED_BYTES} bytes");
             return Err(usage("--sizes", problem));
         }
     }
     let transactions = "requires the workload tcp_rr or udp_rr";
+    // Streams have no requests.
     if asked.outstanding != [1] && !asked.tasks.iter().any(rr) {
         return Err(usage("--outstanding", transactions));
     }
@@ -200,6 +203,7 @@ pub fn list<T>(
 ) -> anyhow::Result<Vec<T>> {
     let mut seen: Vec<&str> = Vec::new();
     for word in text.split(',').map(str::trim) {
+        // A value measured twice would be two cells of one name.
         if seen.contains(&word) {
             return Err(usage(argument, format!("{word:?} is listed twice")));
         }

@@ -178,6 +178,7 @@ pub fn deliver(
 ) -> anyhow::Result<Exit> {
     let written = match destination {
         Some(destination) => destination.write(&(serde_json::to_string_pretty(results)? + "\n")),
+        // Without --out only the printed form exists.
         None => Ok(()),
     };
     if let Some(kept) = kept.filter(|_| written.is_ok()) {
@@ -221,6 +222,7 @@ fn known_columns() -> Option<usize> {
 
 /// Returns the width of the terminal that standard output is; `None` for a file or a pipe.
 fn terminal_columns() -> Option<usize> {
+    // Text that is not read on a terminal is not folded.
     if !std::io::stdout().is_terminal() {
         return None;
     }
@@ -260,12 +262,14 @@ impl Destination {
             usage(argument, format!("{} cannot be written: {error}", path.display()))
         };
         let special = match path.metadata() {
+            // A directory would be found only at the end of the run.
             Ok(meta) if meta.is_dir() => return Err(problem(&"it is a directory")),
             Ok(meta) if !meta.is_file() => true,
             Ok(_) => {
                 std::fs::OpenOptions::new().append(true).open(path).map_err(|e| problem(&e))?;
                 false
             }
+            // The file does not exist yet.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
             Err(error) => return Err(problem(&error)),
         };
@@ -304,6 +308,7 @@ impl Destination {
         // Only rename(2) can replace an existing file, and it needs a temporary name.
         let first = directory.join(format!(".overlane-{}", std::process::id()));
         name(&file, &first).with_context(context)?;
+        // The old file stays as it was.
         std::fs::rename(&first, &self.path)
             .inspect_err(|_| drop(std::fs::remove_file(&first)))
             .with_context(context)
@@ -357,6 +362,7 @@ impl Kept {
     /// # Errors
     /// A usage error: the file cannot be created, or has the samples of an earlier run.
     pub fn beside(destination: &Destination) -> anyhow::Result<Option<(Kept, Keeping)>> {
+        // A pipe or a device has no file beside it.
         if destination.special {
             return Ok(None);
         }

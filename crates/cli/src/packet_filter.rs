@@ -89,6 +89,7 @@ impl PacketFilter {
     pub fn parse(&self) -> anyhow::Result<Filter> {
         let flows = self.flow.iter().map(|text| text.parse::<FlowPattern>());
         let flows = flows.collect::<Result<Vec<_>, _>>().map_err(|e| usage("--flow", e))?;
+        // The BPF programs compare each packet with all of them: the number is a constant there.
         if flows.len() > Filter::MOST_FLOWS {
             let most = Filter::MOST_FLOWS;
             return Err(usage("--flow", format!("{} flows, expected at most {most}", flows.len())));

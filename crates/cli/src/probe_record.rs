@@ -19,6 +19,7 @@ use sys::netns::NetNs;
 /// An unusable journal; a device that is gone.
 pub fn record(report: &Report, journal: &Path, may_add: bool) -> anyhow::Result<()> {
     let known = read(journal).map_err(anyhow::Error::msg)?;
+    // Nothing to add, and nothing that this run could disprove.
     if report.bad.is_empty() && known.is_empty() {
         return Ok(());
     }

@@ -112,6 +112,7 @@ impl<R: BufRead> Recording<R> {
         }
         let version: Version = serde_json::from_slice(line).map_err(|e| self.problem(&e))?;
         if version.format != observe::FORMAT {
+            // Fields of another version may have another meaning.
             let (got, wanted) = (version.format, observe::FORMAT);
             let problem = format!("format {got}, this version reads {wanted}");
             return Err(self.problem(&problem));
@@ -145,6 +146,7 @@ impl Indexed {
     /// A usage error if it is not a regular file or not a recording.
     pub fn open(path: &Path) -> anyhow::Result<Indexed> {
         let mut recording = Recording::open(path)?;
+        // Going back needs a file that can be read again.
         if !recording.reader.get_ref().metadata().is_ok_and(|meta| meta.is_file()) {
             let problem = "not a regular file, so it cannot be browsed; use --text";
             return Err(usage("FILE", format!("{}: {problem}", path.display())));
@@ -159,6 +161,7 @@ impl Indexed {
             if line.len() as u64 > LIMITS.bytes || lines.is_empty() {
                 recording.parse(&line)?;
             }
+            // The positions of all lines are kept in memory.
             if lines.len() == MOST_LINES {
                 return Err(recording.problem(&format!("more than {MOST_LINES} intervals")));
             }

@@ -21,6 +21,7 @@ pub fn parse(text: &str) -> Result<Vec<u32>, String> {
                 ));
             }
         }
+        // Each size is a cell of its own, and multiplies the time of a run.
         if sizes.len() > MOST {
             return Err(format!("{text:?} gives more than {MOST} sizes"));
         }
@@ -61,6 +62,7 @@ fn range(sizes: &mut Vec<u32>, from: u32, to: u32, step: &str, part: &str) -> Re
     };
     let mut size = Some(from);
     while let Some(now) = size.filter(|now| *now <= to) {
+        // A large range ends here; its length is refused by the caller.
         if sizes.len() > MOST {
             break;
         }

@@ -35,6 +35,7 @@ impl FromStr for TapDevice {
             Some((device, list)) => (device, Some(list)),
             None => (text, None),
         };
+        // The limits of `dev_valid_name`; `%` would be a template for a number.
         if device.is_empty() || device.len() > 15 || device.contains(['/', '%']) {
             return Err(format!("device name {device:?}: expected 1 to 15 bytes without / and %"));
         }

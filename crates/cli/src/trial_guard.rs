@@ -38,6 +38,7 @@ impl Drop for Guard {
             // Ignore errors: the guard may have been killed.
             let _ = pipe.write_all(DONE);
         }
+        // The guard has restored the change, or had nothing to restore.
         let _ = self.0.wait();
     }
 }

@@ -143,6 +143,7 @@ fn follow(request: &Request, accel: &Accel, wanted: &mut Wanted) -> anyhow::Resu
             down = names.is_empty();
             *wanted = Wanted::Named(names);
         }
+        // These do not change which devices are accelerated.
         (Request::Status | Request::Programs | Request::Add(_), _) => {}
         (Request::Down | Request::HandOver, _) => {}
     }

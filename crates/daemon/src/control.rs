@@ -125,6 +125,7 @@ pub fn take_name(
     let _lock = directory.lock(LOCKED)?.with_context(|| {
         format!("lock {}: another process holds the lock", directory.path().display())
     })?;
+    // Without a predecessor nothing is connected: the name is free.
     let predecessor = try_connect(directory, &file_of(name)).ok();
     directory.rename(from, &file_of(name))?;
     Ok(predecessor)
@@ -205,6 +206,7 @@ pub fn ask<T: DeserializeOwned>(
     request: &str,
     until_closed: bool,
 ) -> anyhow::Result<Option<T>> {
+    // Without a directory no process has ever served here.
     let Some(directory) = RuntimeDir::find()? else { return Ok(None) };
     let file = file_of(name);
     let until = Instant::now() + ANSWERED;
@@ -256,6 +258,7 @@ fn connect_to(
     let stream = loop {
         match try_connect(directory, file) {
             Ok(stream) => break stream,
+            // A socket file without a listener is left over from a killed process.
             Err(Errno::ECONNREFUSED | Errno::ENOENT) => return Ok(None),
             // connect(2) does not wait on a full queue of a non-blocking Unix socket.
             Err(Errno::EAGAIN) if Instant::now() < end => std::thread::sleep(TICK),
@@ -341,7 +344,9 @@ fn read_until(
         match stream.read(&mut chunk) {
             Ok(0) => return Ok(bytes),
             Ok(length) => bytes.extend(&chunk[..length]),
+            // A signal interrupted the call.
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            // The time limit is checked at the beginning of each round.
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }

@@ -269,6 +269,7 @@ impl Room {
             std::thread::sleep(REST);
         }
         let mut ready = fds.iter().map(|fd| fd.any().unwrap_or(false));
+        // The event that ends the thread is ready.
         if ready.next() == Some(true) {
             return None;
         }
@@ -286,6 +287,8 @@ impl Room {
                 if [ErrorKind::WouldBlock, ErrorKind::ConnectionAborted]
                     .contains(&error.kind()) =>
             {
+                // The client has gone before it was accepted, or descriptors are short: others are
+                // served.
                 return;
             }
             Err(_) => {
@@ -321,6 +324,7 @@ impl Room {
             let mut chunk = [0; 1024];
             let room = (door.longest - client.asked.len()).min(chunk.len());
             match recv(client.stream.as_raw_fd(), &mut chunk[..room], MsgFlags::MSG_DONTWAIT) {
+                // The client has gone without a complete request.
                 Ok(0) => return ClientState::Gone,
                 Ok(length) => client.asked.extend(&chunk[..length]),
                 Err(Errno::EAGAIN | Errno::EINTR) => return ClientState::Waits,
@@ -337,6 +341,7 @@ impl Room {
                 return ClientState::Gone;
             }
         }
+        // The request is not complete: other clients are served.
         let Some(answer) = &client.answer else { return ClientState::Waits };
         let rest = &answer.bytes[client.sent..];
         // No SIGPIPE if the client has closed its end.

@@ -63,6 +63,7 @@ pub fn wait_beside<const N: usize>(
     loop {
         match poll(&mut ready, PollTimeout::NONE) {
             Ok(_) => return Ok(std::array::from_fn(|at| ready[at].any().unwrap_or(false))),
+            // A signal that is not waited for interrupted the call.
             Err(Errno::EINTR) => {}
             Err(error) => return Err(error).context("poll"),
         }

@@ -72,6 +72,7 @@ impl Takeover {
         let kept = [directory.as_fd().as_raw_fd()];
         let prepare = || Rights::only(&[], None).map(drop);
         let heir = Monitor::start(HEIR, &kept, prepare, |_, request| {
+            // The process keeps root's rights for this one request, so it accepts no other.
             if request != TAKE {
                 return Err("no such request".to_owned());
             }

@@ -76,10 +76,12 @@ pub(crate) fn check(change: &Change) -> Result<(), Error> {
 /// As [`write()`]; [`Error::NotTaken`], whose text promises that the caller undoes the change.
 pub(crate) fn make(change: &Change, directory: &Path) -> Result<(), Error> {
     write_from(change, &change.to, directory)?;
+    // A command has no value that could be read back.
     if change.setting == Setting::Command {
         return Ok(());
     }
     let got = read(change)?;
+    // The kernel may accept a value and keep another one, so it was read back.
     if got.is(&change.to) {
         return Ok(());
     }
@@ -119,6 +121,7 @@ fn changed(change: &Change, expected: &str, got: &Value) -> Error {
 /// # Errors
 /// [`Error::OneWay`] if it would not; as [`read`].
 fn can_be_taken_back(change: &Change) -> Result<(), Error> {
+    // Other settings can be written back to any earlier value.
     let Setting::Link { device, attribute: Attribute::Mtu } = &change.setting else {
         return Ok(());
     };

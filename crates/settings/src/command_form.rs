@@ -30,6 +30,7 @@ impl Resolver {
     fn read(&mut self, all: &[Word]) -> Result<()> {
         let unknown = || ProposalError::Unknown(Word::line(all));
         if let [command @ .., Word::To(file)] = all {
+            // More than one word would need the shell's own quoting rules.
             let [echo, value] = &plain(command).ok_or_else(unknown)?[..] else {
                 return Err(unknown());
             };
@@ -81,6 +82,7 @@ impl Resolver {
         let rest = match words {
             ["link" | "l", "set" | "s", "dev", rest @ ..] => rest,
             ["link" | "l", "set" | "s", rest @ ..] => rest,
+            // Other objects and actions of ip are unknown, so their inverse is.
             _ => return None,
         };
         let (name, mut rest) = rest.split_first()?;
@@ -128,12 +130,14 @@ impl Resolver {
             "-G" | "--set-ring" => ring,
             "-L" | "--set-channels" => channels,
             "-C" | "--coalesce" => coalesce,
+            // Other options are unknown, so their inverse is.
             _ => return None,
         };
         let pairs = || {
             let device = self.device(device)?;
             let mut desired = Vec::new();
             for pair in words.chunks(2) {
+                // An odd number of words: the last name has no value.
                 let [name, value] = pair else {
                     return Err(ProposalError::Wrong(format!(
                         "ethtool {option}: {} has no value",
@@ -174,6 +178,7 @@ impl Resolver {
         let parts: Vec<&str> = path.split('/').collect();
         let device = match &parts[..] {
             ["class", "net", name, _, ..] => Some(self.device(name)?),
+            // Attributes elsewhere belong to no device.
             _ => None,
         };
         let setting = match (&device, &parts[..]) {
@@ -221,6 +226,7 @@ pub(crate) fn coalesce(
     name: &str,
     value: &str,
 ) -> Result<Vec<Desired>> {
+    // Only parameters that can be read back are known.
     if !sys::ethtool::COALESCE.contains(&name) {
         return Err(ProposalError::Unknown(format!("ethtool -C {} {name}", device.name)));
     }

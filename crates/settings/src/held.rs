@@ -41,6 +41,7 @@ impl Held {
     /// As [`apply::write()`]; [`Error::Changed`], [`Error::OneWay`], [`Error::NotTaken`].
     pub fn make(&mut self, netns: &Arc<NetNs>, change: Change) -> Result<(), Error> {
         let made = netns.run(|| {
+            // The setting has the wanted value already: there is nothing to restore.
             if apply::read(&change)?.is(&change.to) {
                 return Ok(None);
             }
@@ -86,6 +87,7 @@ impl Held {
         if !same(&got, value) {
             guard.restore()?;
             let setting = Setting::Sysctl { path: path.to_owned(), device: None };
+            // The kernel kept another value: a measurement would be of that one.
             let (from, to) = (String::new(), value.to_owned());
             let object = Change { place: None, setting, from, to }.object();
             return Err(Error::NotTaken { object, wanted: value.to_owned(), got });

@@ -53,6 +53,7 @@ pub(crate) fn open(place: &Namespace) -> Result<Option<NetNs>, sys::Error> {
     let found = discover()?.namespaces.remove(&place.inode).map(|found| found.netns);
     Ok(match found {
         Some(netns) if is_it(&netns)? => Some(netns),
+        // An inode number is reused: only the cookie shows that it is the same namespace.
         _ => None,
     })
 }
@@ -113,6 +114,7 @@ pub(crate) fn pin(change: &Change) -> Result<Change, Error> {
         *place = Namespace::of(&netns, place.path.clone(), &place.label)?;
         if place.cookie.is_none() && !place.first {
             let object = change.object();
+            // Without a cookie, undo could change another namespace that got the same inode number.
             let reason = "this kernel cannot distinguish a namespace from one created later \
                 (SO_NETNS_COOKIE, Linux 5.14)";
             return Err(Error::Unknown { object, reason: reason.to_owned() });
@@ -148,6 +150,7 @@ pub(crate) fn pin(change: &Change) -> Result<Change, Error> {
 /// [`Error::Unknown`] if its entry has no cookie and it is not the machine's first namespace;
 /// [`Error::Gone`].
 pub(crate) fn sure(change: &Change) -> Result<(), Error> {
+    // With a cookie, the namespace is known to be the same.
     let Some(place) = change.place.as_ref().filter(|place| place.cookie.is_none()) else {
         return Ok(());
     };
@@ -188,6 +191,7 @@ pub(crate) fn find(change: &Change, device: &Device) -> Result<Interface, Error>
         let kind = |kind: &Option<String>| kind.clone().unwrap_or_else(|| "none".to_owned());
         let (was, is) = (kind(&device.kind), kind(&link.kind));
         let now = &link.name;
+        // Indexes are reused: a device of another kind is not the one that was changed.
         return Err(unknown(format!(
             "device {name} (index {index}, kind {was}): that index now belongs to {now}, kind {is}"
         )));
@@ -236,6 +240,7 @@ fn place_of_device(parts: &[&str]) -> Option<usize> {
             (!["all", "default"].contains(name)).then_some(3)
         }
         ["class", "net", _, _, ..] => Some(2),
+        // Other files below /sys concern no network device.
         _ => None,
     }
 }

@@ -268,6 +268,8 @@ impl Journal {
             change => match identity::sure(change).and_then(|()| apply::put_back(change)) {
                 Ok(true) => Undone::Restored,
                 Ok(false) => Undone::AlreadyThere { rebooted: false },
+                // The kernel removed the setting with its namespace or device: nothing is left to
+                // restore.
                 Err(apply::Error::Gone { reason, .. }) => Undone::Gone(reason),
                 Err(error) => return Err(error.into()),
             },
@@ -286,6 +288,7 @@ impl Journal {
         let known = entry.made && !entry.rebooted();
         if entry.rebooted() {
             match change.place.take() {
+                // A command that belongs to no namespace runs in the caller's.
                 None => {}
                 Some(place) if place.first => change.place = identity::first_place(&place.label),
                 Some(place) if place.cookie.is_none() => {

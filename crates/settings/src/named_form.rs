@@ -101,6 +101,7 @@ fn one(text: &str, name: &str, value: &str) -> Result<NamedSetting> {
         return Ok(NamedSetting { kind, name: name.to_owned(), device: None, value });
     }
     let (plain, device) = match name.split_once('@') {
+        // An empty name would select the default device by mistake.
         Some((_, "")) => return wrong(format!("{name}: the device is missing")),
         Some((plain, device)) => (plain, Some(device.to_owned())),
         None => (name, None),

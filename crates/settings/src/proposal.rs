@@ -113,6 +113,7 @@ pub fn changes(request: &str) -> Result<Vec<Change>> {
 pub fn differing(changes: Vec<Change>) -> Result<Vec<Change>> {
     let (already, differing): (Vec<Change>, Vec<Change>) =
         changes.into_iter().partition(Change::is_so);
+    // A change that changes nothing would be measured as one without effect.
     if differing.is_empty() {
         let so = |change: &Change| format!("{} is {}", change.object(), change.from);
         return Err(ProposalError::AlreadySo(

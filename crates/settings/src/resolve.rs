@@ -122,6 +122,7 @@ impl Resolver {
         let names = kernel_names(name);
         let named: Vec<_> =
             known.iter().filter(|(known, _)| names.iter().any(|name| is_of(known, name))).collect();
+        // A misspelt feature would otherwise be measured as one without effect.
         if named.is_empty() {
             return Err(ProposalError::Wrong(format!("{}: no feature {name:?}", device.name)));
         }
@@ -129,6 +130,7 @@ impl Resolver {
         let is_so = |feature: &Feature| feature.active == (value == "on");
         let mut wanted: Vec<_> =
             named.into_iter().filter(|(_, feature)| feature.changeable || is_so(feature)).collect();
+        // The driver fixes the feature: the change would fail after the measurement began.
         if wanted.is_empty() {
             return Err(ProposalError::Wrong(format!("{name} of {} is fixed", device.name)));
         }

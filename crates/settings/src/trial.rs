@@ -54,6 +54,7 @@ impl Trial {
     /// # Errors
     /// As [`Journal::make`].
     pub fn make(&mut self) -> Result<(), JournalError> {
+        // Made twice, the earlier value of the second time would be the changed one.
         if self.is_made() {
             return Ok(());
         }
@@ -76,6 +77,7 @@ impl Trial {
     /// # Errors
     /// The first failure. The entry of a change that could not be undone stays in the journal.
     pub fn take_back(&mut self) -> Result<(), JournalError> {
+        // Nothing is in effect, so there is nothing to undo.
         if !self.is_made() {
             return Ok(());
         }

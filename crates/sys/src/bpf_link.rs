@@ -70,6 +70,7 @@ pub fn next(after: u32) -> Result<Option<u32>> {
     let object = format!("link behind {after}");
     match bpf(BPF_LINK_GET_NEXT_ID, &mut number, "bpf(BPF_LINK_GET_NEXT_ID)", object) {
         Ok(_) => Ok(Some(number.next)),
+        // ENOENT ends the list.
         Err(error) if error.errno == Errno::ENOENT => Ok(None),
         Err(error) => Err(error),
     }

@@ -40,6 +40,7 @@ pub(crate) unsafe fn mount(name: &CStr) -> Result<libc::c_int, Errno> {
             check(libc::umount2(whole, libc::MNT_DETACH))?;
             check(libc::rmdir(whole))
         });
+        // An empty group would stay: no process of this tree could remove it later.
         if let Err(errno) = placed {
             libc::unlinkat(parent, name.as_ptr(), libc::AT_REMOVEDIR);
             return Err(errno);
@@ -95,6 +96,7 @@ unsafe fn remove_all(parent: libc::c_int, name: *const libc::c_char, depth: u32)
     // SAFETY: plain system calls. Each record is read within what the kernel wrote into the buffer,
     // and its name ends with a zero byte.
     unsafe {
+        // The group is empty: done.
         if libc::unlinkat(parent, name, libc::AT_REMOVEDIR) == 0 {
             return true;
         }
@@ -105,6 +107,7 @@ unsafe fn remove_all(parent: libc::c_int, name: *const libc::c_char, depth: u32)
             _ => return false,
         }
         let directory = libc::openat(parent, name, libc::O_RDONLY | libc::O_DIRECTORY);
+        // Another process has removed it meanwhile.
         if directory < 0 {
             return false;
         }

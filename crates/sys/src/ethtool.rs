@@ -313,6 +313,7 @@ impl Ethtool {
         let mut info = vec![ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_FEATURES, 0, 0];
         self.call("ETHTOOL_GSSET_INFO", device, &mut info)?;
         let count = info[4] as usize;
+        // The kernel's answer sizes a buffer of this process.
         if count > MAX_FEATURES {
             let object = format!("{device}: {count} features, expected at most {MAX_FEATURES}");
             return Err(Error::new("ETHTOOL_GSSET_INFO", object, Errno::EOVERFLOW));
@@ -334,6 +335,7 @@ impl Ethtool {
             data: request.as_mut_ptr().cast(),
             _rest_of_union: [0; 16],
         };
+        // The kernel would truncate the name and answer for another device.
         if device.len() >= libc::IFNAMSIZ {
             return Err(Error::new(operation, device, Errno::ENAMETOOLONG));
         }

@@ -149,6 +149,7 @@ impl FrameRing {
         count: u16,
         size: usize,
     ) -> Result<FrameRing> {
+        // The kernel masks indexes of a ring of buffers.
         if !count.is_power_of_two() || size == 0 || u32::try_from(size).is_err() {
             return Err(Error::new("io_uring_register", "buffers", Errno::EINVAL));
         }
@@ -169,6 +170,7 @@ impl FrameRing {
         let submitter = ring.submitter();
         let mut probe = io_uring::register::Probe::new();
         submitter.register_probe(&mut probe).map_err(failed("io_uring_register(PROBE)"))?;
+        // Without multishot reads, each frame would need a request.
         if !probe.is_supported(opcode::ReadMulti::CODE) {
             let operation = "io_uring_register(PROBE): IORING_OP_READ_MULTISHOT (Linux 6.7)";
             return Err(Error::new(operation, "ring of frames", Errno::EOPNOTSUPP));
@@ -215,6 +217,7 @@ impl FrameRing {
         self.take_back();
         loop {
             let entry = self.ring.completion().next()?;
+            // The completion of a cancel request carries no frame.
             if entry.user_data() == CANCEL {
                 continue;
             }
@@ -263,6 +266,7 @@ impl FrameRing {
     /// Submits a request for each source that has none.
     fn arm(&mut self) -> Result<()> {
         for (at, source) in self.sources.iter_mut().enumerate() {
+            // An armed read continues by itself; a failed source stays silent.
             if source.armed || source.failed {
                 continue;
             }
@@ -289,6 +293,7 @@ impl FrameRing {
             return false;
         }
         for _ in 0..PATIENCE {
+            // The kernel no longer writes into the buffers.
             if !self.sources.iter().any(|source| source.armed) {
                 return true;
             }

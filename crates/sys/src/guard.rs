@@ -76,6 +76,7 @@ impl Guard {
     pub fn change(path: &Path, value: &str) -> Result<Guard> {
         let name = || path.display().to_string();
         let earlier = std::fs::read_to_string(path).map_err(|e| Error::io("read", name(), &e))?;
+        // The child has a fixed buffer, because it must not allocate.
         if earlier.len() > LONGEST_VALUE {
             return Err(GuardError::TooLong { path: path.to_owned(), bytes: earlier.len() });
         }
@@ -174,6 +175,7 @@ fn child_main(lifeline: i32, lock: i32, file: &CString, value: &[u8]) -> ! {
         let mut byte = 0u8;
         loop {
             let got = libc::read(lifeline, (&raw mut byte).cast(), 1);
+            // End of file: the process has ended, for whatever reason.
             if got == 0 || (got < 0 && *libc::__errno_location() != libc::EINTR) {
                 break;
             }

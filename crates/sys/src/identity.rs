@@ -68,6 +68,7 @@ pub fn become_unprivileged() -> Result<Identity> {
     let kept = |why: String| Ok(Identity::Kept { uid: uid.as_raw(), why });
     let (to, group, named) = match choose() {
         Ok(chosen) => chosen,
+        // The process runs on with its user, and its status shows the reason.
         Err(why) => return kept(why),
     };
     match setgroups(&[]) {
@@ -86,6 +87,7 @@ pub fn become_unprivileged() -> Result<Identity> {
             Err(Errno::EPERM) if call == "setresgid" => {
                 return kept("CAP_SETGID is missing".to_owned());
             }
+            // Without the capability the group may have changed, but not the user.
             Err(Errno::EPERM) => return kept("CAP_SETUID is missing".to_owned()),
             other => other.map_err(|e| Error::new(call, id.to_string(), e))?,
         }

@@ -201,6 +201,7 @@ impl Drop for Init {
         let pid = self.pid;
         drop(self.lifeline.take());
         if self.cgroup.is_none() {
+            // Without a control group nothing has to be removed: end the tree at once.
             let _ = kill(pid, Signal::SIGKILL);
         }
         std::thread::spawn(move || waitpid(pid, None));

@@ -15,6 +15,7 @@ use crate::{Error, Result};
 /// `EPERM` if the namespace belongs to another user.
 pub fn user_namespace(pid: u32) -> Result<()> {
     let theirs = format!("/proc/{pid}/ns/user");
+    // setns(2) refuses to enter the own user namespace.
     if std::fs::read_link(&theirs).ok() == std::fs::read_link("/proc/self/ns/user").ok() {
         return Ok(());
     }

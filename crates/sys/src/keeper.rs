@@ -184,6 +184,7 @@ fn work(mut socket: UnixStream, file: Option<&KeptFile>, gone: Option<&KeptFile>
         }
     }
     if let Some(place) = left {
+        // The socket may be gone already: another process removes those without a listener.
         let _ = unlinkat(&place.directory, place.name.as_c_str(), UnlinkatFlags::NoRemoveDir);
     }
     Ok(())
@@ -196,6 +197,7 @@ fn contents(place: &KeptFile) -> std::result::Result<Vec<u8>, Errno> {
     let mut contents = Vec::new();
     let read = File::from(file).take(LONGEST as u64 + 1).read_to_end(&mut contents);
     read.map_err(|e| e.raw_os_error().map_or(Errno::EIO, Errno::from_raw))?;
+    // The endpoint would need as much memory.
     if contents.len() > LONGEST {
         return Err(Errno::EFBIG);
     }

@@ -91,6 +91,7 @@ impl Restrictions {
             };
             let place = match PathFd::new(path) {
                 Ok(place) => place,
+                // The file may come later, and is then not readable.
                 Err(e) if *stays == Stays::ReadingFile && errno(&e) == Errno::ENOENT => continue,
                 Err(e) => return Err(Error::new("open", name(), errno(&e))),
             };

@@ -168,6 +168,7 @@ impl Monitor {
     /// `EMSGSIZE` for a longer request; `EAGAIN` after the time limit, which ends the process;
     /// `EPIPE` if it was killed or stopped.
     pub fn ask(&self, request: &[u8], limit: Duration) -> Result<Answer> {
+        // The parent has a buffer of this size.
         if request.len() > LONGEST {
             return Err(Error::new("ask", self.text(), Errno::EMSGSIZE));
         }
@@ -212,6 +213,7 @@ impl Monitor {
     }
 
     fn bytes(&self, length: usize) -> Result<Vec<u8>> {
+        // The child may be compromised: the length must not allocate memory at its will.
         if length > LONGEST {
             return Err(Error::new("take", self.text(), Errno::EPROTO));
         }
@@ -258,6 +260,7 @@ impl Asker {
         let closed = PollFlags::POLLHUP | PollFlags::POLLERR;
         match poll(&mut fds, PollTimeout::ZERO) {
             Ok(_) => !fds[0].revents().is_some_and(|events| events.intersects(closed)),
+            // An unknown state: the next request shows it.
             Err(_) => true,
         }
     }

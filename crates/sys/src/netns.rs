@@ -100,6 +100,7 @@ impl NetNs {
     }
 
     fn checked(fd: OwnedFd, name: impl Fn() -> String) -> Result<NetNs> {
+        // setns(2) would fail later, in another thread.
         if nsfs::kind(&fd).ok() != Some(libc::CLONE_NEWNET) {
             let object = format!("{} (not a network namespace)", name());
             return Err(Error::new("open", object, Errno::EINVAL));

@@ -46,6 +46,7 @@ pub enum Owner {
 /// Opens the file of an `O_PATH` descriptor if it is a namespace.
 pub(crate) fn open(place: &OwnedFd, name: &impl Fn() -> String) -> Result<OwnedFd> {
     let kind = fstatfs(place).map_err(|e| Error::new("fstatfs", name(), e))?;
+    // Opening another kind of file could block, or have an effect.
     if kind.filesystem_type().0 as u64 != NSFS_MAGIC {
         let object = format!("{} (not a namespace)", name());
         return Err(Error::new("open", object, Errno::EINVAL));
@@ -86,6 +87,7 @@ pub(crate) fn owner(fd: &OwnedFd) -> Result<Owner> {
     let own = own_user_namespace()?;
     let mut at = match related(fd, NS_GET_USERNS) {
         Ok(owner) => owner,
+        // The owner is not below this user namespace.
         Err(Errno::EPERM) => return Ok(Owner::Beyond),
         Err(errno) => return Err(failed("ioctl(NS_GET_USERNS)")(errno)),
     };
@@ -96,6 +98,7 @@ pub(crate) fn owner(fd: &OwnedFd) -> Result<Owner> {
         }
         let parent = match related(&at, NS_GET_PARENT) {
             Ok(parent) => parent,
+            // The owner is not below this user namespace.
             Err(Errno::EPERM) => return Ok(Owner::Beyond),
             Err(errno) => return Err(failed("ioctl(NS_GET_PARENT)")(errno)),
         };
@@ -132,6 +135,7 @@ pub(crate) fn cookie_here() -> Result<Option<u64>> {
     };
     match Errno::result(done) {
         Ok(_) => Ok(Some(cookie)),
+        // Linux before 5.14 has no cookies.
         Err(Errno::ENOPROTOOPT) => Ok(None),
         Err(errno) => Err(failed("getsockopt")(errno)),
     }

@@ -134,6 +134,7 @@ impl PacketSocket {
     /// If the kernel refuses both ways.
     pub fn set_receive_buffer(&self, bytes: i32) -> Result<()> {
         self.set("setsockopt(SO_RCVBUFFORCE)", libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes)
+            // Without CAP_NET_ADMIN the kernel's limit applies (net.core.rmem_max).
             .or_else(|_| {
                 self.set("setsockopt(SO_RCVBUF)", libc::SOL_SOCKET, libc::SO_RCVBUF, bytes)
             })
@@ -252,6 +253,7 @@ impl PacketSocket {
         let got = unsafe { libc::recvmsg(self.fd.as_raw_fd(), &raw mut message, 0) };
         let length = match Errno::result(got) {
             Ok(length) => length as usize,
+            // No frame is there, or a signal interrupted the call.
             Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
             Err(errno) => return Err(errno),
         };

@@ -69,6 +69,7 @@ impl RealTime {
     pub fn resume(&mut self) -> Result<()> {
         let policy = current()?;
         let plain = policy & !libc::SCHED_RESET_ON_FORK;
+        // A policy that the administrator has given the thread stays.
         if policy == GIVEN && self.before.is_some() {
             return Ok(());
         }

@@ -206,6 +206,7 @@ impl Process {
         let mut names = Vec::new();
         for component in path.components() {
             match component {
+                // The walk begins at the root of the process.
                 Component::RootDir => {}
                 Component::Normal(name) => names.push(name),
                 // The process does not see anything above its root.

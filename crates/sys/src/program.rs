@@ -144,6 +144,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

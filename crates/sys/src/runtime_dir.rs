@@ -104,6 +104,7 @@ impl RuntimeDir {
             let made = mkdir(&path, Mode::S_IRWXU);
             match made {
                 Ok(()) | Err(Errno::EEXIST) => match RuntimeDir::at(&path) {
+                    // Another user may have taken the name in /tmp: try the next place.
                     Err(_) if may_be_taken => {}
                     answer => return answer,
                 },
@@ -126,6 +127,7 @@ impl RuntimeDir {
         for (path, may_be_taken) in places() {
             match RuntimeDir::of(&path, owner) {
                 Ok(found) => return Ok(Some(found)),
+                // Nothing has been served from there.
                 Err(error) if error.errno == Errno::ENOENT || may_be_taken => {}
                 Err(error) => return Err(error),
             }
@@ -149,6 +151,7 @@ impl RuntimeDir {
             Error::new("use directory", name(&hint), Errno::EPERM)
         };
         let before = lstat(path).map_err(|e| Error::new("stat", name(""), e))?;
+        // Another user could answer in the place of a daemon.
         if let Some(why) = problem(&before, owner) {
             return Err(refused(why));
         }
@@ -224,6 +227,7 @@ impl RuntimeDir {
     /// If it cannot be removed.
     pub fn remove(&self, name: &str) -> Result<()> {
         match unlinkat(&self.fd, name, UnlinkatFlags::NoRemoveDir) {
+            // Another process may have removed it.
             Ok(()) | Err(Errno::ENOENT) => Ok(()),
             Err(e) => Err(Error::new("unlink", self.path.join(name).display().to_string(), e)),
         }
@@ -247,6 +251,7 @@ impl RuntimeDir {
             match try_lock(&lock.0) {
                 Ok(true) => return Ok(Some(lock)),
                 Ok(false) if Instant::now() < end => std::thread::sleep(TICK),
+                // Another process holds the lock for longer than the caller waits.
                 Ok(false) => return Ok(None),
                 Err(errno) => {
                     return Err(Error::new("lock", self.path.display().to_string(), errno));

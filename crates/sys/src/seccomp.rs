@@ -209,6 +209,7 @@ impl Filter {
 
     /// Returns the filter for calls that shall appear missing.
     fn lacking(&self) -> Result<Option<BpfProgram>> {
+        // A filter without rules costs each system call time.
         if self.missing.is_empty() {
             return Ok(None);
         }

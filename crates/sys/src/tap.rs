@@ -213,6 +213,7 @@ impl Tap {
 
         let tap = Tap { fd, name, options: options.clone() };
         if let Some(bytes) = options.vnet_header {
+            // The kernel's parameter is a C int.
             let too_large =
                 |_| Error::new("ioctl(TUNSETVNETHDRSZ)", tap.name.clone(), Errno::EINVAL);
             let bytes = libc::c_int::try_from(bytes).map_err(too_large)?;
@@ -232,6 +233,7 @@ impl Tap {
     /// `EINVAL` for a device opened without `multi_queue`, `E2BIG` above 256 queues, `ENOTTY`
     /// before Linux 5.2 (`TUNGETDEVNETNS`).
     pub fn open_queue(&self) -> Result<Tap> {
+        // The kernel refuses a second queue of a device that was created with one.
         if !self.options.multi_queue {
             return Err(Error::new("ioctl(TUNSETIFF)", self.name.clone(), Errno::EINVAL));
         }
@@ -293,6 +295,7 @@ impl Tap {
             None => offload == Offload::NONE,
             Some(bytes) => bytes >= TUNNEL_HEADER || !tunnel,
         };
+        // The kernel would accept it, and then cut off the tunnel's fields.
         if !header_fits {
             return Err(self.offload_error(offload, Errno::EINVAL));
         }

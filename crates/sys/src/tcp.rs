@@ -120,6 +120,7 @@ impl Connecting {
         }
         let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLOUT)];
         match poll(&mut fds, crate::wait::at_most(limit)) {
+            // The connection is not made within the limit, or a signal interrupted the wait.
             Ok(0) | Err(Errno::EINTR) => return Ok(false),
             Ok(_) => {}
             Err(errno) => return Err(("poll", errno)),

@@ -46,6 +46,7 @@ pub fn table(ipv6: bool, name: &str) -> Result<Table> {
     };
     let failed =
         |operation, errno| Error::new(operation, format!("{program}-legacy table {name}"), errno);
+    // The kernel would truncate the name and answer for another table.
     if name.len() >= NAME_BYTES {
         return Err(failed("getsockopt(IPT_SO_GET_INFO)", Errno::ENAMETOOLONG));
     }
@@ -62,6 +63,7 @@ pub fn table(ipv6: bool, name: &str) -> Result<Table> {
         .map(|bytes| u32::from_ne_bytes(*bytes))
         .collect();
     let size = words[INFO_WORDS - 1] as usize;
+    // The kernel's answer sizes a buffer of this process.
     if size > MOST_BYTES {
         return Err(failed("getsockopt(IPT_SO_GET_INFO)", Errno::EOVERFLOW));
     }

@@ -38,6 +38,7 @@ impl<K: Eq + Hash> Answers<K> {
 
     /// Returns whether a look-up may begin.
     pub fn is_room(&mut self, now: Instant) -> bool {
+        // The share of time for look-ups is used up for now.
         if self.paid.is_some_and(|paid| paid > now + AHEAD) {
             return false;
         }

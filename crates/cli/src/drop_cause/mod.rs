@@ -63,6 +63,7 @@ impl Object {
             ("IP_RPFILTER", _) => Object::WayBack,
             ("IP_INADDRERRORS", _) => Object::ForwardingSetting,
             ("VXLAN_VNI_NOT_FOUND", _) => Object::OtherVnis,
+            // The kernel's other reasons have no single object.
             _ => return None,
         })
     }
@@ -108,6 +109,7 @@ impl DropCauses {
         if let Some(answer) = self.answers.get(&key, begun) {
             return answer;
         }
+        // Look-ups must not take the time in which events are read: the object is left out.
         if !self.answers.is_room(begun) {
             return None;
         }

@@ -85,6 +85,7 @@ impl Seen<'_> {
             0 | 3 => Some(State::Established),
             1 | 4 => Some(State::Related),
             2 => Some(State::New),
+            // An entry that is being destroyed has no state that rules could match.
             _ => None,
         };
         let info = self.event.conntrack;

@@ -56,6 +56,7 @@ impl Space {
                 // Rules of iptables-legacy have no generation.
                 let has_legacy = rules.chains.iter().any(|chain| chain.is_legacy);
                 let is_fresh = read.elapsed() < FRESH;
+                // Rules that change all the time must not be read for each drop.
                 if is_behind && is_fresh {
                     return None;
                 }
@@ -86,6 +87,7 @@ impl Space {
         let mut all = seen.flows(|address| self.is_local(address)).into_iter().map(|flow| {
             match rules.verdict(&flow, &path).verdict {
                 Verdict::Drop { at } => Some(at),
+                // The rules have changed, or depend on more than the headers: no rule is named.
                 _ => None,
             }
         });

@@ -38,6 +38,7 @@ pub fn vxlan_entry(device: &Interface, entries: &[FdbEntry], to: MacAddr) -> Opt
         || entries.iter().filter(|entry| entry.link == device.index && entry.bridge.is_none());
     let is_known = own().any(|entry| entry.mac == Some(to) || entry.mac == Some(MacAddr::ZERO));
     let has_default = device.vxlan.as_ref().is_some_and(|vxlan| vxlan.remote.is_some());
+    // The entry exists, so the reason is another one, or the state has changed.
     if is_known || has_default {
         return None;
     }
@@ -75,6 +76,7 @@ pub fn bridge_entry(
                     passes && port.state == PortState::Forwarding
                 })
         };
+        // The frame is flooded, so the missing entry is not the cause.
         if others().any(is_flooded) {
             return None;
         }
@@ -118,6 +120,7 @@ pub fn other_vnis(links: &[Interface], port: u16, vni: u32) -> Option<String> {
     const MOST: usize = 3;
     let of_port = || links.iter().filter_map(|link| Some((link, link.vxlan.as_ref()?)));
     let of_port = || of_port().filter(|(_, vxlan)| vxlan.port == port && !vxlan.external);
+    // The VNI exists now: the device was added after the drop.
     if of_port().any(|(_, vxlan)| vxlan.vni == vni) {
         return None;
     }

@@ -103,6 +103,7 @@ impl Feed {
                     Some(true)
                 }
                 Err(TryRecvError::Empty) => Some(false),
+                // The watching thread has ended; its error is reported by the caller.
                 Err(TryRecvError::Disconnected) => None,
             },
         }
@@ -127,6 +128,7 @@ fn show(
             terminal.draw(|frame| draw(frame, state, look))?;
         }
         changed = event::poll(LOOK).context("read the terminal")?;
+        // Nothing to read: look for a new interval.
         if !changed {
             continue;
         }

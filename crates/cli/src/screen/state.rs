@@ -113,6 +113,7 @@ impl State {
                 self.waiting.pop_front();
             }
             self.waiting.push_back(snapshot);
+            // The display is frozen: the interval waits, so that nothing moves under the cursor.
             return;
         }
         self.history.add(&snapshot);

@@ -70,6 +70,7 @@ pub fn on(on: &AccelOn) -> anyhow::Result<Exit> {
     let report = report.with_context(untested)?;
     print_folded(&::report::probe_text(&report, style()))?;
     complain(&format!("{state}: the path to {} damages or loses packets", peer.ip()));
+    // The fast path is off now: damage that remains is not its own.
     if !was_on && probed().is_ok_and(|slow| !slow.bad.is_empty()) {
         complain("the slow path does so, too: the fast path is not the cause");
     }

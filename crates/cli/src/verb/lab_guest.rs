@@ -17,6 +17,7 @@ use crate::output::complain;
 /// Fails outside of a guest, because it would mount over the host's directories. Inside, errors go
 /// to the console, and the guest powers off.
 pub fn run(arguments: &Guest) -> anyhow::Result<Exit> {
+    // It powers the machine off at its end, and mounts file systems.
     if !inside::is_inside() {
         return Err(usage("guest", "only a mode may start this, as the first process of a guest"));
     }

@@ -114,6 +114,8 @@ impl CheckedRun {
         let find = |argument, name: &str| {
             // `lab_run_guest` handles them if --modes names them.
             if name == at_guest::GROUP || name.contains('@') {
+                // A plan with such modes would need a guest kernel, which is a file of this
+                // machine.
                 let problem =
                     format!("{name:?}: modes …@guest are not allowed in a plan; use --modes");
                 return Err(usage(argument, problem));
@@ -189,6 +191,7 @@ impl CheckedRun {
             vary.push(Varied::Ipv6.to_string());
         }
         let ipv6 = arguments.ipv6 && !arguments.ipv4;
+        // The setting would be compared with itself.
         if ipv6 && settings.contains(&Varied::Ipv6) {
             return Err(usage("-6", "not with --vary ip=6, which compares with IPv4"));
         }

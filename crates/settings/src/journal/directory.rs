@@ -117,6 +117,7 @@ impl Directory {
             SFlag::S_IFSOCK => Some("a socket"),
             _ => Some("a device"),
         };
+        // Opening a FIFO or a device could block or have an effect, so the type is checked first.
         if let Some(what) = what {
             return Err(format!("{what}, expected a regular file"));
         }
@@ -174,6 +175,7 @@ impl Directory {
         let mut kept = Vec::with_capacity(content.len());
         file.rewind().map_err(failed("read back"))?;
         file.read_to_end(&mut kept).map_err(failed("read back"))?;
+        // The disk reported success but stored something else: the change must not be made.
         if kept != content {
             let lost = io::Error::other("content differs from what was written");
             return Err(failed("read back")(lost));
@@ -236,6 +238,7 @@ impl Directory {
             let stem = path.file_stem().and_then(OsStr::to_str).unwrap_or_default();
             let digits = !stem.is_empty() && stem.bytes().all(|byte| byte.is_ascii_digit());
             if digits && path.extension().is_some_and(|extension| extension == "new") {
+                // A leftover of a process that was killed while it wrote; it describes no change.
                 let _ = unlinkat(&self.fd, &*name, UnlinkatFlags::NoRemoveDir);
             }
         }
@@ -253,6 +256,7 @@ impl Directory {
         loop {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) => return Ok(Some(lock)),
+                // Another process holds the lock; the caller reports how long it was waited for.
                 Err((_, Errno::EWOULDBLOCK)) if begun.elapsed() >= wait => return Ok(None),
                 Err((back, Errno::EWOULDBLOCK | Errno::EINTR)) => {
                     std::thread::sleep(AGAIN);

@@ -168,15 +168,18 @@ impl Entry {
     /// Parses an entry, or returns its fault and a remedy.
     pub(super) fn parse(name: &str, text: &[u8]) -> Result<Entry, Problem> {
         let damaged = |what: String| Problem { what, remedy: Problem::DAMAGED };
+        // Some file systems leave an empty file after a power failure.
         if text.iter().all(u8::is_ascii_whitespace) {
             return Err(damaged("empty".to_owned()));
         }
         let value: serde_json::Value =
             serde_json::from_slice(text).map_err(|error| damaged(format!("no JSON: {error}")))?;
         let read = match value.get("format").and_then(serde_json::Value::as_u64) {
+            // A format is required, because later versions change the meaning of fields.
             None => return Err(damaged("no format given".to_owned())),
             Some(1) => Entry::first(value),
             Some(FORMAT) => Entry::second(value),
+            // A later version may have made a change that this one cannot undo correctly.
             Some(format) => {
                 let what = format!("format {format}, this program reads 1 and {FORMAT}");
                 return Err(Problem { what, remedy: Problem::NEWER });
@@ -194,6 +197,7 @@ impl Entry {
     fn second(value: serde_json::Value) -> Result<Entry, String> {
         let file: File = serde_json::from_value(value).map_err(|error| error.to_string())?;
         let expected = sum(&file.entry)?.0;
+        // A damaged entry could write a wrong value to the host.
         if file.sum != expected {
             return Err(format!("its checksum is {expected}, expected {:?}", file.sum));
         }

@@ -17,6 +17,7 @@ impl Journal {
     /// # Errors
     /// A text that is longer than a note may be; [`JournalError::File`].
     pub fn write_note(&self, name: &'static str, text: &[u8]) -> Result<(), JournalError> {
+        // Files above the limit are never read, so a longer note would be lost.
         if text.len() > LONGEST - BLOCK {
             let problem = format!("{} bytes, a note has at most {}", text.len(), LONGEST - BLOCK);
             return Err(JournalError::Entry { path: self.directory.file(name), problem });
@@ -34,6 +35,7 @@ const BLOCK: usize = 4096;
 /// [`JournalError::Untrusted`] if another user could write it; [`JournalError::File`].
 pub fn read_note(directory: &Path, name: &'static str) -> Result<Option<Vec<u8>>, JournalError> {
     let opened = match trust::open(directory, false) {
+        // No journal exists before the first change.
         Err(Refusal::Failed(_, _, Errno::ENOENT)) => return Ok(None),
         Err(refusal) => return Err(refusal.into()),
         Ok(fd) => Directory::of(fd, directory),

@@ -124,6 +124,7 @@ fn check(directory: &impl AsFd, path: &Path, last: bool) -> Result<(), Refusal> 
     owned(&stat, path, last)?;
     let mode = stat.st_mode & 0o7777;
     let sticky = mode & 0o1000 != 0 && !last;
+    // Another user could replace the entries, which contain commands that root runs.
     if mode & 0o022 != 0 && !sticky {
         let problem = format!("mode {mode:04o}: others may write in it (chmod go-w)");
         return Err(Refusal::Untrusted(path.to_owned(), problem));

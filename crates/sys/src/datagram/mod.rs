@@ -192,6 +192,7 @@ pub fn group_receiver(
         (IpAddr::V4(_), IpAddr::V4(_)) => open(SocketAddr::new(group, port), false)?,
         // Groups with link-local scope are bound on a link.
         (IpAddr::V6(group), _) => open(SocketAddrV6::new(group, port, 0, link).into(), false)?,
+        // A socket of one family cannot join a group of the other one.
         (IpAddr::V4(_), IpAddr::V6(_)) => {
             let family = io::Error::from(Errno::EAFNOSUPPORT);
             return Err(failed("join")(family));

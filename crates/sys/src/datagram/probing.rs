@@ -103,6 +103,7 @@ pub fn take_icmp_error(socket: &UdpSocket) -> std::result::Result<Option<IcmpRep
         let report = control(&header, |kind, value| match kind {
             (libc::IPPROTO_IP, libc::IP_RECVERR) => report(&value.bytes::<32>()?),
             (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) => report(&value.bytes::<44>()?),
+            // Other control messages are not errors.
             _ => None,
         });
         if report.is_some() {
@@ -124,6 +125,7 @@ fn report(bytes: &[u8]) -> Option<IcmpReport> {
     let from: IpAddr = match i32::from(family) {
         libc::AF_INET => Ipv4Addr::from(*bytes.get(20..)?.first_chunk::<4>()?).into(),
         libc::AF_INET6 => Ipv6Addr::from(*bytes.get(24..)?.first_chunk::<16>()?).into(),
+        // Without the sender's address the error cannot be attributed.
         _ => return None,
     };
     ORIGINS.contains(&origin).then_some(IcmpReport { from, kind, code, info })

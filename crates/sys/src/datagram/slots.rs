@@ -261,6 +261,7 @@ fn address(name: &Name) -> Option<SocketAddr> {
             let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
             Some(SocketAddr::new(ip.into(), u16::from_be(v6.sin6_port)))
         }
+        // Sockets here have no other family.
         _ => None,
     }
 }
