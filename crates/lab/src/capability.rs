@@ -308,6 +308,7 @@ fn refused(
     unsupported: impl FnOnce(testbed::Error) -> Unsupported,
 ) -> Supported {
     match answer {
+        // The kernel created the device; the program was killed while it removed it.
         Ok(()) | Err(testbed::Error::Killed { .. }) => Ok(()),
         Err(error) => Err(unsupported(error)),
     }

@@ -198,6 +198,7 @@ pub(crate) fn tap(host: &Host, qemu: u32) -> Result<TapInForce> {
                     tap.sndbuf = tap.sndbuf.min(sys::tap_holder::send_buffer(qemu, &number)?);
                 }
             }
+            // A guest without a TAP device has no options of one.
             _ => {}
         }
     }

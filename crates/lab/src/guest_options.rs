@@ -168,6 +168,7 @@ fn join<T>(name: &'static str, to: &mut Option<T>, more: Option<T>) -> Result<()
             *to = more;
             Ok(())
         }
+        // Options of one guest join without a contradiction.
         (_, false) => Ok(()),
     }
 }
@@ -276,6 +277,7 @@ fn one(name: &str, value: &str) -> Result<GuestSetting, GuestSettingError> {
         "vm:tunnel-gso" => GuestOptions { tunnel_gso: on()?, ..found },
         "tap:txqueuelen" => GuestOptions { txqueuelen: number(MOST_PACKETS)?, ..found },
         "tap:sndbuf" => GuestOptions { sndbuf: number(i32::MAX.unsigned_abs())?, ..found },
+        // QEMU has other options, but none that could be read back.
         _ => return wrong(format!("{name:?}: {ALLOWED}")),
     };
     Ok(GuestSetting { text: format!("{name}={value}"), options })

@@ -23,6 +23,7 @@ impl Network {
     /// The reason why this network cannot carry IPv6 between its ends.
     pub fn over_ipv6(mut self) -> Result<Network, Unsupported> {
         let [target, listen] = [self.address.target, self.address.listen].map(|at| at.ip());
+        // The address is an argument of the guest's kernel, of IPv4 only.
         if self.guests().is_some() {
             return Err(refused("the lab gives virtual machines IPv4 addresses only"));
         }
@@ -30,9 +31,11 @@ impl Network {
             return Err(refused("its server is published at an IPv4 address, by translation"));
         }
         let (client, server) = (self.client().clone(), self.server().clone());
+        // Packets to an own address do not cross the path.
         if client.name() == server.name() {
             return Err(refused("both ends are the same host"));
         }
+        // IPv6 refuses to run on a link with a smaller MTU (RFC 8200, section 5).
         if self.tenant_mtu < LEAST_MTU {
             let mtu = self.tenant_mtu;
             return Err(refused(&format!("IPv6 needs an MTU of {LEAST_MTU}, its ends have {mtu}")));

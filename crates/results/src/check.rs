@@ -64,11 +64,13 @@ impl Results {
             ("/warnings", self.warnings.len()),
             ("/faults", self.faults.len()),
         ] {
+            // Lists are rendered one by one; a file must not make a page of any size.
             if got > MOST_LISTED {
                 return wrong(at, format!("at most {MOST_LISTED} entries"), got);
             }
         }
         let samples = self.cells.iter().map(|cell| cell.samples.len()).sum::<usize>();
+        // Statistics take time by sample.
         if samples > MOST_SAMPLES {
             let expected = format!("at most {MOST_SAMPLES} samples in all cells");
             return wrong("/cells", expected, samples);
@@ -127,6 +129,7 @@ fn plan(plan: &Plan) -> Checked {
     }
     at_least_one("/plan/blocks", plan.blocks.into())?;
     at_least_one("/plan/max_blocks", plan.max_blocks.into())?;
+    // Statistics take time by block.
     if plan.max_blocks > MOST_BLOCKS {
         return wrong("/plan/max_blocks", format!("at most {MOST_BLOCKS}"), plan.max_blocks);
     }
@@ -197,6 +200,7 @@ fn check_fault(at: &str, fault: &FaultRecord) -> Checked {
             if reason.is_none() {
                 return wrong(format!("{at}/cost"), "figures, because there is no reason", "null");
             }
+            // A trial without figures has nothing else to check.
             continue;
         };
         if let Some(reason) = reason {

@@ -200,6 +200,7 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
                 pointer.push('/');
                 pointer.push_str(&key.replace('~', "~0").replace('/', "~1"));
             }
+            // These have no name in a JSON pointer.
             Segment::Enum { .. } | Segment::Unknown => {}
         }
     }

@@ -30,6 +30,7 @@ impl FlowShares {
     pub fn of(rates: &[f64]) -> Option<FlowShares> {
         let sum: f64 = rates.iter().sum();
         let squares: f64 = rates.iter().map(|rate| rate * rate).sum();
+        // One flow shares with no other, and flows without traffic have no share.
         if rates.len() < 2 || squares <= 0.0 {
             return None;
         }

@@ -333,6 +333,7 @@ fn element(set: &mut Set, names: &Names, bytes: &[u8]) -> Result<(), Unsupported
             let last = last.unwrap_or_else(|| first.clone());
             set.elements.boxes.push((first, last, value));
         }
+        // An interval's end without a beginning: the set is not understood.
         _ => return Err("range end in a set without ranges".to_owned()),
     }
     Ok(())

@@ -137,6 +137,7 @@ impl Ruleset {
             let Some(rule) = here.rules.get(next) else {
                 match stack.pop() {
                     Some(back) => (chain, next) = back,
+                    // The base chain ends here, so its policy decides.
                     None => return self.policy(base),
                 }
                 continue;
@@ -157,6 +158,7 @@ impl Ruleset {
                 }
                 RuleResult::Act(Action::Return) => match stack.pop() {
                     Some(back) => (chain, next) = back,
+                    // A return from the base chain: its policy decides.
                     None => return self.policy(base),
                 },
                 RuleResult::Act(Action::Goto(to)) => (chain, next) = (to, 0),
@@ -193,6 +195,7 @@ impl Ruleset {
         let mut maybe: Option<Doubt> = None;
         let stop = |doubt| RuleResult::Stop(depends(chain, rule, doubt));
         for expression in &rule.expressions {
+            // Sets of jumps may multiply: the budget bounds the time for one flow.
             match budget.0.checked_sub(1) {
                 Some(rest) => budget.0 = rest,
                 None => {
@@ -300,6 +303,7 @@ impl Ruleset {
                     };
                     match (set.find(key), maybe) {
                         (Found::No, _) => Holds::No,
+                        // The element decides, and whether it matches is unknown.
                         (_, Some(doubt)) | (Found::Maybe(doubt), None) => return stop(doubt),
                         (Found::Yes(Value::Verdict(Action::Continue)), None) => Holds::Yes,
                         (Found::Yes(Value::Verdict(action)), None) => {
@@ -330,6 +334,7 @@ impl Ruleset {
                 Expression::Reject | Expression::Target(Target::Reject) => {
                     return RuleResult::Act(Action::Drop);
                 }
+                // The target has an effect on each packet, which the fast path would leave out.
                 Expression::Target(Target::Slow(doubt)) => return stop(*doubt),
                 Expression::Target(Target::Mark { mark, mask }) => {
                     packets.mark = packets.mark & !mask ^ mark;
@@ -378,12 +383,14 @@ impl Ruleset {
                 }
             };
             match holds {
+                // The rest of the rule is not evaluated, as in the kernel.
                 Holds::No => return RuleResult::Next,
                 Holds::Yes => {}
                 // An uncertain read may still turn out to be irrelevant. An expression with state
                 // or a side effect has already acted on packets that came this far.
                 Holds::Maybe(doubt) => match doubt.cause {
                     Cause::Counting | Cause::Effect => return stop(maybe.unwrap_or(doubt)),
+                    // Evaluating it has an effect in itself, so the order matters.
                     _ if is_stateful(expression) => return stop(maybe.unwrap_or(doubt)),
                     _ => maybe = maybe.or(Some(doubt)),
                 },
@@ -425,6 +432,7 @@ fn connmark(
 ) -> Result<u32, Doubt> {
     let entry = match packets.tracked() {
         Tracked::Entry(entry) => entry,
+        // Without an entry the mark stays as it is.
         Tracked::Nothing => return Ok(packets.mark),
         Tracked::Unclear => return Err(Doubt::new(Cause::Unknown, "CONNMARK at this hook")),
     };

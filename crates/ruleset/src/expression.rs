@@ -87,6 +87,7 @@ fn named(
                 1 => Header::Network,
                 2 => Header::Transport,
                 3 => Header::Inner,
+                // A later kernel's base: the header is unknown.
                 base => return Err(format!("base {base}")),
             };
             let length = fields.need_number(4)? as usize;
@@ -102,6 +103,7 @@ fn named(
                 3 => Comparison::LessOrEqual,
                 4 => Comparison::Greater,
                 5 => Comparison::GreaterOrEqual,
+                // A later kernel's operation.
                 how => return Err(format!("operation {how}")),
             };
             let with = value(fields.need(3)?)?;
@@ -127,6 +129,7 @@ fn named(
             }
             let length = fields.need_number(3)? as usize;
             let (mask, xor) = (value(fields.need(4)?)?, value(fields.need(5)?)?);
+            // The kernel refuses such an expression, so this is another format.
             if mask.len() != length || xor.len() != length {
                 return Err("mask and value differ in length".to_owned());
             }
@@ -136,6 +139,7 @@ fn named(
         "byteorder" => {
             let fields = fields(&[1, 2, 3, 4, 5])?;
             let (length, size) = (fields.need_number(4)? as usize, fields.need_number(5)? as usize);
+            // The kernel refuses such an expression, so this is another format.
             if ![2, 4, 8].contains(&size) || !length.is_multiple_of(size) {
                 return Err(format!("{length} bytes by {size}"));
             }
@@ -149,6 +153,7 @@ fn named(
             match data(fields.need(2)?, |name| names.chain(family, table, name))? {
                 Value::Verdict(action) if to == 0 => Expression::Verdict(action),
                 Value::Data(value) => Expression::Immediate { to: span(to, value.len())?, value },
+                // A verdict has a register of its own.
                 _ => return Err("verdict in place of a value".to_owned()),
             }
         }
@@ -176,6 +181,7 @@ fn named(
             match (fields.number(1)?, fields.number(4)?) {
                 (Some(to), None) => Expression::Ct { key, direction, to: register(to)? },
                 (None, Some(from)) => Expression::CtSet { key, from: register(from)? },
+                // The expression neither reads nor writes: another format.
                 _ => return Err("neither a source nor a destination register".to_owned()),
             }
         }
@@ -209,6 +215,7 @@ fn named(
                 Expression::Target(xt::target(&extension, revision, info)?)
             }
         }
+        // A rule with an unknown expression may do anything to the packet.
         _ => return Err("unknown expression".to_owned()),
     })
 }
@@ -225,6 +232,7 @@ fn register(number: u32) -> Result<Register, UnsupportedContent> {
 /// Returns the offset of a register, after checking that a value of this length fits.
 fn span(number: u32, length: usize) -> Result<Register, UnsupportedContent> {
     let at = register(number)?;
+    // The registers overlap in memory: a longer value would be read from others.
     if length == 0 || length > REGISTERS - at {
         return Err(format!("{length} bytes in register {number}"));
     }

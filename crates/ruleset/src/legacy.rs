@@ -313,6 +313,7 @@ impl<'a> Entry<'a> {
             ACCEPT => return Ok(Expression::Verdict(Action::Accept)),
             RETURN => return Ok(Expression::Verdict(Action::Return)),
             QUEUE => return Ok(Expression::Verdict(Action::Queue)),
+            // Other verdicts are offsets of chains.
             to => usize::try_from(to).map_err(|_| format!("verdict {to}"))?,
         };
         // A rule without a target continues behind itself.

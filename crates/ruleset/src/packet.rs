@@ -281,6 +281,7 @@ impl Packets<'_> {
             _ if self.is_any(address) => doubt(Cause::Packet, "ct saddr, daddr"),
             IpAddr::V4(address) if wanted_ipv4 => Some(known(&address.octets())),
             IpAddr::V6(address) if !wanted_ipv4 => Some(known(&address.octets())),
+            // The other family has no such field.
             _ => None,
         };
         let is_ipv4 = self.is_ipv4();
@@ -338,6 +339,7 @@ impl Packets<'_> {
         let kind = match (result, flags) {
             (3, 1) => self.address_type(self.source()),
             (3, 2) => self.address_type(self.destination()),
+            // Other results depend on the packet's device or on routes.
             _ => None,
         };
         kind.map_or_else(doubt, |kind| known(&u32::from(kind).to_ne_bytes()))

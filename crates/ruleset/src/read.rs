@@ -122,6 +122,7 @@ fn consistent(nftables: &mut Nftables, extent: Extent) -> Result<(u32, Vec<Messa
     for _ in 0..ATTEMPTS {
         let before = match nftables.generation() {
             Ok(generation) => generation,
+            // Without nftables in the kernel there are no rules.
             Err(error) if is_absent(&error) => return Ok((0, Vec::new())),
             Err(error) => return Err(error.into()),
         };

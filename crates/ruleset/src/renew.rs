@@ -136,6 +136,7 @@ impl Ruleset {
                     rules.mark_changed(&rule);
                     Arc::make_mut(&mut rules.chains[at]).rules.push(rule);
                 }
+                // Another kind of object changed: everything is read again.
                 _ => return None,
             }
         }
@@ -158,6 +159,7 @@ impl Ruleset {
             return None;
         }
         match (known, payload) {
+            // Added and removed since the last read: nothing changes.
             (None, None) => {}
             (Some(at), None) => {
                 self.chains[at] = Arc::new(Chain::nothing());
@@ -173,6 +175,7 @@ impl Ruleset {
                 if known.is_none() {
                     self.chains.push(Arc::new(Chain { is_dormant, ..chain }));
                 } else if self.chains[at].unsupported != chain.unsupported {
+                    // A chain that is understood no longer, or again: everything is read again.
                     return None;
                 }
                 names.chains.insert(name.clone(), at);
@@ -183,6 +186,7 @@ impl Ruleset {
 
     fn set(&mut self, names: &mut Names, name: &Name, payload: Option<&[u8]>) -> Option<()> {
         match (names.sets.get(name).copied(), payload) {
+            // Added and removed since the last read: nothing changes.
             (None, None) => {}
             (Some(at), None) => {
                 self.sets[at] = Arc::new(Set::nothing());

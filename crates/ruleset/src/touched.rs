@@ -40,10 +40,12 @@ impl Touched {
         while !rest.is_empty() {
             let Some(length) = rest.first_chunk::<4>().map(|bytes| u32::from_ne_bytes(*bytes))
             else {
+                // A cut message: everything is read again.
                 return false;
             };
             let Some(message) = rest.get(..length as usize).filter(|all| all.len() >= HEADERS)
             else {
+                // A cut message: everything is read again.
                 return false;
             };
             rest = rest.get((length as usize).next_multiple_of(4)..).unwrap_or_default();
@@ -51,6 +53,7 @@ impl Touched {
             // Messages of other subsystems, or unsupported ones, need a full read.
             let known = kind >> 8 == NFNL_SUBSYS_NFTABLES
                 && self.message(kind & 0xff, message[16], &message[HEADERS..]);
+            // An unknown message may concern any rule: everything is read again.
             if !known {
                 return false;
             }
@@ -70,6 +73,7 @@ impl Touched {
     }
 
     fn message(&mut self, kind: u16, family: u8, payload: &[u8]) -> bool {
+        // Attributes that cannot be parsed may name any object.
         let Ok(fields) = each(payload) else { return false };
         let find =
             |wanted| fields.iter().find(|(kind, _)| *kind == wanted).map(|(_, value)| *value);

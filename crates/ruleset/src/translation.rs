@@ -32,6 +32,7 @@ pub(crate) fn translations(messages: &[Message]) -> Vec<Translation> {
 }
 
 fn rule(message: &Message) -> Result<Option<Translation>, UnsupportedContent> {
+    // A message without its header describes no rule.
     let (Some(family), Some(payload)) = (message.payload.first(), message.payload.get(4..)) else {
         return Ok(None);
     };
@@ -64,6 +65,7 @@ fn rule(message: &Message) -> Result<Option<Translation>, UnsupportedContent> {
                 let info = fields.get(3).unwrap_or_default();
                 target(&fields.text(1), fields.need_number(2)?, *family == 10, info)
             }
+            // Other expressions do not translate.
             _ => None,
         };
         if let Some((is_source, to, of_device)) = effect {

@@ -343,6 +343,7 @@ pub(crate) fn matches(name: &str, revision: u32, info: &[u8]) -> Result<Match, U
             ("udp", 0) => {
                 info.is(10)?;
                 let flags = info.u8(8)?;
+                // A later version's flags may change the meaning of the match.
                 if flags & !3 != 0 {
                     return Err(format!("flags {flags:#x}"));
                 }
@@ -451,6 +452,7 @@ fn multiport(info: &Info<'_>) -> Result<Match, UnsupportedContent> {
         0 => Which::Source,
         1 => Which::Destination,
         2 => Which::Either,
+        // A later version's flags may change the meaning of the match.
         which => return Err(format!("flags {which}")),
     };
     let count = usize::from(info.u8(1)?);
@@ -465,6 +467,7 @@ fn multiport(info: &Info<'_>) -> Result<Match, UnsupportedContent> {
         // A flag at the first port marks a range of two ports.
         let is_range = info.flag(32 + at)?;
         at += usize::from(is_range);
+        // A range without its second port: another format.
         if at >= count {
             return Err("incomplete range".to_owned());
         }
@@ -494,6 +497,7 @@ pub(crate) fn target(name: &str, revision: u32, info: &[u8]) -> Result<Target, U
                     0 => ConnmarkMode::Set,
                     1 => ConnmarkMode::Save,
                     2 => ConnmarkMode::Restore,
+                    // A later version's mode.
                     mode => return Err(format!("mode {mode}")),
                 };
                 let (mark, connection_mask) = (info.u32(0)?, info.u32(4)?);

@@ -140,6 +140,7 @@ impl Packets<'_> {
                 let source = self.source()?.1;
                 Some(((!self.flow.any_source_port).then_some(source), self.destination()?.1))
             }
+            // These have no ports.
             Transport::Icmp { .. } | Transport::Arp => None,
         }
     }
@@ -167,6 +168,7 @@ impl Packets<'_> {
         };
         let entry = match self.tracked() {
             Tracked::Entry(entry) => Some(entry),
+            // Without an entry only the state can match.
             _ => None,
         };
         let mut holds = Holds::Yes;

@@ -264,6 +264,7 @@ pub(crate) fn learns(
             None if !neighbours.contains(&neighbour) => {
                 Some(format!("{neighbour:?} is not among {neighbours:?}"))
             }
+            // The neighbour is known, so the route has arrived.
             None => None,
         })
     })

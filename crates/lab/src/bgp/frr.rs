@@ -185,6 +185,7 @@ fn tell(configuration: &str) -> io::Result<()> {
         let mut bytes = [0; 256];
         let status = loop {
             match socket.read(&mut bytes) {
+                // The daemon has closed the connection before its status.
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(length) => said.extend_from_slice(&bytes[..length]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -60,6 +60,7 @@ fn can(
     ours: &[&'static str],
 ) -> Supported {
     machine.links(&["veth", "bridge", "vxlan"])?;
+    // flannel and kube-proxy change settings that belong to root of the machine.
     if machine.privileges() != testbed::Privileges::Root {
         return Err(Unsupported::without_root(format!("{what} needs root"), "run as root"));
     }

@@ -63,6 +63,7 @@ pub(super) fn children(parent: u32) -> Result<Vec<u32>> {
     let all = all.map_err(|error| none("programs of this machine", &error.to_string()))?;
     let own = all.by_pid.values().filter(|process| process.parent == parent);
     let children: Vec<u32> = own.map(|process| process.pid).collect();
+    // The program has ended before the fault: there is nothing to kill.
     if children.is_empty() {
         return Err(none(&format!("child of process {parent}"), "is not running"));
     }

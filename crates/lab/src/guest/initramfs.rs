@@ -150,6 +150,7 @@ fn strip(elf: &mut Vec<u8>) -> Result<Option<PathBuf>> {
         let bytes = elf.get(at..at.checked_add(length)?)?;
         Some(bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
     };
+    // Another format would be truncated at a wrong offset.
     if elf.get(..6) != Some(b"\x7fELF\x02\x01") {
         return Err(bad());
     }
@@ -195,6 +196,7 @@ impl Archive {
     }
 
     fn library(&mut self, path: &Path) -> Result<()> {
+        // Libraries share libraries.
         if self.has(path) {
             return Ok(());
         }

@@ -139,9 +139,11 @@ fn network(setup: &Setup) -> Result<(), String> {
     let words = |error: netstate::Error| error.to_string();
     let netlink = Netlink::open().map_err(words)?;
     netlink.set_up("lo").map_err(words)?;
+    // A guest without a NIC has no address.
     let Some((address, prefix)) = setup.address else { return Ok(()) };
     let begun = Instant::now();
     while let Err(error) = netlink.link(NIC) {
+        // The kernel finds devices while this process runs already.
         if begun.elapsed() > DEVICE_LIMIT {
             return Err(format!("{error}: the kernel lacks virtio_net"));
         }

@@ -147,9 +147,11 @@ impl Kernel {
 /// Returns the version of a bzImage from its boot header (`Documentation/arch/x86/boot.rst`), or
 /// a description of the contents.
 fn version(head: &[u8]) -> Result<String, String> {
+    // An image that was not written completely.
     if head.is_empty() {
         return Err("an empty file".to_owned());
     }
+    // The version is in the header of a bzImage only (Documentation/arch/x86/boot.rst).
     if head.get(0x1fe..0x200) != Some(&[0x55, 0xaa]) || head.get(0x202..0x206) != Some(b"HdrS") {
         let first = head.iter().take(4).map(|byte| format!("{byte:02x}")).collect::<Vec<_>>();
         return Err(format!("a file that begins with {}", first.join(" ")));

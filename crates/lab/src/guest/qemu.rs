@@ -38,6 +38,7 @@ const MEMORY: usize = 160;
 
 /// Checks whether guests can run here: QEMU, and a kernel for them.
 pub(crate) fn supported(machine: &Capabilities) -> Supported {
+    // The guests' kernel, modules and program are this machine's.
     if !cfg!(target_arch = "x86_64") {
         return Err(Unsupported::new("guests need an x86-64 machine", "use an x86-64 machine"));
     }
@@ -227,6 +228,7 @@ const INITRD_FILE: &str = "/tmp/initrd";
 pub(super) fn forget_files(tree: &Processes, host: &Host) -> Result<()> {
     tree.inside(host, || {
         for file in [KERNEL_FILE, INITRD_FILE] {
+            // The files are in the tree's own /tmp, which ends with it.
             let _ = std::fs::remove_file(file);
         }
     })

@@ -25,6 +25,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Checks whether it is installed and this process may run it.
 pub(crate) fn probe(machine: &Capabilities) -> Supported {
     machine.program(PROGRAM, PROGRAM)?;
+    // VRRP uses raw sockets.
     if machine.privileges() != Privileges::Root {
         return Err(Unsupported::without_root("keepalived needs root", "run as root"));
     }

@@ -80,6 +80,7 @@ pub(crate) fn connect(
         host.configure(switch)
     })?;
     for net in site.nets() {
+        // In user space the ports are veth pairs, which exist already.
         if user_space {
             break;
         }
@@ -182,6 +183,7 @@ impl<'a> Bridges<'a> {
     /// (`netdev_linux_get_mtu__` in `lib/netdev-linux.c`).
     fn router_port(&mut self, net: Net, mtu: u32) {
         let (device, vlan) = (net.router_device(), net.number());
+        // In user space the port is a veth pair: see the module.
         if self.user_space() {
             self.order(&format!("add-port {INT} {} tag={vlan}", router_port(net)));
             return;

@@ -99,6 +99,7 @@ pub(crate) fn draw(bars: &Bars) -> Option<(String, f64)> {
             svg.rect("band", (0.0, middle - 0.5 * ROW), (WIDTH, ROW), "");
             let name = fitted(&row.name, WIDTH - 8.0);
             svg.text("t b", (3.0, middle + 4.0), Anchor::Start, &name);
+            // A heading has no bar.
             continue;
         }
         let name = fitted(&row.name, left - 8.0);

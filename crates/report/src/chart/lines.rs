@@ -129,6 +129,7 @@ pub(crate) fn draw(lines: &Lines) -> Option<(String, f64)> {
             || !usable(point.x, lines.x.kind)
             || !usable(point.y, lines.y.kind)
         {
+            // A logarithmic axis has no place for 0.
             continue;
         }
         let place = (x.place(point.x), y.place(point.y));

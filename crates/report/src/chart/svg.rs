@@ -43,6 +43,7 @@ pub(crate) fn fitted(text: &str, width: f64) -> String {
     let mut cut = String::new();
     for c in text.chars() {
         cut.push(c);
+        // The sign for the cut needs room, too.
         if text_width(&cut) + FONT > width {
             cut.pop();
             break;

@@ -183,6 +183,7 @@ pub enum CompareError {
 /// # Errors
 /// [`CompareError`] if the files have no comparable cells.
 pub fn compare(a: &Results, b: &Results, fail_on: Option<f64>) -> Result<Comparison, CompareError> {
+    // Ratios to different baselines are not comparable.
     if a.plan.baseline != b.plan.baseline {
         let (a, b) = (a.plan.baseline.clone(), b.plan.baseline.clone());
         return Err(CompareError::OtherBaseline { a, b });
@@ -205,6 +206,7 @@ pub fn compare(a: &Results, b: &Results, fail_on: Option<f64>) -> Result<Compari
         common = true;
         // If neither machine can build the mode, there is no figure.
         let unsupported = |cell: &Cell| cell.status == Status::Unsupported;
+        // The cell was measured in neither file.
         if unsupported(cell) && unsupported(other) {
             continue;
         }
@@ -455,6 +457,7 @@ fn machine_differences(a: &Results, b: &Results) -> Vec<String> {
     let mut found: Vec<String> = of("", &a.machine, &b.machine).into_iter().flatten().collect();
     match (&a.peer, &b.peer) {
         (Some(a), Some(b)) => found.extend(of("server's ", a, b).into_iter().flatten()),
+        // Both runs were on one machine.
         (None, None) => {}
         (a, b) => {
             let machines = |peer: bool| if peer { "two machines" } else { "one machine" };

@@ -28,6 +28,7 @@ pub struct Background {
 impl Background {
     /// Adds a value, which may stand out. Ignores values that are not finite.
     pub fn learn(&mut self, value: f64) {
+        // A share that is unknown must not become part of the background.
         if !value.is_finite() {
             return;
         }

@@ -72,6 +72,7 @@ pub enum StatsError {
 /// negative or not finite, [`StatsError::Confidence`].
 pub fn ratio_interval(ratios: &[f64], confidence: f64) -> Result<Interval, StatsError> {
     check_confidence(confidence)?;
+    // An infinite or negative ratio comes from a damaged file: it would hide in a median.
     if let Some(index) = ratios.iter().position(|r| !r.is_finite() || *r < 0.0) {
         return Err(StatsError::NotARatio { index, value: ratios[index] });
     }

@@ -26,11 +26,13 @@ pub struct MannWhitney {
 /// # Errors
 /// [`StatsError::TooFew`] if a sample is empty, [`StatsError::NotFinite`].
 pub fn mann_whitney(a: &[f64], b: &[f64]) -> Result<MannWhitney, StatsError> {
+    // Without values in both samples there is nothing to compare.
     if a.is_empty() || b.is_empty() {
         return Err(StatsError::TooFew { what: "Mann-Whitney test", got: 0, needed: 1 });
     }
     let mut all: Vec<(f64, bool)> =
         a.iter().map(|value| (*value, true)).chain(b.iter().map(|value| (*value, false))).collect();
+    // NaN has no rank.
     if let Some(index) = all.iter().position(|(value, _)| !value.is_finite()) {
         return Err(StatsError::NotFinite { index, value: all[index].0 });
     }

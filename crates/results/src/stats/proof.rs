@@ -85,6 +85,7 @@ fn gain<'a>(seen: impl Iterator<Item = &'a WorkloadIntervals>) -> f64 {
 /// A workload without an interval is open: its path may carry traffic on one side only, which
 /// another test judges.
 pub(super) fn is_decided(seen: &[WorkloadIntervals]) -> bool {
+    // One workload that is proven worse decides against the change.
     if seen.iter().filter_map(|one| one.worth).any(|worth| worth.high < 1.0) {
         return true;
     }
@@ -108,6 +109,7 @@ impl WorkloadIntervals {
     /// Whether more blocks would not change the verdict on this workload.
     fn is_decided(&self) -> bool {
         let WorkloadIntervals { worth: Some(worth), demand } = self else { return false };
+        // Throughput decides; CPU time counts only where throughput is equal.
         if worth.low > 1.0 || worth.high < 1.0 {
             return true;
         }

@@ -156,6 +156,7 @@ impl StopRule {
         let StopRule::Goal { sequential, .. } = self else { return false };
         let analyses = sequential.interim_analyses();
         let at = analyses.iter().position(|analysis| analysis.blocks == blocks);
+        // The first interim analyses have wide intervals: giving up then would be premature.
         if at.is_none_or(|at| at < ANALYSES_BEFORE_GIVING_UP || at + 1 == analyses.len()) {
             return false;
         }
@@ -186,6 +187,7 @@ impl StopRule {
     /// interval of that analysis.
     pub fn settled(&self, blocks: u32, cells: &[Series]) -> Vec<bool> {
         let mut settled = vec![false; cells.len()];
+        // Other rules measure all cells until the end.
         let StopRule::Proof { sequential } = self else { return settled };
         if sequential.confidence_at(blocks).is_none() {
             return settled;

@@ -61,6 +61,7 @@ pub fn trend(values: &[f64]) -> Result<Trend, StatsError> {
         return Err(StatsError::NotFinite { index, value: values[index] });
     }
     let n = values.len();
+    // Two values always have a trend.
     if n < 3 {
         return Err(StatsError::TooFew { what: "trend", got: n, needed: 3 });
     }

@@ -25,6 +25,7 @@ use crate::Interval;
 pub fn ratio_of_medians(a: &[f64], b: &[f64], confidence: f64) -> Result<Interval, StatsError> {
     check_confidence(confidence)?;
     let samples = a.len().min(b.len());
+    // A single value has no spread.
     if samples < 2 {
         return Err(StatsError::TooFew { what: "ratio of medians", got: samples, needed: 2 });
     }

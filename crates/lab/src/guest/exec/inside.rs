@@ -33,6 +33,7 @@ pub fn run(port: File) -> Result<(), String> {
     let mut incoming = port.try_clone().map_err(io)?;
     let outgoing = Outgoing(Arc::new(Mutex::new(port)));
     let (kind, words) = frame::read(&mut incoming).map_err(io)?;
+    // The host sends the arguments first; anything else is another version.
     if kind != Kind::Arguments {
         return Err(format!("control port: frame of kind {kind:?}: expected Arguments"));
     }
@@ -140,6 +141,7 @@ fn listen(mut incoming: File, pid: u32, received: &Sender<()>) {
             // The program may already have ended by itself.
             Kind::Stop => drop(kill(Pid::from_raw(pid as i32), Signal::SIGINT)),
             Kind::Received => drop(received.send(())),
+            // Other frames are sent by the guest only.
             _ => {}
         }
     }
@@ -151,6 +153,7 @@ fn tell(stderr: ChildStderr, outgoing: &Outgoing) {
         let mut line = Vec::new();
         match (&mut lines).take(LINE).read_until(b'\n', &mut line) {
             Ok(1..) => {
+                // The host has closed the port: nobody reads the lines.
                 if outgoing.say(Kind::Line, line.trim_ascii_end()).is_err() {
                     return;
                 }

@@ -137,6 +137,7 @@ impl ExecGuest {
         loop {
             let (kind, payload) = self.receive(stop, &mut asked)?;
             match kind {
+                // It only shows that the guest is not silent.
                 Kind::Alive => {}
                 Kind::Line => {
                     let said = words(&payload);
@@ -149,6 +150,8 @@ impl ExecGuest {
                 Kind::Part if done.results.len() + payload.len() <= MOST_RESULTS => {
                     done.results.extend(payload);
                 }
+                // The guest is not trusted: a results file of any size would fill this machine's
+                // memory.
                 Kind::Part => {
                     return Err(self.failed(format!("results exceed {MOST_RESULTS} bytes")).into());
                 }
@@ -159,6 +162,7 @@ impl ExecGuest {
                     return Ok(Done { status: status.map_err(wrong)?, ..done });
                 }
                 Kind::Failed => return Err(self.failed(words(&payload)).into()),
+                // The guest is another version, or broken.
                 Kind::Arguments | Kind::Stop | Kind::Received => {
                     let said = format!("unexpected frame {kind:?}, which only the host sends");
                     return Err(self.failed(said).into());
@@ -222,6 +226,7 @@ impl ExecGuest {
                     }
                     std::thread::sleep(TICK);
                 }
+                // A signal interrupted the call.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => return Err(ended(&part, &last_words(process), console).into()),
             }
