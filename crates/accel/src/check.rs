@@ -184,6 +184,7 @@ pub fn eligible(netns: &NetNs) -> Result<Vec<Eligible>> {
 }
 
 fn eligible_device(device: &DevicePlan) -> Option<Eligible> {
+    // A refused device gains nothing, and sandboxes are those of the container engine.
     if device.refused.is_some() || device.sandbox.is_some() {
         return None;
     }
@@ -192,6 +193,7 @@ fn eligible_device(device: &DevicePlan) -> Option<Eligible> {
     let is_used =
         |remote: &&crate::model::RemotePlan| remote.refused.is_none() && remote.addresses > 0;
     let remotes = device.remotes.values().filter(is_used).count();
+    // Traffic needs a tenant and another host.
     if ports == 0 || remotes == 0 {
         return None;
     }

@@ -257,6 +257,7 @@ impl Drop for Accel {
             finder.stop();
         }
         for thread in self.threads.drain(..) {
+            // A panic of a thread was reported when it happened.
             let _ = thread.join();
         }
     }

@@ -82,6 +82,7 @@ impl Capture {
             };
             self.waiting.insert((event.time, journey.number, at), waiting);
         }
+        // Journeys that end late must not keep all steps in memory.
         while self.waiting.len() > MOST_WAITING {
             self.write_first();
         }

@@ -250,9 +250,11 @@ impl Translation {
     fn instruction(&mut self, at: usize, one: &Instruction) -> Result<(), TranslateError> {
         let unknown = TranslateError::Unknown { at, code: one.code };
         let is_absolute = one.code & 0x07 == 0 && one.code & 0xe0 == 0x20;
+        // Extensions read the socket buffer, not the packet.
         if is_absolute && one.k >= EXTENSIONS {
             return Err(TranslateError::NotInPacket);
         }
+        // The condition is known: only one branch is translated.
         if is_always_no(one) {
             self.jump(JMP | ALWAYS, 0, 0, 0, Target::Reject);
             return Ok(());
@@ -287,6 +289,7 @@ impl Translation {
             (0x06, 0x10) => self.put(JMP | EXIT, 0, 0, 0, 0),
             (0x07, 0x00) => self.copy(X, A),
             (0x07, 0x80) => self.copy(A, X),
+            // A later version of libpcap may use other instructions.
             _ => return Err(unknown),
         }
         Ok(())
@@ -316,6 +319,7 @@ impl Translation {
                 true => self.put(ALU | code | BY_REGISTER, A, X, 0, 0),
                 false => self.put(ALU | code, A, 0, 0, k as i32),
             },
+            // A later version of libpcap may use other operations.
             _ => return None,
         }
         Some(())
@@ -346,6 +350,7 @@ impl Translation {
                     self.jump(JMP | ALWAYS, 0, 0, 0, Target::At(at + 1 + no));
                 }
             }
+            // A later version of libpcap may use other conditions.
             _ => return None,
         }
         Some(())

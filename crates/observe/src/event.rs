@@ -176,6 +176,7 @@ impl Encapsulation {
             2 => Some((Encapsulation::Geneve, true)),
             3 => Some((Encapsulation::Gre, false)),
             4 => Some((Encapsulation::Gre, true)),
+            // No tunnel, or one that the program does not parse.
             _ => None,
         }
     }

@@ -27,6 +27,7 @@ pub(crate) struct FlowDrops {
 impl FlowDrops {
     /// Attaches the program for a filter that selects packets by their headers; `None` for others.
     pub fn start(filter: &Filter, places: &Places) -> Result<Option<FlowDrops>, TraceError> {
+        // Without a filter, the counts of all drops are these drops.
         if !filter.is_selective() {
             return Ok(None);
         }

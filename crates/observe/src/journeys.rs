@@ -114,6 +114,7 @@ impl Journeys {
                 ended.extend(self.end_of(number));
             }
             ended.append(&mut self.ended);
+            // Under a flood the oldest journeys are given up, so that memory is bounded.
             if self.open.len() > MOST {
                 ended.extend(self.give_up_oldest());
             }
@@ -283,6 +284,7 @@ impl Journeys {
         // flow look the same if they have no identification.
         let is_at_its_end =
             matches!(event.kind, Kind::Socket | Kind::Read | Kind::Dropped | Kind::Consumed);
+        // Nothing follows the socket, so the address belongs to another packet.
         if last.kind == Kind::Socket && !is_at_its_end {
             return true;
         }

@@ -231,6 +231,7 @@ impl Tracer {
                 let allowance = Allowance::new(allowed, suppressed);
                 Some(allowance.map_err(failed("writing the limit of reported drops"))?)
             }
+            // Without --drops-only there is no limit of reported drops.
             false => None,
         };
         let (came, room) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Cell::new(0_usize)));

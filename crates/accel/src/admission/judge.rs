@@ -207,6 +207,7 @@ enum Goes {
 
 fn progress(entry: &Entry) -> Result<Goes, Denied> {
     const ANSWERED: u32 = IPS_SEEN_REPLY | IPS_ASSURED;
+    // The window or the addresses of such an entry cannot be followed.
     if let Some(what) = entry.oddity {
         return Err(Denied::Unsupported(what));
     }

@@ -148,6 +148,7 @@ fn clean(maps: &mut FlowMaps, connections: &Connections) -> Result<()> {
 
 /// Counts a denial. Distinct reasons are limited; further ones are counted as `others`.
 fn note(status: &mut FlowsStatus, denied: &Denied) {
+    // The status lists rules; other reasons are counted only.
     if !denied.is_by_rules() {
         return;
     }

@@ -106,6 +106,7 @@ pub(super) fn neighbours_suppressed_beside(case: &VxlanCase<'_>) -> Verdict {
 /// Refuses `neigh_suppress` on a tenant's port. On the VXLAN device it is a property of the path to
 /// the remote VTEPs ([`UnderlayRoute::proxy`](crate::model::UnderlayRoute)).
 pub(super) fn tenant_neighbours_suppressed(case: &LinkCase<'_>) -> Verdict {
+    // The bridge would answer the tenant's requests itself.
     if case.link.port.as_ref().is_some_and(|port| port.neigh_suppress) {
         let option = "neigh_suppress";
         return Err(Refusal::BridgePortOption { device: case.link.name.clone(), option });

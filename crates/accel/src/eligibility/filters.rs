@@ -35,6 +35,7 @@ pub(super) fn no_connections(case: &VxlanCase<'_>) -> Verdict {
     let rules = &case.view.snapshot.ruleset;
     let comes_to_rules = rules.concerns_forwarded(false) || rules.concerns_forwarded(true);
     let wants_verdicts = case.is_at_hooks_of_home() && comes_to_rules;
+    // Without connection lookup no flow could get a verdict.
     if wants_verdicts && !case.view.snapshot.connections {
         return Err(Refusal::NoConnections {});
     }
@@ -43,6 +44,7 @@ pub(super) fn no_connections(case: &VxlanCase<'_>) -> Verdict {
 
 pub(super) fn rules_not_understood(case: &VxlanCase<'_>) -> Verdict {
     for snapshot in [case.view.snapshot, case.view.underlay] {
+        // The unknown part may apply to any packet.
         if let Some(what) = snapshot.ruleset.unsupported.first() {
             return Err(Refusal::RulesNotUnderstood { what: what.clone() });
         }
@@ -53,6 +55,7 @@ pub(super) fn rules_not_understood(case: &VxlanCase<'_>) -> Verdict {
 pub(super) fn unexplained_hook(case: &VxlanCase<'_>) -> Verdict {
     // Packets cross the hooks of both namespaces.
     for snapshot in [case.view.snapshot, case.view.underlay] {
+        // The function may drop or change any packet.
         if let Some(hook) = snapshot.hooks.iter().flatten().next() {
             return Err(Refusal::UnexplainedHook { hook: hook.clone() });
         }
@@ -63,6 +66,7 @@ pub(super) fn unexplained_hook(case: &VxlanCase<'_>) -> Verdict {
 pub(super) fn other_filter(case: &VxlanCase<'_>) -> Verdict {
     // Packets cross both namespaces.
     for snapshot in [case.view.snapshot, case.view.underlay] {
+        // Their rules cannot be evaluated, or their effect is not limited to a flow.
         let Some(filter) = snapshot.filters.first() else { continue };
         return Err(match filter.clone() {
             OtherFilter::Legacy(table) => Refusal::LegacyTable { table },

@@ -13,6 +13,7 @@ pub(super) fn tc_filters(case: &LinkCase<'_>) -> Verdict {
 }
 
 pub(super) fn tcx_program(case: &LinkCase<'_>) -> Verdict {
+    // The program would not see packets of the fast path, or would see them twice.
     if case.snapshot.occupied.contains(&case.index) {
         return Err(Refusal::TcxProgram { device: case.link.name.clone() });
     }
@@ -20,6 +21,7 @@ pub(super) fn tcx_program(case: &LinkCase<'_>) -> Verdict {
 }
 
 pub(super) fn xdp(case: &LinkCase<'_>) -> Verdict {
+    // The program would not see packets that the fast path sends.
     if case.link.xdp {
         return Err(Refusal::Xdp { device: case.link.name.clone() });
     }
@@ -63,6 +65,7 @@ pub(super) fn frames_taken(case: &LinkCase<'_>) -> Verdict {
             Some("private" | "vepa" | "bridge") => is_shared = true,
             Some(mode) => {
                 let macvlan = above.name.clone();
+                // The macvlan device receives frames that the fast path would take first.
                 return Err(Refusal::Macvlan { device: device(), macvlan, mode });
             }
         }
@@ -88,6 +91,7 @@ pub(crate) fn queueing_discipline(case: &LinkCase<'_>) -> Verdict {
 }
 
 pub(super) fn down(case: &LinkCase<'_>) -> Verdict {
+    // The kernel would drop the packets.
     if !case.link.running {
         return Err(Refusal::LinkDown { device: case.link.name.clone() });
     }

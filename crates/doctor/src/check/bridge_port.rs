@@ -165,6 +165,7 @@ fn isolated(
         .filter(|other| other.interface.port.is_some_and(|other| other.isolated))
         .map(|other| other.name())
         .collect();
+    // Isolated ports exchange frames with all others: alone it cuts nothing off.
     if cut.is_empty() {
         return;
     }
@@ -205,6 +206,7 @@ fn locked(
             && entry.bridge == Some(bridge.interface.index)
             && entry.mac == Some(mac)
     });
+    // The port's address has an entry, so its frames pass.
     if is_known {
         return;
     }
@@ -238,6 +240,7 @@ fn held_back(
     bridge: DeviceRef<'_>,
     settings: Port,
 ) {
+    // A bridge with one port forwards nothing.
     if view.ports(bridge).count() < 2 {
         return;
     }

@@ -56,6 +56,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
 /// Whether two devices have one underlay. Machines for tests have several overlays with the same VNI
 /// that never meet.
 fn joined<'a>(view: &View<'a>, tunnel: DeviceRef<'a>, end: DeviceRef<'a>) -> bool {
+    // The underlay of an end that was not read is unknown.
     let Some(at) = view.ways(end).and_then(|ways| view.namespace(ways.underlay)) else {
         return false;
     };
@@ -91,6 +92,7 @@ fn of_underlay<'a>(view: &View<'a>, outcome: &mut CheckOutcome, nic: DeviceRef<'
         }
         let Some((device, real)) = there.iter().find_map(|one| Some((one, one.interface.mac?)))
         else {
+            // Without the device's address there is nothing to compare.
             continue;
         };
         let set = |mac| {
@@ -149,6 +151,7 @@ fn neighbours<'a>(
         }
         let Some((spot, real)) = there.iter().find_map(|spot| Some((spot, spot.interface.mac?)))
         else {
+            // Without the device's address there is nothing to compare.
             continue;
         };
         let finding = CHECK
@@ -219,6 +222,7 @@ fn tenants<'a>(
             // A second device of the owner, as a macvlan for a shared address, may have it.
             let mut of_owner =
                 view.devices().filter(|other| other.place.namespace == owner.place.namespace);
+            // One of the owner's devices has the address, so the entry is right.
             if of_owner.any(|other| other.interface.mac == Some(mac)) {
                 continue;
             }

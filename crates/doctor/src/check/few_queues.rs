@@ -30,6 +30,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             (channels.rx, "rx")
         };
         let wanted = count.most.min(cpus);
+        // More queues than CPUs would not help.
         if count.now >= wanted {
             continue;
         }

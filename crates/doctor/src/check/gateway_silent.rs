@@ -88,6 +88,7 @@ fn at_bridge<'a>(
         let other = view.peer(port).is_some_and(|peer| peer.interface.master.is_some());
         is_uplink(port) || other
     });
+    // The gateway may be behind the uplink, on a host that was not read.
     if has_uplink {
         return None;
     }

@@ -22,6 +22,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             || forwards("net/ipv6/conf/all/forwarding");
         // Unread features prove nothing.
         let lro = spot.feature("rx-lro").ok().flatten();
+        // A host that forwards nothing may use LRO.
         if !on_path || !lro.is_some_and(|lro| lro.is_on()) {
             continue;
         }

@@ -18,6 +18,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     let nics = view.tunnel_nics();
     for spot in view.devices() {
         let is_nic = nics.iter().any(|nic| nic.place == spot.place);
+        // Devices of containers that start and stop change their carrier, too.
         if !is_nic && view.bridge(spot).is_none() || !is_flapping(spot, is_nic) {
             continue;
         }

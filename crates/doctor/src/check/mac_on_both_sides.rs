@@ -19,6 +19,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         let Some(bridge) = view.bridge(tunnel) else { continue };
         let fdb = tunnel.namespace.fdb.get().into_iter().flatten();
         for entry in fdb.filter(|entry| entry.link == tunnel.interface.index && !entry.fixed) {
+            // Entries with a remote are the VXLAN device's own; the bridge's show the port.
             let (Some(mac), None) = (entry.mac.filter(|mac| mac.is_unicast()), entry.remote) else {
                 continue;
             };

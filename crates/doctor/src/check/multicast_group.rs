@@ -22,6 +22,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for port in view.devices() {
         let Some(bridge) = view.bridge(port) else { continue };
         let settings = bridge.interface.bridge.unwrap_or_default();
+        // Without a querier the bridge sends multicast to all ports.
         if !settings.mcast_snooping || !(settings.mcast_querier || settings.other_querier) {
             continue;
         }
@@ -29,6 +30,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         let Some(tenant) = view.peer(port).filter(|tenant| view.bridge(*tenant).is_none()) else {
             continue;
         };
+        // A device that is down joins no group.
         if !port.interface.up || !tenant.interface.up {
             continue;
         }
@@ -37,12 +39,14 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             continue;
         };
         let index = port.interface.index;
+        // A router's port gets all groups.
         if multicast.routers.contains(&index) {
             continue;
         }
         let addresses = tenant.namespace.addresses.get().into_iter().flatten();
         let own = addresses.filter(|known| known.link == tenant.interface.index);
         let lacking = own.filter_map(|known| {
+            // IPv4 tenants need no membership: ARP is broadcast.
             let IpAddr::V6(address) = known.address else { return None };
             let group = solicited(address);
             let is_member = multicast

@@ -21,6 +21,7 @@ pub(super) const CHECK: Check = Check {
 
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (at, namespace) in view.host().namespaces.iter().enumerate() {
+        // A host that does not forward has no packets of others.
         if !forwards(namespace) {
             continue;
         }
@@ -40,6 +41,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                 && (spot.kind() != "bridge" || view.ports(**spot).next().is_some())
         });
         let Some(most) = senders.max_by_key(|spot| spot.interface.mtu) else { continue };
+        // The smaller MTU is the sender's own, or a rule clamps.
         if most.interface.mtu <= least.interface.mtu || !unclamped(outcome, *least) {
             continue;
         }

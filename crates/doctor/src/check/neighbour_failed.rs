@@ -24,6 +24,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             let place = DeviceKey { namespace: at, index: known.link };
             // The device was not read.
             let Some(spot) = view.spot(place) else { continue };
+            // Entries that are stale or being resolved are usual.
             if known.knowledge != Knowledge::Failed {
                 continue;
             }

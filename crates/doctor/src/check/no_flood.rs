@@ -63,6 +63,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (tunnel, vxlan) in view.fixed_tunnels() {
         // Unknown for a host that an earlier version saved.
         let answers = vxlan.proxy.unwrap_or(true);
+        // With proxy or a default remote the device needs no entry for broadcasts.
         if answers || vxlan.remote.is_some() || !tunnel.interface.up {
             continue;
         }

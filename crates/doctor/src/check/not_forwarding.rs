@@ -109,6 +109,7 @@ fn of_devices<'a>(
 fn unproven(view: &View<'_>, outcome: &mut CheckOutcome, at: usize) {
     let Some(namespace) = view.host().namespaces.get(at) else { return };
     let routed = routed(view, at);
+    // A namespace without a network of pods is no router.
     let Some(pods) = view.devices_of(at).find(|spot| is_pods(view, *spot, &routed)) else {
         return;
     };

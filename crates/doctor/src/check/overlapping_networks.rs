@@ -45,6 +45,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             })
             .collect();
         for (bridge, address, prefix) in &networks {
+            // Only bridges of containers choose their networks automatically.
             if bridge.kind() != "bridge" {
                 continue;
             }

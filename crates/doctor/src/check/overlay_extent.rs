@@ -22,6 +22,7 @@ pub(super) fn extent<'a>(view: &View<'a>, of: DeviceRef<'a>) -> Vec<DeviceRef<'a
     let mut found: BTreeMap<DeviceKey, DeviceRef<'a>> = BTreeMap::new();
     let mut left = vec![of];
     while let Some(spot) = left.pop() {
+        // Devices form circles: each is visited once.
         if found.insert(spot.place, spot).is_some() {
             continue;
         }
@@ -36,6 +37,7 @@ pub(super) fn extent<'a>(view: &View<'a>, of: DeviceRef<'a>) -> Vec<DeviceRef<'a
                 left.extend(behind(view, spot));
             }
         }
+        // A very large segment is not listed: only this link is named.
         if found.len() > MOST {
             return [Some(of), view.peer(of)].into_iter().flatten().collect();
         }

@@ -18,11 +18,13 @@ pub(super) const CHECK: Check = Check {
 
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (at, namespace) in view.host().namespaces.iter().enumerate() {
+        // A host that does not forward has no packets of others.
         if !forwards(namespace) {
             continue;
         }
         let routed = routed(view, at);
         let into = routed.iter().filter_map(|spot| Some((*spot, tunnel(view, *spot)?)));
+        // No route leads into a tunnel.
         let Some((least, tunnel)) = into.min_by_key(|(spot, _)| spot.interface.mtu) else {
             continue;
         };

@@ -35,6 +35,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         // No remote is known, or all are on this host.
         let Some((room, underlay_mtu, underlay)) = worst else { continue };
         let mtu = tunnel.interface.mtu;
+        // A full packet fits with its headers.
         if mtu <= room {
             continue;
         }

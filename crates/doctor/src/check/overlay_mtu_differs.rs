@@ -18,6 +18,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (tunnel, vxlan) in view.tunnels() {
         for other in far_ends(view, tunnel, vxlan) {
             let (mtu, theirs) = (tunnel.interface.mtu, other.interface.mtu);
+            // The smaller end loses nothing: the finding is at the other one.
             if mtu <= theirs {
                 continue;
             }

@@ -33,6 +33,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         if let Some(routes) = namespace.routes.get() {
             beside(view, outcome, at, routes);
         }
+        // Without fixed neighbours no control plane has routes here.
         if tunnels.is_empty() {
             continue;
         }
@@ -66,6 +67,7 @@ fn missing(outcome: &mut CheckOutcome, tunnel: DeviceRef<'_>, routes: &[RouteEnt
             continue;
         }
         let mut through = routes.iter().filter(|route| is_through(route, tunnel));
+        // A route leads to the neighbour.
         if through.any(|route| route.via == Some(address) || route.covers(address)) {
             continue;
         }
@@ -169,6 +171,7 @@ fn dropped(outcome: &mut CheckOutcome, tunnel: DeviceRef<'_>, routes: &[RouteEnt
                 && route.covers(drop.to)
         };
         let Some(route) = routes.iter().find(inside_of) else { continue };
+        // A more specific route to the host itself wins over the blackhole.
         if has_hosts_inside(routes, drop, route) {
             continue;
         }
@@ -227,6 +230,7 @@ fn beside(view: &View<'_>, outcome: &mut CheckOutcome, at: usize, routes: &[Rout
                 && route.prefix < drop.prefix
                 && route.covers(drop.to)
         });
+        // Nothing leads to these addresses, so the route drops nothing that would arrive.
         let Some((route, index)) = covering.and_then(|route| Some((route, route.link?))) else {
             continue;
         };

@@ -59,6 +59,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                 .severity(if is_small && dropped > 0 { Severity::Warn } else { Severity::Info })
                 .confidence(if dropped > 0 { Confidence::High } else { Confidence::Medium });
             let verdicts = (verdict(after.exceed), verdict(after.conform));
+            // Verdicts of extensions cannot be written by tc, so no command is proposed.
             let (true, (Some(exceed), Some(conform))) = (is_small, verdicts) else {
                 outcome.add(finding);
                 continue;
@@ -90,6 +91,7 @@ fn verdict(number: i32) -> Option<&'static str> {
         1 => "reclassify",
         2 => "drop",
         3 => "pipe",
+        // Other verdicts have no word in tc.
         _ => return None,
     })
 }

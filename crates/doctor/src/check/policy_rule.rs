@@ -28,6 +28,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             .devices_of(at)
             .filter(|device| device.vxlan().is_some() && device.interface.up)
             .collect();
+        // Without routes into a tunnel no rule can take packets from it.
         if tunnels.is_empty() {
             continue;
         }
@@ -55,6 +56,8 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             let found = through.find_map(|route| {
                 for (rule, table) in rules.iter().filter(|(rule, _)| selects(rule, route)) {
                     match taken(table, rule, route, tunnel) {
+                        // The rule's table has no route for these addresses, so the next rule
+                        // decides.
                         Taken::Not => {}
                         Taken::ToTunnel => return None,
                         other => return Some((route, *rule, other)),
@@ -88,6 +91,7 @@ impl<'a> Tenants<'a> {
         let mut all = Tenants { fronts: Vec::new(), addresses: Vec::new() };
         for device in view.devices_of(namespace).filter(|device| device.vxlan().is_none()) {
             let peer = view.peer(device).filter(|peer| peer.place.namespace != namespace);
+            // Other devices lead to no tenant.
             if device.kind() != "bridge" && peer.is_none() {
                 continue;
             }

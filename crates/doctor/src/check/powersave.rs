@@ -18,6 +18,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     // The kernel does not control the frequency.
     let Some(scaling) = &view.host().machine.scaling else { return };
     let Some(policies) = scaling.governors.get("powersave") else { return };
+    // With these drivers the governor does not choose the frequency.
     if CHOOSE_THEMSELVES.contains(&scaling.driver.as_str()) {
         return;
     }

@@ -64,6 +64,7 @@ fn segments<'a>(view: &View<'a>) -> BTreeMap<DeviceKey, BTreeMap<Network, Owners
             let place = DeviceKey { namespace: at, index: known.link };
             let Some(spot) = view.spot(place) else { continue };
             let is_network = (1..31).contains(&known.prefix) && !address.is_link_local();
+            // Networks of one or two addresses, and of all, have no neighbours.
             if spot.interface.loopback || !spot.interface.up || !is_network {
                 continue;
             }
@@ -81,6 +82,7 @@ fn judge(
     (narrow, of_narrow): (Network, &Owners<'_>),
     (wide, of_wide): (Network, &Owners<'_>),
 ) {
+    // Both prefixes must be in use for a difference.
     let (Some(first_narrow), Some(first_wide)) = (of_narrow.first(), of_wide.first()) else {
         return;
     };

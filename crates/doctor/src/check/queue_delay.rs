@@ -50,6 +50,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             let rate = rate(spot, after, interval);
             let delay = f64::from(waiting) / rate.max(1.0);
             let is_long = waiting > 0 && delay >= LONG;
+            // A short delay is what a queue is for; netem is reported in any case.
             if !is_long && after.kind != "netem" {
                 continue;
             }
@@ -95,6 +96,7 @@ fn described(
     if dropped > 0 {
         finding = finding.evidence(format!("{kind} dropped +{dropped}"), "TCA_STATS2");
     }
+    // Without a rate the delay is unknown.
     let Some(delay) = delay else { return finding };
     finding = finding
         .evidence(
@@ -107,6 +109,7 @@ fn described(
             "TCA_STATS2",
         )
         .cost(Cost::estimated((0.5 + delay / 2.0).min(0.95), "the time of each packet"));
+    // Only tbf has a limit that can be computed from its rate.
     let Some(shaper) = after.shaper else { return finding };
     let set = |limit: u64| {
         let command = format!(

@@ -26,6 +26,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         let Some(pair) = namespace.throttled.get() else { continue };
         let Some(stopped) = stopped(pair) else { continue };
         let share = stopped / interval;
+        // A short stop delays packets by less than a period.
         if share < MUCH {
             continue;
         }

@@ -44,6 +44,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         for (at, (version, key, memory, counter)) in versions.into_iter().enumerate() {
             // A limit of 0 switches reassembly off.
             let Some(memory) = memory.filter(|memory| memory.limit > 0) else { continue };
+            // Some incomplete packets are usual: each stays for ipfrag_time.
             if memory.share() < NEARLY {
                 continue;
             }

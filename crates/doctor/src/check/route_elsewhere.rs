@@ -35,10 +35,12 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         }
         for known in tenant.addresses() {
             let address = known.address;
+            // Link-local addresses need no route.
             if is_link_local(address) {
                 continue;
             }
             let Some(route) = best_route(routes, address) else { continue };
+            // The route leads to the tenant's device, or to none.
             let Some(link) = route.link.filter(|link| *link != right.interface.index) else {
                 continue;
             };
@@ -48,6 +50,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             }
             let place = DeviceKey { namespace: host.place.namespace, index: link };
             let Some(device) = view.spot(place) else { continue };
+            // The tenant is behind that device, for example behind its bridge.
             if is_behind(view, device, tenant, address) {
                 continue;
             }

@@ -37,6 +37,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                 continue;
             };
             let Some(shaper) = after.shaper else { continue };
+            // The burst suffices for the rate and for one packet.
             if !is_too_small(shaper, spot.interface.mtu) {
                 continue;
             }

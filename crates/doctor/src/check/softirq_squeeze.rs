@@ -19,6 +19,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     let Some(pair) = outcome.need("machine", &view.host().machine.softnet) else { return };
     let moved = pair.after.since(&pair.before);
     let rate = moved.time_squeeze as f64 / view.host().interval_s.max(0.001);
+    // A busy host stops early now and then.
     if rate < OFTEN_PER_S {
         return;
     }

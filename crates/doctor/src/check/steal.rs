@@ -25,6 +25,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         return;
     }
     let share = moved.steal as f64 / moved.total() as f64;
+    // A few percent are usual on a shared machine.
     if share <= LIMIT {
         return;
     }

@@ -22,6 +22,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         let all: Option<Vec<usize>> = masks.iter().map(|mask| only_cpu(mask)).collect();
         let is_it = all.is_some_and(|all| !all.is_empty() && all.iter().all(|one| *one == cpu));
         let received = spot.moved().map_or(0, |moved| moved.rx_packets);
+        // A device without packets keeps no CPU busy.
         if !is_it || received == 0 {
             continue;
         }
@@ -55,6 +56,7 @@ fn only_cpu(mask: &str) -> Option<usize> {
         match (word.count_ones(), found) {
             (0, _) => {}
             (1, None) => found = Some(at * 32 + word.trailing_zeros() as usize),
+            // More than one CPU: the mask spreads packets.
             _ => return None,
         }
     }

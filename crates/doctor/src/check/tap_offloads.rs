@@ -26,6 +26,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             continue;
         }
         let off = |name| matches!(tap.feature(name), Ok(Some(feature)) if !feature.is_on());
+        // One of them is on, so the program has enabled offloads.
         if !off("tx-checksum-ip-generic") || !off("tx-tcp-segmentation") {
             continue;
         }

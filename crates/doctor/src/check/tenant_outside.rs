@@ -99,6 +99,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     wrong_bridge(view, outcome);
     for device in view.devices() {
         let interface = device.interface;
+        // A device that is down, or has a master, is another finding or none.
         if !interface.up || !interface.carrier || interface.master.is_some() {
             continue;
         }
@@ -107,6 +108,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         if device.moved().is_none_or(|moved| moved.tx_packets > 0) {
             continue;
         }
+        // A pair within one namespace connects no tenant.
         if tenant.place.namespace == device.place.namespace {
             continue;
         }
@@ -116,6 +118,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             .filter(|other| other.kind() == "bridge" && other.interface.up)
             .filter(|bridge| view.ports(*bridge).next().is_some())
             .collect();
+        // Without bridges there is nothing to join; a used device is joined by other means.
         if bridges.is_empty() || is_used(view, device) {
             continue;
         }
@@ -143,6 +146,7 @@ fn unanswered(tenant: DeviceRef<'_>) -> Option<std::net::IpAddr> {
     for known in known.filter(|known| known.link == tenant.interface.index) {
         match known.knowledge {
             Knowledge::Failed => failed = failed.or(Some(known.address)),
+            // One usable neighbour shows that the tenant is connected.
             Knowledge::Usable => return None,
             _ => {}
         }

@@ -30,6 +30,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             .filter(|spot| view.ports(*spot).next().is_some())
             .filter(|spot| view.ports(*spot).all(|port| port.vxlan().is_none()))
             .collect();
+        // Without a bridge of tenants it is unknown where the tunnel belongs.
         if bridges.is_empty() {
             continue;
         }
@@ -53,6 +54,7 @@ pub(super) fn with_join(
     bridges: &[DeviceRef<'_>],
     risk: &str,
 ) -> Finding {
+    // With several bridges it is unknown which one is right.
     let [bridge] = bridges else { return finding };
     let (name, path) = (quote(device.name()), device.namespace.path.as_deref());
     finding.by_hand(

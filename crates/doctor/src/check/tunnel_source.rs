@@ -20,6 +20,7 @@ pub(super) const CHECK: Check = Check {
 
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (tunnel, vxlan) in view.fixed_tunnels() {
+        // A fixed source cannot change.
         if vxlan.local.is_some() {
             continue;
         }

@@ -16,6 +16,7 @@ pub(super) const CHECK: Check = Check {
 
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (tunnel, vxlan) in view.fixed_tunnels() {
+        // Other values pass routers; a device that is down sends nothing.
         if vxlan.ttl != 1 || !tunnel.interface.up {
             continue;
         }

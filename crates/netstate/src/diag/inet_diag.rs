@@ -127,6 +127,7 @@ fn end(number: usize, body: &[u8], at: End) -> std::result::Result<(IpAddr, u16)
         Some(nix::libc::AF_INET6) => {
             bytes(at.address, 16).and_then(|six| <[u8; 16]>::try_from(six).ok()).map(IpAddr::from)
         }
+        // Sockets of other families have no address here.
         _ => None,
     };
     let address = address.ok_or_else(|| wrong(at.address_name, "an address of IPv4 or IPv6"))?;

@@ -189,6 +189,7 @@ fn ask(path: &str, command: &str) -> std::result::Result<String, String> {
         }
         stream.set_read_timeout(Some(left)).map_err(|e| failed("setsockopt", &e))?;
         match stream.read(&mut chunk) {
+            // The daemon has ended, or has closed the connection before its answer.
             Ok(0) => return Err(format!("{path}: connection closed after {} bytes", bytes.len())),
             Ok(length) => bytes.extend(&chunk[..length]),
             Err(e) if e.kind() == ErrorKind::WouldBlock => continue,

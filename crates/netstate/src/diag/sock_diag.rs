@@ -120,6 +120,7 @@ pub(super) fn dump_header(bytes: u32) -> Vec<u8> {
 pub(super) fn is_interrupted(datagram: &[u8]) -> bool {
     let mut rest = datagram;
     while let (Some(length), Some(flags)) = (u32_at(rest, 0), u16_at(rest, 6)) {
+        // The list changed while it was read: entries may be missing or twice.
         if flags & NLM_F_DUMP_INTR != 0 {
             return true;
         }
@@ -159,6 +160,7 @@ pub(super) fn parse(
                 check_status(answers, number, body)?;
                 return Ok(true);
             }
+            // The kernel may send it at any time; it has no content.
             Some(nix::libc::NLMSG_NOOP) => {}
             _ if u16_at(message, 4) == Some(SOCK_DIAG_BY_FAMILY) => {
                 if body.len() < answers.bytes {

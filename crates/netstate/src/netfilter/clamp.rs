@@ -190,6 +190,7 @@ impl Examined {
                 let info = attribute(data, NFTA_TARGET_INFO).unwrap_or_default();
                 self.mss = Some(target_mss(info));
             }
+            // Other expressions do not change the segment size.
             _ => {}
         }
     }
@@ -201,6 +202,7 @@ impl Examined {
             NFT_META_OIFNAME => self.output = Match::of_name(with),
             NFT_META_IIF => self.input = index(),
             NFT_META_OIF => self.output = index(),
+            // Other fields do not name a device.
             _ => {}
         }
     }

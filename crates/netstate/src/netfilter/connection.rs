@@ -150,6 +150,7 @@ impl Connections {
         let payload = question(tuple, &[]);
         match self.ask(IPCTNL_MSG_CT_GET, NLM_F_REQUEST, &payload) {
             Ok(answer) => entry(answer.get(4..).unwrap_or_default()).map(Some),
+            // Conntrack has no entry for the tuple.
             Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(None),
             Err(error) => Err(error),
         }
@@ -299,6 +300,7 @@ fn entry(payload: &[u8]) -> Result<Entry> {
         CTA_HELP => Some("helper"),
         CTA_SEQ_ADJ_ORIG | CTA_SEQ_ADJ_REPLY | CTA_SYNPROXY => Some("adjusted sequence numbers"),
         CTA_ZONE => Some("zone"),
+        // Other attributes do not change packets.
         _ => None,
     });
     let zone = |of| find(of).is_some_and(|tuple| attribute(tuple, CTA_TUPLE_ZONE).is_some());

@@ -120,6 +120,7 @@ fn unexplained(payload: &[u8]) -> Option<String> {
         None => {}
     }
     let function = attribute(payload, NFNLA_HOOK_FUNCTION_NAME).map(text).unwrap_or_default();
+    // The function belongs to a chain, a program or a module that is read otherwise.
     if KNOWN.iter().any(|known| function.starts_with(known)) {
         return None;
     }

@@ -49,6 +49,7 @@ impl CpuThrottle {
                 // throttling.
                 Ok(file) if throttled(&directory, &file.read()?)?.is_some() => files.push(file),
                 Ok(_) => {}
+                // The controller is not enabled at this level.
                 Err(e) if e.errno == nix::errno::Errno::ENOENT => {}
                 Err(e) => return Err(e.into()),
             }
@@ -133,6 +134,7 @@ pub(super) fn directories(groups: &str, mounts: &str, controller: &str) -> Vec<P
         let mut parts = group.splitn(3, ':');
         let (Some(id), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next())
         else {
+            // A line of another format.
             continue;
         };
         let unified = id == "0" && controllers.is_empty();
@@ -144,6 +146,7 @@ pub(super) fn directories(groups: &str, mounts: &str, controller: &str) -> Vec<P
         let Some((root, mount_point)) =
             mounts.lines().find_map(|line| mount(line, unified, controller))
         else {
+            // The hierarchy is not mounted here.
             continue;
         };
         // In a container the mount may cover only a part of the hierarchy.
@@ -163,6 +166,7 @@ fn mount<'a>(line: &'a str, unified: bool, controller: &str) -> Option<(&'a str,
     let wanted = match kind {
         "cgroup2" => unified,
         "cgroup" => !unified && options.split(',').any(|option| option == controller),
+        // Other file systems are no control groups.
         _ => false,
     };
     wanted.then_some((root, mount_point))

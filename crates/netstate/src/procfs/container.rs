@@ -86,6 +86,7 @@ impl Identity {
 fn id(group: &str) -> Option<String> {
     let group = group.strip_suffix(".scope").unwrap_or(group);
     let digits = group.bytes().rev().take_while(|byte| is_hexadecimal(*byte)).count();
+    // The group is no container's, or that of a helper of the runtime.
     if digits != ID_DIGITS || group.contains(MONITOR) {
         return None;
     }

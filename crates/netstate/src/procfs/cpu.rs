@@ -135,6 +135,7 @@ impl CpuStat {
             let line_number = index + 1;
             let mut words = line.split_ascii_whitespace();
             let Some(number) = words.next().and_then(|word| word.strip_prefix("cpu")) else {
+                // Other lines are no CPU's.
                 continue;
             };
             let ticks = parse_columns(line_number, words)?;

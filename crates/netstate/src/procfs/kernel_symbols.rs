@@ -53,6 +53,7 @@ fn find<const N: usize>(mut list: impl BufRead, names: [&str; N]) -> std::io::Re
 fn parse(line: &[u8]) -> Option<(&[u8], Symbol)> {
     let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     let (address, _, name) = (words.next()?, words.next()?, words.next()?);
+    // The symbol is a module's.
     if words.next().is_some() {
         return None;
     }

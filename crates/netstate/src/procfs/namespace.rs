@@ -176,6 +176,7 @@ pub fn discover_while(goes_on: &dyn Fn() -> bool) -> Result<Machine, sys::Error>
     processes.sort_by_key(|seen| (seen.user != 0, seen.pid));
     let end = Instant::now() + PATIENCE;
     for (at, seen) in processes.iter().enumerate() {
+        // The caller's time for the search is over.
         if !goes_on() {
             break;
         }
@@ -230,6 +231,7 @@ impl Search {
                 self.machine.left_out.insert(format!(
                     "network namespaces of user {user}: only the first {MOST_OF_A_USER} are read"
                 ));
+                // One user must not fill the list with namespaces.
                 return None;
             }
             all.insert(inode);
@@ -291,6 +293,7 @@ impl Search {
             if remote.iter().any(|mount| covers(mount, &point)) {
                 let left_out = format!("{point}: the path crosses a network or FUSE file system");
                 self.machine.left_out.insert(left_out);
+                // Opening the path could hang.
                 continue;
             }
             let seen = Path::new(&point);
@@ -329,6 +332,7 @@ impl Search {
             Ok((numbers, process, true)) => (numbers, process),
             _ => {
                 self.machine.unread += 1;
+                // The process has ended, or may not be inspected.
                 return;
             }
         };

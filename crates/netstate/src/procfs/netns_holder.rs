@@ -83,6 +83,7 @@ fn holds(pid: u32, inode: u64, seen: &mut BTreeSet<u64>) -> Result<bool, Option<
         if mounts.text.lines().any(is_there) {
             return Ok(true);
         }
+        // The holder may be among the mounts that were not read.
         if mounts.cut {
             return Err(None);
         }

@@ -120,6 +120,7 @@ impl ProcFile {
             match self.file.read_at(&mut buffer[length..], length as u64) {
                 Ok(0) => break,
                 Ok(read) => length += read,
+                // A signal interrupted the call.
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(e) => {
                     return Err(sys::Error::io("pread", self.path.display().to_string(), &e).into());

@@ -99,6 +99,7 @@ impl Processes {
         for entry in entries {
             let entry = entry.map_err(|e| sys::Error::io("readdir", "/proc", &e))?;
             let name = entry.file_name();
+            // Other entries of /proc are no processes.
             let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
                 continue;
             };
@@ -144,6 +145,7 @@ impl Processes {
             }
             match self.by_pid.get(&pid) {
                 Some(process) if process.parent != 0 => pid = process.parent,
+                // The process has ended, or its ancestors have.
                 _ => return false,
             }
         }

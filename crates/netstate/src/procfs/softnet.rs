@@ -93,6 +93,7 @@ impl SoftnetStat {
                 flow_limit: columns.get(10).copied(),
                 backlog: columns.get(11).copied(),
             };
+            // The kernel lists each CPU once, so the columns were misread.
             if cpus.insert(cpu, counters).is_some() {
                 return Err(ParseError::new(
                     PROC_SOFTNET_STAT,

@@ -131,6 +131,7 @@ fn ranges(link: u32, spec: &[AfSpecBridge]) -> Vec<Vlans> {
     let mut all = Vec::new();
     for part in spec {
         let AfSpecBridge::VlanInfo(BridgeVlanInfo { flags, vid }) = *part else { continue };
+        // A range has a second entry, for its end.
         if flags.contains(BridgeVlanInfoFlags::RangeBegin) {
             begun = Some(vid);
             continue;

@@ -64,6 +64,7 @@ pub fn policers(qdiscs: &[Qdisc]) -> Result<Vec<Policer>> {
         let parent = match qdisc.kind.as_str() {
             "ingress" => INGRESS,
             "clsact" => CLSACT_INGRESS,
+            // Filters of other disciplines do not see received packets.
             _ => continue,
         };
         let lists = match &mut socket {
@@ -95,6 +96,7 @@ fn places(classifier: &str) -> Option<(u16, Option<u16>)> {
         "bpf" => (1, Some(2)),
         "flower" => (3, None),
         "matchall" => (2, None),
+        // Actions of other filters are at unknown places.
         _ => return None,
     })
 }
@@ -108,6 +110,7 @@ fn of_filter(link: u32, message: &[u8]) -> Vec<Policer> {
     };
     let mut all = Vec::new();
     for (_, action) in attribute(options, actions).into_iter().flat_map(attributes) {
+        // Other actions do not limit a rate.
         if attribute(action, TCA_ACT_KIND).map(text).as_deref() != Some("police") {
             continue;
         }

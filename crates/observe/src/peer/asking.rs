@@ -116,6 +116,7 @@ impl Peer {
         let deadline = Instant::now() + limit;
         let mut known = self.shared.known();
         while known.rounds.is_none() && known.problem.is_none() && goes_on() {
+            // The other host is slow: the interval is printed without it.
             if Instant::now() >= deadline {
                 return;
             }
@@ -200,6 +201,7 @@ impl Asking {
         let mut channel = open(self.address, Service::Watch, self.token.as_ref(), stop)?;
         match self.converse(&mut channel, &Request::Ask(self.asked.clone()))? {
             Reply::Asked => {}
+            // The server is of the same protocol version, so another reply is a defect.
             _ => return Err(out_of_turn()),
         }
         // The host may run another program by now, with another clock.
@@ -245,6 +247,7 @@ impl Asking {
     /// the clock.
     fn sample(&self, channel: &mut Channel) -> Result<(Sample, Duration), Over> {
         let (asked, begun) = (now(), Instant::now());
+        // The server is of the same protocol version, so another reply is a defect.
         let Reply::Sampled(sample) = self.converse(channel, &Request::Sample)? else {
             return Err(out_of_turn());
         };

@@ -218,6 +218,7 @@ fn receive<T: DeserializeOwned>(socket: &mut &UnixStream, most: usize) -> Result
     let mut length = [0; 4];
     socket.read_exact(&mut length)?;
     let length = u32::from_ne_bytes(length) as usize;
+    // The process that faces the network may be compromised: bound the length.
     if length > most {
         return Err(ErrorKind::InvalidData.into());
     }

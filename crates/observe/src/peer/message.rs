@@ -79,9 +79,11 @@ impl Asked {
     /// # Errors
     /// If the request names no flow, too many flows, or an invalid prefix.
     pub fn patterns(&self) -> Result<Vec<FlowPattern>, String> {
+        // All flows of a host would be too many to count, and are not the client's business.
         if self.flows.is_empty() && self.vni.is_none() {
             return Err("no flow and no VNI given: at least one must be named".to_owned());
         }
+        // Each flow is compared with each packet.
         if self.flows.len() > Filter::MOST_FLOWS {
             let most = Filter::MOST_FLOWS;
             return Err(format!("{} flows: at most {most} can be asked for", self.flows.len()));

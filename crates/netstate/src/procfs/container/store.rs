@@ -136,6 +136,7 @@ impl Store {
 
     fn find(&self, identity: &Identity) -> Option<Name> {
         let (id, pod) = match identity {
+            // LXC has the name in the control group.
             Identity::Lxc { name } => return Some(Name::Container(name.clone())),
             Identity::Container { id, pod } => (id, pod),
         };

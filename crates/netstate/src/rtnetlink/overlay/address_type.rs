@@ -72,6 +72,7 @@ impl AddressTypes {
         let table = match table.unwrap_or(header.table.into()) {
             LOCAL_TABLE => &mut self.local,
             MAIN_TABLE => &mut self.main,
+            // Other tables are used by rules only.
             _ => return,
         };
         let entry = table.entry((to, header.destination_prefix_length));
