@@ -1,6 +1,7 @@
 //! Routes by BGP: their origin, traffic when a session ends or a tenant moves, and the clean-up of
 //! the daemons.
 
+use crate::modes::mode;
 use crate::traffic;
 use crate::traffic::daemons;
 use crate::traffic::inject;
@@ -12,12 +13,12 @@ use std::time::Instant;
 
 use daemons::left_on_the_machine;
 use inject::{RECOVERY, inject};
-use lab::{Capabilities, Mode, Network, Params, modes};
+use lab::{Network, Params, modes};
 use netstate::route::Match;
 use processes::processes_in;
+use test_support::require;
 use test_support::standing::{Standing, is_meant, stands};
-use test_support::{need, require};
-use testbed::{Offload, Privileges};
+use testbed::Offload;
 use traffic::{LIMIT, echo, segmented_datagrams_arrive, stream_both_ways};
 
 const PARAMS: Params = Params::new(1500, Offload::Full);
@@ -30,14 +31,6 @@ const REFLECTOR: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
 const STATIC: u8 = 4;
 const BIRD: u8 = 12;
 const BGP: u8 = 186;
-
-fn mode(name: &str) -> Result<&'static dyn Mode, String> {
-    need::root()?;
-    let mode = lab::find(name).unwrap();
-    let probed = mode.probe(&Capabilities::new(Privileges::Root).unwrap());
-    probed.map_err(|unsupported| format!("{name}: {}", unsupported.reason))?;
-    Ok(mode)
-}
 
 /// Every variant except the one with a tunnel, which most machines can build in a guest only
 /// (cli/tests/at_guest.rs).

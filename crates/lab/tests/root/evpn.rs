@@ -1,6 +1,7 @@
 //! VXLAN devices filled by BGP EVPN: the origin of entries, neighbour suppression, traffic when a
 //! tenant moves or a daemon is killed, and the clean-up.
 
+use crate::modes::mode;
 use crate::traffic;
 use crate::traffic::daemons;
 use crate::traffic::inject;
@@ -14,13 +15,13 @@ use std::time::{Duration, Instant};
 
 use daemons::left_on_the_machine;
 use inject::{RECOVERY, inject};
-use lab::{Capabilities, Mode, Network, Params, modes};
+use lab::{Network, Params, modes};
 use netstate::control_plane::Controlled;
 use netstate::{HopKind, MacAddr};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use test_support::{Stop, need, require, some_at_once};
-use testbed::{Host, Offload, Privileges, mac};
+use test_support::{Stop, require, some_at_once};
+use testbed::{Host, Offload, mac};
 use traffic::{LIMIT, echo, segmented_datagrams_arrive, stream_both_ways};
 
 const PARAMS: Params = Params::new(1500, Offload::Full);
@@ -31,14 +32,6 @@ const HOST_B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const HOST_C: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
 /// `RTPROT_ZEBRA` (`linux/rtnetlink.h`).
 const ZEBRA: u8 = 11;
-
-fn mode(name: &str) -> Result<&'static dyn Mode, String> {
-    need::root()?;
-    let mode = lab::find(name).unwrap();
-    let probed = mode.probe(&Capabilities::new(Privileges::Root).unwrap());
-    probed.map_err(|unsupported| format!("{name}: {}", unsupported.reason))?;
-    Ok(mode)
-}
 
 fn index(host: &Host, device: &str) -> u32 {
     host.netlink().link(device).unwrap().index

@@ -1,22 +1,15 @@
 //! The real flannel: traffic over it, with and without the fast path.
 
+use crate::modes::mode;
 use crate::traffic;
 
-use lab::{Capabilities, Mode, Network, Params};
+use lab::{Network, Params};
 use netstate::HopKind;
-use test_support::{need, require};
-use testbed::{Offload, Privileges};
+use test_support::require;
+use testbed::Offload;
 use traffic::{echo, segmented_datagrams_arrive, stream_both_ways};
 
 const PARAMS: Params = Params::new(1500, Offload::Full);
-
-fn mode(name: &str) -> Result<&'static dyn Mode, String> {
-    need::root()?;
-    let mode = lab::find(name).unwrap();
-    let probed = mode.probe(&Capabilities::new(Privileges::Root).unwrap());
-    probed.map_err(|unsupported| format!("{name}: {}", unsupported.reason))?;
-    Ok(mode)
-}
 
 #[test]
 fn pods_of_flannel_reach_each_other_past_its_own_rules() {

@@ -1,25 +1,18 @@
 //! Kubernetes nodes with the real control plane: their traffic, their rules, and the clean-up.
 
+use crate::modes::mode;
 use crate::traffic;
 
 use std::process::Command;
 
-use lab::{Capabilities, Mode, Network, Params, modes};
+use lab::{Network, Params, modes};
 use netstate::HopKind;
+use test_support::require;
 use test_support::standing::{Standing, is_meant, stands};
-use test_support::{need, require};
-use testbed::{Offload, Privileges};
+use testbed::Offload;
 use traffic::{LIMIT, echo, segmented_datagrams_arrive, stream_both_ways};
 
 const PARAMS: Params = Params::new(1500, Offload::Full);
-
-fn mode(name: &str) -> Result<&'static dyn Mode, String> {
-    need::root()?;
-    let mode = lab::find(name).unwrap();
-    let probed = mode.probe(&Capabilities::new(Privileges::Root).unwrap());
-    probed.map_err(|unsupported| format!("{name}: {}", unsupported.reason))?;
-    Ok(mode)
-}
 
 /// Output of a shell command in a host of the network.
 fn printed(network: &Network, host: &str, command: &str) -> String {

@@ -19,6 +19,15 @@ fn privileged() -> Result<Capabilities, String> {
     Ok(Capabilities::new(Privileges::Root).unwrap())
 }
 
+/// Finds a mode that this machine can build as root, or gives the reason why it cannot.
+pub fn mode(name: &str) -> Result<&'static dyn Mode, String> {
+    need::root()?;
+    let mode = lab::find(name).unwrap();
+    let probed = mode.probe(&Capabilities::new(Privileges::Root).unwrap());
+    probed.map_err(|unsupported| format!("{name}: {}", unsupported.reason))?;
+    Ok(mode)
+}
+
 /// Modes with their own tests in `k8s.rs`, `flannel.rs`, `bgp.rs`, `evpn.rs` and `network_node.rs`:
 /// each takes long to build, or is accelerated only in certain conditions.
 fn is_tested_elsewhere(mode: &str) -> bool {

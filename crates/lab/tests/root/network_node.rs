@@ -1,6 +1,7 @@
 //! OpenStack's network node: translated addresses, the origin of rules and flows, traffic when a
 //! router fails, and the clean-up.
 
+use crate::modes::mode;
 use crate::traffic;
 use crate::traffic::inject;
 use crate::traffic::processes;
@@ -12,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use inject::{RECOVERY, inject};
 use lab::fault::during;
-use lab::{Capabilities, Mode, Network, Params, modes};
+use lab::{Network, Params, modes};
 use netstate::{HopKind, Side};
 use processes::processes_in;
 use test_support::standing::{Standing, is_meant, stands};
 use test_support::{left_out, need, require, some_at_once};
-use testbed::{Host, NIC, Offload, Privileges};
+use testbed::{Host, NIC, Offload};
 use traffic::{BYTES, LIMIT, echo, segmented_datagrams_arrive, stream_both_ways};
 
 const PARAMS: Params = Params::new(1500, Offload::Full);
@@ -25,14 +26,6 @@ const OUTSIDE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 const ROUTER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
 const FLOATING: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
 const TENANT: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 11);
-
-fn mode(name: &str) -> Result<&'static dyn Mode, String> {
-    need::root()?;
-    let mode = lab::find(name).unwrap();
-    let probed = mode.probe(&Capabilities::new(Privileges::Root).unwrap());
-    probed.map_err(|unsupported| format!("{name}: {}", unsupported.reason))?;
-    Ok(mode)
-}
 
 fn variants() -> Vec<&'static str> {
     let names = modes().iter().map(|mode| mode.name());
