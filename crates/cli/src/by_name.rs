@@ -7,7 +7,6 @@ use results::{Cell, Results, Status};
 /// machines.
 #[derive(Debug, Default)]
 pub struct ByName {
-    /// Modes.
     pub modes: Vec<String>,
     /// Settings and engines.
     pub has_values: bool,

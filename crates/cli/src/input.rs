@@ -82,7 +82,6 @@ const COMPRESSED: [(&[u8], &str, &str); 4] = [
     (b"BZh", "bzip2", "bzcat"),
 ];
 
-/// Parses results.
 fn results_of(reader: impl Read, path: &Path) -> anyhow::Result<Results> {
     let wrong = |error: ReadError| {
         // Some errors already contain the path.

@@ -38,7 +38,6 @@ pub enum LinkType {
 /// Direction of a packet (section 4.3.1, bits 0 and 1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// Unknown.
     Unknown = 0,
     /// The interface received it.
     Inbound = 1,

@@ -19,7 +19,6 @@ pub(crate) struct Missing {
     pub(crate) status: Status,
     /// Why it has no figure.
     pub(crate) reason: String,
-    /// Remedy.
     pub(crate) remedy: Option<String>,
 }
 

@@ -23,7 +23,6 @@ const IPV6: u8 = 10;
 /// `NF_INET_INGRESS`.
 const INET_INGRESS: u32 = 5;
 
-/// Result of a rule.
 enum RuleResult {
     /// Continue with the next rule.
     Next,
@@ -38,7 +37,6 @@ struct Budget(usize, Option<BTreeMap<usize, usize>>);
 /// A chain with the number of its rules that a flow was compared with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compared {
-    /// The chain.
     pub chain: Place,
     /// Rules that the flow was compared with; a chain that is called twice counts twice.
     pub rules: usize,

@@ -143,7 +143,6 @@ pub enum Target {
         mark: u32,
         mask: u32,
     },
-    /// `CONNMARK`.
     Connmark {
         mode: ConnmarkMode,
         mark: u32,

@@ -33,7 +33,6 @@ pub struct Namespace {
     pub first: bool,
     /// Path that opens it; `None` for the caller's own.
     pub path: Option<String>,
-    /// Label.
     pub label: String,
 }
 

@@ -127,7 +127,6 @@ pub(crate) const UNDERLAY_ROUTE: &UnderlayRules = &[
 /// Rules for foreign programs on a link, which the fast path would bypass.
 const PROGRAMS: &LinkRules = &[link::tc_filters, link::tcx_program, link::xdp];
 
-/// Rules for a bridge.
 const BRIDGE: &LinkRules =
     &[bridge::vlan_filtering, bridge::option, bridge::unknown_attribute, link::down, |case| {
         first(PROGRAMS, case)

@@ -80,7 +80,6 @@ impl TrafficCounter {
         Ok(TrafficCounter { _links: links, object })
     }
 
-    /// Reads the counts.
     pub(crate) fn read(&self) -> Result<TrafficCounts> {
         let mut counts = TrafficCounts::default();
         let map = |name: &str| {

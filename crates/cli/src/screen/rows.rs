@@ -40,7 +40,6 @@ impl Sort {
 pub enum Row {
     Path(usize),
     Hop(usize, usize),
-    /// Drops.
     Drop(usize),
 }
 
@@ -50,7 +49,6 @@ pub enum Chosen {
     Path(Subject),
     /// A hop of a route, by its number.
     Hop(Subject, usize),
-    /// Drops.
     Drop(Subject),
 }
 

@@ -15,7 +15,6 @@ const FILTER: usize = 60;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
     Nothing,
-    /// Quit.
     Quit,
     /// Quit by Ctrl-C.
     Interrupt,

@@ -35,7 +35,6 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
 
 /// `IFF_VNET_HDR` of linux/if_tun.h.
 const IFF_VNET_HDR: u32 = 0x4000;
-/// `IFF_TAP`.
 const IFF_TAP: u32 = 0x0002;
 
 /// TAP devices that are up.

@@ -40,7 +40,6 @@ pub enum ToGuest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Run {
-    /// The load.
     pub load: LoadRecord,
     /// Control address of the serving guest.
     pub server: SocketAddr,

@@ -15,7 +15,6 @@ pub(super) struct ExplainedDrops {
     pub netfilter: BTreeMap<String, u64>,
     /// At softnet backlogs of any CPU.
     pub backlog: u64,
-    /// In total.
     pub total: u64,
 }
 
