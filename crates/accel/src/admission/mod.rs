@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use netstate::connection::{self, Connections};
+use netstate::connection::{self, Connections, Tuple};
 
 use crate::Result;
 use crate::lock::lock;
@@ -58,10 +58,16 @@ pub(crate) fn run(
     let connections = Connections::open()?;
     let (mut given, mut began) = (0, Instant::now());
     let mut cleaned = (Instant::now(), Duration::ZERO);
+    let mut has_taken_over = false;
     while !stop.load(Ordering::Acquire) {
         let within = if maps.windows.is_pending() { SOON } else { TURN };
         let asked = maps.asked(within);
         follow(&mut maps, &connections)?;
+        // Without rules there is no need to ask conntrack, which might load its modules.
+        if !has_taken_over && lock(&verdicts.basis).number != 0 {
+            take_over(&connections);
+            has_taken_over = true;
+        }
         if maps.windows.len() > 0 && cleaned.0.elapsed() > CLEAN.max(SHARE * cleaned.1) {
             let began = Instant::now();
             clean(&mut maps, &connections)?;
@@ -104,6 +110,46 @@ pub(crate) fn run(
             let spent = u64::try_from(asked_at.elapsed().as_micros()).unwrap_or(0);
             lock(&verdicts.status).spent_us += spent;
         }
+    }
+    leave(&mut maps, &connections)
+}
+
+/// Leaves to conntrack the connections of a process that was killed. Those of a predecessor that
+/// still runs take the slow path from then on.
+fn take_over(connections: &Connections) {
+    let mut left_behind = Vec::new();
+    let found = connection::connections(|entry| {
+        if entry.is_marked {
+            left_behind.push(entry.original);
+        }
+    });
+    if let Err(error) = found {
+        tracing::warn!("cannot look for connections of a killed process: {error}");
+    }
+    for original in left_behind {
+        renew(connections, &original);
+    }
+}
+
+/// Lets conntrack begin with new windows of a connection.
+fn renew(connections: &Connections, original: &Tuple) {
+    if let Err(error) = connections.forget_windows(original) {
+        tracing::warn!("cannot renew conntrack's entry of a TCP connection: {error}");
+    }
+}
+
+/// Leaves all connections to conntrack. Its windows of them are outdated, so it begins with new ones.
+/// A program that finds an entry without the liberal flag leaves its packets to the slow path.
+fn leave(maps: &mut FlowMaps, connections: &Connections) -> Result<()> {
+    for original in maps.windows.all() {
+        // Otherwise it is gone, or conntrack tracks the windows itself.
+        if let Ok(Some(entry)) = connections.get(&original)
+            && entry.original == original
+            && entry.is_marked
+        {
+            renew(connections, &original);
+        }
+        maps.windows.free(&original)?;
     }
     Ok(())
 }

@@ -113,6 +113,11 @@ impl Windows {
         Ok(copied)
     }
 
+    /// The connections with an index: their original tuples.
+    pub(crate) fn all(&self) -> Vec<Tuple> {
+        self.known.keys().copied().collect()
+    }
+
     /// Number of connections.
     pub(crate) fn len(&self) -> usize {
         self.known.len()

@@ -13,8 +13,11 @@ use crate::netlink::{Error, Result};
 const NFNL_SUBSYS_CTNETLINK: u16 = 1;
 const IPCTNL_MSG_CT_NEW: u16 = 0;
 const IPCTNL_MSG_CT_GET: u16 = 1;
+const IPCTNL_MSG_CT_DELETE: u16 = 2;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
+const NLM_F_EXCL: u16 = 0x200;
+const NLM_F_CREATE: u16 = 0x400;
 const NLMSG_ERROR: u16 = 2;
 const NLA_F_NESTED: u16 = 0x8000;
 const AF_INET: u8 = 2;
@@ -25,12 +28,17 @@ const CTA_TUPLE_REPLY: u16 = 2;
 const CTA_STATUS: u16 = 3;
 const CTA_PROTOINFO: u16 = 4;
 const CTA_HELP: u16 = 5;
+const CTA_NAT_SRC: u16 = 6;
+const CTA_TIMEOUT: u16 = 7;
 const CTA_MARK: u16 = 8;
+const CTA_ID: u16 = 12;
+const CTA_NAT_DST: u16 = 13;
 const CTA_SEQ_ADJ_ORIG: u16 = 15;
 const CTA_SEQ_ADJ_REPLY: u16 = 16;
 const CTA_ZONE: u16 = 18;
+const CTA_LABELS: u16 = 22;
 const CTA_SYNPROXY: u16 = 24;
-// enum ctattr_tuple, ctattr_ip, ctattr_l4proto, ctattr_protoinfo_tcp.
+// enum ctattr_tuple, ctattr_ip, ctattr_l4proto, ctattr_protoinfo_tcp, ctattr_nat, ctattr_protonat.
 const CTA_TUPLE_IP: u16 = 1;
 const CTA_TUPLE_PROTO: u16 = 2;
 const CTA_TUPLE_ZONE: u16 = 3;
@@ -43,10 +51,32 @@ const CTA_PROTO_SRC_PORT: u16 = 2;
 const CTA_PROTO_DST_PORT: u16 = 3;
 const CTA_PROTOINFO_TCP: u16 = 1;
 const CTA_PROTOINFO_TCP_STATE: u16 = 1;
+const CTA_PROTOINFO_TCP_WSCALE_ORIGINAL: u16 = 2;
+const CTA_PROTOINFO_TCP_WSCALE_REPLY: u16 = 3;
 const CTA_PROTOINFO_TCP_FLAGS_ORIGINAL: u16 = 4;
 const CTA_PROTOINFO_TCP_FLAGS_REPLY: u16 = 5;
+const CTA_NAT_V4_MINIP: u16 = 1;
+const CTA_NAT_V4_MAXIP: u16 = 2;
+const CTA_NAT_PROTO: u16 = 3;
+const CTA_NAT_V6_MINIP: u16 = 4;
+const CTA_NAT_V6_MAXIP: u16 = 5;
+const CTA_PROTONAT_PORT_MIN: u16 = 1;
+const CTA_PROTONAT_PORT_MAX: u16 = 2;
+/// `IPS_*` of `linux/netfilter/nf_conntrack_common.h`.
+const IPS_SEEN_REPLY: u32 = 1 << 1;
+const IPS_ASSURED: u32 = 1 << 2;
+const IPS_CONFIRMED: u32 = 1 << 3;
+const IPS_SRC_NAT: u32 = 1 << 4;
+const IPS_DST_NAT: u32 = 1 << 5;
+/// `IP_CT_TCP_FLAG_WINDOW_SCALE`, `IP_CT_TCP_FLAG_SACK_PERM`: what the handshake agreed.
+const AGREED: u8 = 1 | 2;
+/// Attempts to replace an entry, if packets create another one meanwhile.
+const ATTEMPTS: usize = 10;
 /// `IP_CT_TCP_FLAG_BE_LIBERAL`: packets outside the window are not invalid.
 const BE_LIBERAL: u8 = 8;
+/// Marks entries that [`Connections::make_liberal`] has changed. The kernel uses this bit
+/// (`IP_CT_TCP_SIMULTANEOUS_OPEN`) in `last_flags` only, not in the flags of a direction.
+const OURS: u8 = 0x80;
 /// `TCP_CONNTRACK_ESTABLISHED`.
 const ESTABLISHED: u8 = 3;
 /// `TCP_CONNTRACK_CLOSE`.
@@ -91,6 +121,8 @@ pub struct Entry {
     pub tcp_state: Option<u8>,
     /// TCP: packets outside the window are valid, of the original and the reply direction.
     pub liberal: [bool; 2],
+    /// TCP: [`Connections::make_liberal`] has made it so, in a direction at least.
+    pub is_marked: bool,
     /// A property beyond addresses and ports that affects the packets, or content that is not
     /// supported: a helper, adjusted sequence numbers, a zone.
     pub oddity: Option<&'static str>,
@@ -157,7 +189,7 @@ impl Connections {
     }
 
     /// Makes conntrack accept packets outside the TCP window, in both directions of this
-    /// connection.
+    /// connection, and marks its entry.
     ///
     /// # Errors
     /// If the kernel refuses. `ENOENT`: the connection is gone.
@@ -176,7 +208,8 @@ impl Connections {
 
     fn set_liberal(&self, original: &Tuple, is_liberal: bool) -> Result<()> {
         // `struct nf_ct_tcp_flags`: flags, and a mask.
-        let flags = [if is_liberal { BE_LIBERAL } else { 0 }, BE_LIBERAL];
+        const BOTH: u8 = BE_LIBERAL | OURS;
+        let flags = [if is_liberal { BOTH } else { 0 }, BOTH];
         let tcp = [
             plain(CTA_PROTOINFO_TCP_FLAGS_ORIGINAL, &flags),
             plain(CTA_PROTOINFO_TCP_FLAGS_REPLY, &flags),
@@ -185,6 +218,42 @@ impl Connections {
         let info = nested(CTA_PROTOINFO, &nested(CTA_PROTOINFO_TCP, &tcp));
         let flags = NLM_F_REQUEST | NLM_F_ACK;
         self.ask(IPCTNL_MSG_CT_NEW, flags, &question(original, &info)).map(drop)
+    }
+
+    /// Replaces the entry of a TCP connection by one without windows and without the liberal flag.
+    /// Conntrack takes the windows from the next segment of each direction, as for a connection
+    /// that it finds in progress, and then compares segments with them. State, timeout, mark,
+    /// labels and translation remain; counters begin at zero.
+    ///
+    /// # Errors
+    /// If the kernel refuses, or if packets have created another entry each time. `ENOENT`: the
+    /// connection is gone.
+    pub fn forget_windows(&self, original: &Tuple) -> Result<()> {
+        let found = self.ask(IPCTNL_MSG_CT_GET, NLM_F_REQUEST, &question(original, &[]))?;
+        let found = found.get(4..).unwrap_or_default();
+        let fresh = without_windows(&entry(found)?, found);
+        let id = attribute(found, CTA_ID).map_or_else(Vec::new, |id| plain(CTA_ID, id));
+        let delete = |rest: &[u8]| {
+            let request = question(original, rest);
+            self.ask(IPCTNL_MSG_CT_DELETE, NLM_F_REQUEST | NLM_F_ACK, &request)
+        };
+        // With its id: not an entry that has replaced it since.
+        delete(&id)?;
+        let flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
+        let mut attempts = 1;
+        loop {
+            match self.ask(IPCTNL_MSG_CT_NEW, flags, &fresh) {
+                // A packet has created an entry since, in either direction, without translation.
+                Err(error) if error.errno() == Some(Errno::EEXIST) && attempts < ATTEMPTS => {
+                    attempts += 1;
+                    match delete(&[]) {
+                        Err(error) if error.errno() != Some(Errno::ENOENT) => return Err(error),
+                        _ => {}
+                    }
+                }
+                result => return result.map(drop),
+            }
+        }
     }
 
     /// Makes conntrack treat a connection as reset. `tuple` may be of either direction.
@@ -250,6 +319,62 @@ fn nested(kind: u16, value: &[u8]) -> Vec<u8> {
 
 /// Builds `struct nfgenmsg`, the tuple, and further attributes.
 fn question(tuple: &Tuple, rest: &[u8]) -> Vec<u8> {
+    let (family, inside) = inside(tuple);
+    [&[family, 0, 0, 0][..], &nested(CTA_TUPLE_ORIG, &inside), rest].concat()
+}
+
+/// Builds the request for an entry like `entry`, whose attributes are `found`, without windows.
+fn without_windows(entry: &Entry, found: &[u8]) -> Vec<u8> {
+    let tcp = attribute(found, CTA_PROTOINFO).and_then(|info| attribute(info, CTA_PROTOINFO_TCP));
+    let of_tcp = |kind| tcp.and_then(|tcp| attribute(tcp, kind));
+    let mut protocol = Vec::new();
+    for kind in
+        [CTA_PROTOINFO_TCP_STATE, CTA_PROTOINFO_TCP_WSCALE_ORIGINAL, CTA_PROTOINFO_TCP_WSCALE_REPLY]
+    {
+        protocol.extend(of_tcp(kind).map_or_else(Vec::new, |value| plain(kind, value)));
+    }
+    for kind in [CTA_PROTOINFO_TCP_FLAGS_ORIGINAL, CTA_PROTOINFO_TCP_FLAGS_REPLY] {
+        let flags = of_tcp(kind).and_then(|flags| flags.first()).map_or(0, |flags| flags & AGREED);
+        // `struct nf_ct_tcp_flags`: flags, and a mask.
+        protocol.extend(plain(kind, &[flags, AGREED | BE_LIBERAL]));
+    }
+    // Other bits are the kernel's own, or follow from the translation.
+    let status = entry.status & (IPS_SEEN_REPLY | IPS_ASSURED) | IPS_CONFIRMED;
+    let mut rest = nested(CTA_PROTOINFO, &nested(CTA_PROTOINFO_TCP, &protocol));
+    rest.extend(plain(CTA_STATUS, &status.to_be_bytes()));
+    for kind in [CTA_TIMEOUT, CTA_MARK, CTA_LABELS] {
+        rest.extend(attribute(found, kind).map_or_else(Vec::new, |value| plain(kind, value)));
+    }
+    // The kernel derives the reply tuple from the translation.
+    rest.extend(nested(CTA_TUPLE_REPLY, &inside(&entry.original.reversed()).1));
+    let leaves = entry.reply.reversed();
+    if entry.status & IPS_SRC_NAT != 0 {
+        rest.extend(nested(CTA_NAT_SRC, &translation(leaves.source)));
+    }
+    if entry.status & IPS_DST_NAT != 0 {
+        rest.extend(nested(CTA_NAT_DST, &translation(leaves.destination)));
+    }
+    question(&entry.original, &rest)
+}
+
+/// A translation to exactly this address and port.
+fn translation((address, port): (IpAddr, u16)) -> Vec<u8> {
+    let ports = [CTA_PROTONAT_PORT_MIN, CTA_PROTONAT_PORT_MAX]
+        .map(|kind| plain(kind, &port.to_be_bytes()))
+        .concat();
+    let addresses = match address {
+        IpAddr::V4(address) => {
+            [CTA_NAT_V4_MINIP, CTA_NAT_V4_MAXIP].map(|kind| plain(kind, &address.octets())).concat()
+        }
+        IpAddr::V6(address) => {
+            [CTA_NAT_V6_MINIP, CTA_NAT_V6_MAXIP].map(|kind| plain(kind, &address.octets())).concat()
+        }
+    };
+    [addresses, nested(CTA_NAT_PROTO, &ports)].concat()
+}
+
+/// Builds the attributes of a tuple. Returns the address family, too.
+fn inside(tuple: &Tuple) -> (u8, Vec<u8>) {
     let (family, addresses) = match (tuple.source.0, tuple.destination.0) {
         (IpAddr::V4(from), IpAddr::V4(to)) => (
             AF_INET,
@@ -271,8 +396,7 @@ fn question(tuple: &Tuple, rest: &[u8]) -> Vec<u8> {
         plain(CTA_PROTO_DST_PORT, &tuple.destination.1.to_be_bytes()),
     ]
     .concat();
-    let inside = [nested(CTA_TUPLE_IP, &addresses), nested(CTA_TUPLE_PROTO, &ports)].concat();
-    [&[family, 0, 0, 0][..], &nested(CTA_TUPLE_ORIG, &inside), rest].concat()
+    (family, [nested(CTA_TUPLE_IP, &addresses), nested(CTA_TUPLE_PROTO, &ports)].concat())
 }
 
 /// Parses an answer's attributes.
@@ -292,12 +416,15 @@ fn entry(payload: &[u8]) -> Result<Entry> {
     let reply = find(CTA_TUPLE_REPLY).and_then(tuple).ok_or_else(|| malformed("no reply tuple"))?;
     let tcp = find(CTA_PROTOINFO).and_then(|info| attribute(info, CTA_PROTOINFO_TCP));
     let state = tcp.and_then(|tcp| attribute(tcp, CTA_PROTOINFO_TCP_STATE));
-    let is_liberal = |kind| {
+    let flags = [CTA_PROTOINFO_TCP_FLAGS_ORIGINAL, CTA_PROTOINFO_TCP_FLAGS_REPLY].map(|kind| {
         let flags = tcp.and_then(|tcp| attribute(tcp, kind)).and_then(|flags| flags.first());
-        flags.is_some_and(|flags| flags & BE_LIBERAL != 0)
-    };
-    let oddity = attributes(payload).find_map(|(kind, _)| match kind {
+        flags.copied().unwrap_or(0)
+    });
+    // Entries created through ctnetlink have all-zero numbers here: nothing is adjusted.
+    let is_adjusted = |numbers| attributes(numbers).any(|(_, number)| number != [0; 4]);
+    let oddity = attributes(payload).find_map(|(kind, value)| match kind {
         CTA_HELP => Some("helper"),
+        CTA_SYNPROXY if !is_adjusted(value) => None,
         CTA_SEQ_ADJ_ORIG | CTA_SEQ_ADJ_REPLY | CTA_SYNPROXY => Some("adjusted sequence numbers"),
         CTA_ZONE => Some("zone"),
         // Other attributes do not change packets.
@@ -313,7 +440,8 @@ fn entry(payload: &[u8]) -> Result<Entry> {
         // Protocols without TCP state count as established.
         is_established: tcp.is_none() || state == Some(&[ESTABLISHED]),
         tcp_state: state.and_then(|state| state.first().copied()),
-        liberal: [CTA_PROTOINFO_TCP_FLAGS_ORIGINAL, CTA_PROTOINFO_TCP_FLAGS_REPLY].map(is_liberal),
+        liberal: flags.map(|flags| flags & BE_LIBERAL != 0),
+        is_marked: flags.iter().any(|flags| flags & OURS != 0),
         oddity: oddity.or(in_zone.then_some("zone")),
     })
 }

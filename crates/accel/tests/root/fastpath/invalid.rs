@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use accel::{Accel, Wanted};
-use netstate::connection::{Entry, connections};
+use netstate::connection::{Connections, Entry, connections};
 use packet::checksum::{Sum, complete_partial, pseudo_header_v4, pseudo_header_v6};
 use packet::ethernet::MacAddr;
 use packet::vnet_hdr::{Layout, VnetHdr, flags};
@@ -146,9 +146,20 @@ impl World {
             sh(host, RULES);
             host.settle().unwrap();
         }
-        let accels = is_fast
-            .then(|| hosts.each_ref().map(|h| Accel::start(h.netns(), Wanted::All).unwrap()));
-        World { hosts, taps, accels, is_routed, v6, port: 2000, next: [0; 2], refused_before: 0 }
+        let mut world = World {
+            hosts,
+            taps,
+            accels: None,
+            is_routed,
+            v6,
+            port: 2000,
+            next: [0; 2],
+            refused_before: 0,
+        };
+        if is_fast {
+            world.accelerate();
+        }
+        world
     }
 
     fn sides(&self, segment: &Segment) -> (usize, usize) {
@@ -367,6 +378,16 @@ impl World {
         self.must(&self.segment(true, SYN | ACK, 0));
         self.next[1] = self.next[1].wrapping_add(1);
         self.must(&self.segment(false, ACK, 0));
+        self.becomes_fast();
+    }
+
+    fn accelerate(&mut self) {
+        let start = |host: &Host| Accel::start(host.netns(), Wanted::All).unwrap();
+        self.accels = Some(self.hosts.each_ref().map(start));
+    }
+
+    /// Exchanges data until the connection is on the fast path, if there is one.
+    fn becomes_fast(&mut self) {
         let rounds = |world: &mut World| {
             for _ in 0..12 {
                 world.data(false, 100);
@@ -379,6 +400,7 @@ impl World {
         let statuses = |world: &World| {
             world.accels.as_ref().map(|accels| accels.each_ref().map(Accel::status)).unwrap()
         };
+        self.refused_before = self.refused();
         poll("the fast path", LIMIT, || {
             let before = statuses(self);
             rounds(self);
@@ -627,6 +649,101 @@ fn routed_segments_are_handled_as_without_the_fast_path() {
 #[test]
 fn bridged_segments_are_handled_as_without_the_fast_path() {
     compare(false);
+}
+
+/// What the guard refuses while accel runs, conntrack refuses after its end.
+fn compare_after_end(is_routed: bool) {
+    require!(need::root(), need::tool("nft"));
+    const ACTS: &[(&str, Act)] = &[
+        ("blind resets", |world| blind(world, RST, 0)),
+        ("blind ends", |world| blind(world, FIN | ACK, 0)),
+        ("sequence numbers off", |world| off(world, 1 << 30, 0)),
+        ("its own reset, and the port again", reset_and_reuse),
+    ];
+    for v6 in [false, true] {
+        let [mut slow, mut fast] = [false, true].map(|fast| World::new(is_routed, v6, fast));
+        for (number, (name, act)) in ACTS.iter().enumerate() {
+            let [expected, seen] = [&mut slow, &mut fast].map(|world| {
+                let is_fast = world.accels.is_some();
+                world.connect((number as u32).wrapping_mul(0x3000_0001) + 17);
+                if is_fast {
+                    // A successor takes the connection to the fast path again.
+                    world.accels = None;
+                    world.accelerate();
+                    world.becomes_fast();
+                    world.accels = None;
+                }
+                for _ in 0..3 {
+                    world.data(false, 100);
+                    world.data(true, 50);
+                }
+                let seen = (act(world), world.states());
+                if is_fast {
+                    world.accelerate();
+                }
+                seen
+            });
+            assert_eq!(seen, expected, "{name}, IPv{}", if v6 { 6 } else { 4 });
+        }
+    }
+}
+
+#[test]
+fn routed_segments_are_compared_with_windows_after_the_end() {
+    compare_after_end(true);
+}
+
+#[test]
+fn bridged_segments_are_compared_with_windows_after_the_end() {
+    compare_after_end(false);
+}
+
+#[test]
+fn connections_of_a_killed_process_are_left_to_conntrack() {
+    require!(need::root(), need::tool("nft"), need::tool("conntrack"));
+    let mut world = World::new(true, false, false);
+    world.connect(17);
+    // As the killed process has left it.
+    for (host, entry) in world.hosts.iter().zip(entries(&world)) {
+        let make_liberal = || Connections::open().unwrap().make_liberal(&entry.original);
+        host.netns().run(make_liberal).unwrap().unwrap();
+    }
+    assert_eq!(off(&world, 1 << 30, 0), [true, true]);
+    world.accelerate();
+    poll("the entries to be renewed", LIMIT, || {
+        let seen = entries(&world);
+        let is_renewed = |entry: &Entry| !entry.is_marked && entry.liberal == [false; 2];
+        Ok(seen.iter().all(is_renewed).then_some(()).ok_or_else(|| format!("{seen:#?}")))
+    })
+    .unwrap();
+    world.becomes_fast();
+    world.accels = None;
+    // Conntrack itself makes an entry liberal that it begins amid a connection.
+    world.hosts.iter().for_each(|host| sh(host, "conntrack -F"));
+    world.data(false, 100);
+    world.data(true, 50);
+    let before = entries(&world);
+    assert!(before.iter().all(|entry| entry.liberal == [true; 2]), "{before:#?}");
+    let port = world.port;
+    world.accelerate();
+    world.connect(18);
+    world.port = port;
+    assert_eq!(entries(&world), before);
+}
+
+/// The connection's entry in both hosts.
+fn entries(world: &World) -> [Entry; 2] {
+    let of_host = |host: &Host| {
+        let mut found = None;
+        let each = |entry: &Entry| {
+            if entry.tcp_state.is_some() && entry.original.source.1 == world.port {
+                found = Some(entry.clone());
+            }
+        };
+        host.netns().run(|| connections(each)).unwrap().unwrap();
+        found.expect("an entry of the connection")
+    };
+    world.hosts.each_ref().map(of_host)
 }
 
 /// Segments in and out of the window, of all flags, with flaws.

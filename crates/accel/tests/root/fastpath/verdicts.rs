@@ -6,6 +6,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use accel::{Accel, Options, Wanted};
+use netstate::connection::{Entry, connections};
 use test_support::{bound, need, require};
 use testbed::{Host, Offload, poll};
 
@@ -160,6 +161,18 @@ const SERVICES: &[(&str, &str, &str)] = &[
     ),
 ];
 
+fn tcp_entries(host: &Host) -> Vec<Entry> {
+    let mut found = Vec::new();
+    let each = |entry: &Entry| {
+        if entry.tcp_state.is_some() {
+            found.push(entry.clone());
+        }
+    };
+    host.netns().run(|| connections(each)).unwrap().unwrap();
+    found.sort_by_key(|entry| entry.original.source);
+    found
+}
+
 #[test]
 fn services_are_translated_as_conntrack_says() {
     require!(need::root(), need::tool("iptables-nft"));
@@ -176,6 +189,22 @@ fn services_are_translated_as_conntrack_says() {
                 let mut exchange = Exchange::new(&pair, to, at);
                 settle(&accels, || exchange.go(100));
                 settle(&accels, || exchange.go(300_000));
+                // After the end, conntrack translates as before, and compares segments with windows.
+                let before = tcp_entries(&pair.a);
+                assert!(before.iter().any(|entry| entry.liberal == [true; 2]), "{before:#?}");
+                let [first, second] = accels;
+                drop(first);
+                let after = tcp_entries(&pair.a);
+                let strict = |entry: &Entry| Entry {
+                    liberal: [false; 2],
+                    is_marked: false,
+                    ..entry.clone()
+                };
+                assert_eq!(after, before.iter().map(strict).collect::<Vec<_>>());
+                exchange.go(300_000);
+                assert_eq!(tcp_entries(&pair.a), after);
+                let first = Accel::start(pair.a.netns(), Wanted::All).unwrap();
+                settle(&[first, second], || exchange.go(300_000));
             } else {
                 let echo = Echo::new(&pair, to, at);
                 settle(&accels, || echo.go());
