@@ -8,10 +8,10 @@ use accel::{Accel, Options, Wanted};
 use libbpf_rs::{Xdp, XdpFlags};
 use netstate::packet_diag::PacketDiag;
 use test_support::{need, require};
-use testbed::{Host, NIC, Offload, Processes, poll};
+use testbed::{Host, NIC, Offload, Processes, mac, poll};
 
 use super::listeners::listen;
-use super::pair::{LIMIT, Pair, sh, since};
+use super::pair::{BRIDGE, DEVICE, LIMIT, Pair, sh, since};
 use super::refusals::refused;
 use super::untrusted::load;
 
@@ -73,6 +73,44 @@ fn marked_packets_are_left_to_the_rules() {
     ping.args(["-n", "-c", "5", "-i", "0.01", "-W", "5", "-m", "5", "-I", "own0", "10.1.0.12"]);
     pair.a.run(&mut ping).unwrap();
     assert_eq!(since(&accels[0], &before, "encap_hit"), 0, "{:#?}", accels[0].status());
+}
+
+/// The NIC is a macvlan device, and a rule at the device below marks the tunnel's packets.
+#[test]
+fn packets_marked_below_the_nic_are_left_to_the_rules() {
+    require!(need::root(), need::tool("nft"));
+    let pair = Pair::new(Offload::Full, false);
+    sh(
+        &pair.b,
+        &format!(
+            "ip link add mv0 link {NIC} type macvlan mode bridge
+             ip addr del 10.0.0.2/24 dev {NIC}; ip addr add 10.0.0.2/24 dev mv0
+             ip link set mv0 up; ip link del {DEVICE}
+             ip link add {DEVICE} address {} type vxlan id 42 local 10.0.0.2 remote 10.0.0.1 \
+                dev mv0 dstport 4789 learning noudpcsum
+             ip link set {DEVICE} mtu 1450 master {BRIDGE} up",
+            mac(pair.b.name(), DEVICE)
+        ),
+    );
+    // In a namespace of its own: a chain at a device of the NICs' namespace is a refusal.
+    let below = Host::new("below").unwrap();
+    pair.b.netlink().set_netns(NIC, below.netns()).unwrap();
+    sh(&below, &format!("ip link set {NIC} up"));
+    sh(&pair.a, &format!("ip neigh flush dev {NIC}"));
+    let accels = pair.accelerate();
+    counted(&pair, &accels[1], "decap_hit", &["10.1.0.12"], false);
+    sh(
+        &below,
+        &format!(
+            "nft 'table netdev l {{ chain c {{ type filter hook ingress device {NIC} priority 0; \
+             meta mark set 5; }}; }}'"
+        ),
+    );
+    counted(&pair, &accels[1], "decap_verdict", &["10.1.0.12"], false);
+    let before = accels[1].status();
+    let mut ping = Command::new("ping");
+    pair.tenant_a.run(ping.args(["-n", "-c", "5", "-i", "0.01", "-W", "5", "10.1.0.12"])).unwrap();
+    assert_eq!(since(&accels[1], &before, "decap_hit"), 0, "{:#?}", accels[1].status());
 }
 
 /// Conntrack gives the tunnel's entries a mark, and makes answers of what a remote end sends from the
