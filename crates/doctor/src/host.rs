@@ -23,10 +23,11 @@ use netstate::policer::Policer;
 use netstate::policy_rule::PolicyRule;
 use netstate::qdisc::Qdisc;
 use netstate::reassembly::Reassembly;
-use netstate::route::NextHop;
+use netstate::route::{NextHop, Routed};
 use netstate::route_table::RouteEntry;
 use netstate::snmp;
 use netstate::softnet::SoftnetStat;
+use netstate::tc_filter::Filter;
 use netstate::udp_socket::UdpSocket;
 use serde::{Deserialize, Serialize};
 
@@ -229,6 +230,16 @@ pub struct Namespace {
     /// Policers of received packets, with their counters (`RTM_GETTFILTER`).
     #[serde(default = "not_saved")]
     pub policers: Reading<Pair<Vec<Policer>>>,
+    /// Traffic control filters that drop packets or take them elsewhere, with their counters
+    /// (`RTM_GETTFILTER`).
+    #[serde(default = "not_saved")]
+    pub filters: Reading<Pair<Vec<Filter>>>,
+    /// Counters of packet filter rules that drop packets or exempt them from tracking.
+    #[serde(default = "not_saved")]
+    pub drop_rules: Reading<Pair<Vec<DropRule>>>,
+    /// Addresses of IPv6 for which devices answer in place of others, by index of the device.
+    #[serde(default = "not_saved")]
+    pub proxied: Reading<Vec<(u32, IpAddr)>>,
     /// UDP sockets, including the kernel's own.
     pub udp_sockets: Reading<Vec<UdpSocket>>,
     /// Protocol counters (`/proc/net/snmp`, `netstat`, `snmp6`).
@@ -285,8 +296,57 @@ pub struct Translations {
     pub rules: Vec<TranslationRule>,
     /// Whether every rule sets a constant address, so that no other target exists.
     pub all_constant: bool,
-    /// Connections whose destination was translated, and that nobody has answered.
-    pub stalled: Vec<Stalled>,
+    /// Connections whose destination was translated, and that nobody has answered; `None` if they
+    /// were not read.
+    pub stalled: Option<Vec<Stalled>>,
+    /// Why they were not read.
+    #[serde(default)]
+    pub stalled_unread: Option<String>,
+    /// Services that a map of the rules rejects.
+    #[serde(default)]
+    pub rejected: Vec<RejectedService>,
+}
+
+/// A service whose connections a map of the packet filter rejects or drops.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RejectedService {
+    /// `ip`, `ip6`, `inet`.
+    pub family: String,
+    /// Table of the map.
+    pub table: String,
+    /// Name of the map.
+    pub map: String,
+    /// Address of the service.
+    pub to: IpAddr,
+    /// `IPPROTO_TCP` or another protocol with ports.
+    pub protocol: u8,
+    /// Port of the service.
+    pub port: u16,
+}
+
+/// A packet filter rule that drops packets, or exempts them from connection tracking.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DropRule {
+    /// `ip`, `ip6`, `inet`, `bridge`, `netdev`, `arp`.
+    pub family: String,
+    /// Table of the chain.
+    pub table: String,
+    /// Chain with the rule.
+    pub chain: String,
+    /// Handle of the rule.
+    pub handle: Option<u64>,
+    /// Whether it exempts packets from tracking instead of dropping them.
+    pub untracks: bool,
+    /// Whether it sees packets for this host only.
+    pub for_host: bool,
+    /// Destination that it compares, if it is a constant address of IPv4.
+    pub to: Option<IpAddr>,
+    /// Comment of the rule.
+    pub comment: Option<String>,
+    /// Packets that it has counted.
+    pub packets: u64,
 }
 
 /// A rule that sets the destination address of packets.
@@ -339,6 +399,12 @@ pub struct Passage {
     pub verdict: Filtered,
     /// Chain that costs these packets most comparisons.
     pub longest: Option<LongChain>,
+    /// Mark that the rules give them before routing.
+    #[serde(default)]
+    pub mark: u32,
+    /// What the kernel does with marked packets; `None`: they have no mark, or it was not asked.
+    #[serde(default)]
+    pub routed: Option<Reading<Routed>>,
 }
 
 /// Kind of packets that a filter sees.
@@ -373,6 +439,13 @@ pub enum PassageKind {
     OutsideReply,
     /// UDP packets from a tenant to the host's DHCP or DNS server.
     HostService,
+    /// First packets of connections from a tenant's bridge to the uplink, as rules for translation
+    /// see them.
+    OutsideSource,
+    /// ARP requests for the tunnel's local address.
+    Resolution,
+    /// ICMP messages "fragmentation needed" that this host sends to tenants.
+    FragmentationNeededOut,
 }
 
 /// Verdict of a packet filter.

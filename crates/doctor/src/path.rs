@@ -282,10 +282,20 @@ impl<'v, 'a> Walker<'v, 'a> {
     /// that leads to no tenant.
     fn far(&self, spot: DeviceRef<'a>, peer: DeviceRef<'a>) -> Vec<DeviceRef<'a>> {
         let from_tenant = self.is_tenant(spot.namespace);
-        (from_tenant || self.view.bridge(spot).is_none() && self.leads_to_tenant(spot))
-            .then_some(peer)
-            .into_iter()
-            .collect()
+        (from_tenant
+            || self.joins_bridges(spot, peer)
+            || self.view.bridge(spot).is_none() && self.leads_to_tenant(spot))
+        .then_some(peer)
+        .into_iter()
+        .collect()
+    }
+
+    /// Whether a veth pair joins two bridges of one namespace, as Proxmox's firewall joins a guest's
+    /// own bridge (fwln) to that of the host (fwpr).
+    fn joins_bridges(&self, spot: DeviceRef<'a>, peer: DeviceRef<'a>) -> bool {
+        let (one, other) = (self.view.bridge(spot), self.view.bridge(peer));
+        let places = one.zip(other).map(|(one, other)| (one.place, other.place));
+        places.is_some_and(|(one, other)| one != other && one.namespace == other.namespace)
     }
 
     fn leads_to_tenant(&self, spot: DeviceRef<'a>) -> bool {

@@ -31,8 +31,9 @@ use netstate::udp_socket::UdpSocket;
 
 use crate::dump::{self, DumpError};
 use crate::host::{
-    Chain, Device, Eligible, FarEnd, Filtered, Host, Interrupt, LeftOut, LongChain, Machine,
-    Namespace, Pair, Passage, Reading, Scaling, Stalled, TranslationRule, Translations, Tunnel,
+    Chain, Device, DropRule, Eligible, FarEnd, Filtered, Host, Interrupt, LeftOut, LongChain,
+    Machine, Namespace, Pair, Passage, Reading, RejectedService, Scaling, Stalled, TranslationRule,
+    Translations, Tunnel,
 };
 use crate::probed::Probed;
 use address::Addresses;
@@ -260,6 +261,9 @@ impl Scrubber {
             fdb,
             qdiscs,
             policers,
+            filters,
+            drop_rules,
+            proxied,
             udp_sockets,
             snmp,
             reassembly,
@@ -304,13 +308,23 @@ impl Scrubber {
             }
         });
         read(neighbours, |all| {
-            for Neighbour { link: _, address, mac, knowledge: _ } in all {
+            for Neighbour { link: _, address, mac, knowledge: _, external: _, noarp: _ } in all {
                 *address = self.addresses.ip(*address);
                 *mac = mac.map(|mac| self.addresses.mac(mac));
             }
         });
         read(fdb, |all| {
-            for FdbEntry { link: _, mac, bridge: _, remote, port: _, vni: _, fixed: _ } in all {
+            for FdbEntry {
+                link: _,
+                mac,
+                bridge: _,
+                remote,
+                port: _,
+                vni: _,
+                fixed: _,
+                external: _,
+            } in all
+            {
                 *mac = mac.map(|mac| self.addresses.mac(mac));
                 *remote = remote.map(|remote| self.addresses.ip(remote));
             }
@@ -333,6 +347,35 @@ impl Scrubber {
         });
         // Rates and counters.
         read(policers, |_| {});
+        read(filters, |Pair { before, after }| {
+            for filter in before.iter_mut().chain(after) {
+                filter.kind = name::identifier(&filter.kind);
+                // File and section of a program.
+                filter.name = None;
+            }
+        });
+        read(drop_rules, |Pair { before, after }| {
+            for DropRule {
+                family,
+                table,
+                chain,
+                handle: _,
+                untracks: _,
+                for_host: _,
+                to,
+                comment,
+                packets: _,
+            } in before.iter_mut().chain(after)
+            {
+                *family = name::identifier(family);
+                (*table, *chain) = (self.table(table), self.chain(chain));
+                *to = to.map(|to| self.addresses.ip(to));
+                *comment = None;
+            }
+        });
+        read(proxied, |all| {
+            all.iter_mut().for_each(|(_, address)| *address = self.addresses.ip(*address));
+        });
         read(udp_sockets, |all| {
             for UdpSocket { address, port: _, connected: _, queued: _, drops: _ } in all {
                 *address = self.addresses.ip(*address);
@@ -407,6 +450,7 @@ impl Scrubber {
                 to,
                 input,
                 marked: _,
+                mark: _,
                 suppress: _,
                 drops: _,
             } in all
@@ -427,13 +471,19 @@ impl Scrubber {
     }
 
     fn translations(&mut self, all: &mut Translations) {
-        let Translations { rules, all_constant: _, stalled } = all;
+        let Translations { rules, all_constant: _, stalled, stalled_unread, rejected } = all;
+        *stalled_unread = stalled_unread.as_deref().map(name::reason);
+        for RejectedService { family, table, map, to, protocol: _, port: _ } in rejected {
+            *family = name::identifier(family);
+            (*table, *map) = (self.table(table), self.chain(map));
+            *to = self.addresses.ip(*to);
+        }
         for TranslationRule { family, table, chain, handle: _, to } in rules {
             *family = name::identifier(family);
             (*table, *chain) = (self.table(table), self.chain(chain));
             *to = self.addresses.ip(*to);
         }
-        for Stalled { protocol: _, from, to: (to, _), now } in stalled {
+        for Stalled { protocol: _, from, to: (to, _), now } in stalled.iter_mut().flatten() {
             for address in [from, to, now] {
                 *address = self.addresses.ip(*address);
             }
@@ -441,7 +491,21 @@ impl Scrubber {
     }
 
     fn passage(&mut self, passage: &mut Passage) {
-        let Passage { kind: _, from, to, port: _, input: _, output: _, verdict, longest } = passage;
+        let Passage {
+            kind: _,
+            from,
+            to,
+            port: _,
+            input: _,
+            output: _,
+            verdict,
+            longest,
+            mark: _,
+            routed,
+        } = passage;
+        if let Some(routed) = routed {
+            read(routed, |_| {});
+        }
         (*from, *to) = (self.addresses.ip(*from), self.addresses.ip(*to));
         match verdict {
             Filtered::Passed | Filtered::Undecided => {}

@@ -27,7 +27,7 @@ pub use rtnetlink::interface::{Counters, Interface};
 pub use rtnetlink::netlink::{Error, Netlink, Result};
 pub use rtnetlink::{
     addr, bridge_vlan, control_plane, entry, interface, link, mdb, neigh, netlink, overlay,
-    policer, policy_rule, qdisc, route, route_table, watch, xfrm,
+    policer, policy_rule, qdisc, route, route_table, tc_filter, watch, xfrm,
 };
 
 use rtnetlink::dump;

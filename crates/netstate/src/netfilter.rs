@@ -97,6 +97,20 @@ fn dump_all(ask: u16, object: &'static str, mut each: impl FnMut(u16, &[u8])) ->
     }
 }
 
+/// Whether the calling thread's namespace has base chains for ARP, which [`base_chains`] leaves out.
+///
+/// # Errors
+/// If the kernel refuses the dump, unless it has no nftables.
+pub fn has_arp_chains() -> Result<bool> {
+    let mut found = false;
+    dump_all(NFT_MSG_GETCHAIN, "nftables chains", |kind, payload| {
+        found |= kind == NFT_MSG_NEWCHAIN
+            && payload.first() == Some(&NFPROTO_ARP)
+            && attribute(payload.get(4..).unwrap_or_default(), NFTA_CHAIN_HOOK).is_some();
+    })?;
+    Ok(found)
+}
+
 /// Returns the family of an answer; `None` for ARP.
 fn family(payload: &[u8]) -> Option<&'static str> {
     match *payload.first()? {

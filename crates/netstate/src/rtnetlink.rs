@@ -16,5 +16,6 @@ pub mod policy_rule;
 pub mod qdisc;
 pub mod route;
 pub mod route_table;
+pub mod tc_filter;
 pub mod watch;
 pub mod xfrm;

@@ -107,7 +107,7 @@ pub const EXPLANATIONS: &[Explanation] = &[
         "QDISC_DROP",
         Some("OV048"),
         "The queueing discipline is full, its policy drops the packet, or the device has no \
-            carrier.",
+            carrier: no program reads a TUN or TAP device, or it is not up yet.",
     ),
     of("QDISC_OVERLIMIT", Some("OV048"), "The queueing discipline is full."),
     of(
@@ -115,7 +115,11 @@ pub const EXPLANATIONS: &[Explanation] = &[
         Some("OV048"),
         "The queueing discipline dropped the packet because of congestion.",
     ),
-    of("FULL_RING", Some("OV046"), "The ring of the TAP device is full: its reader is too slow."),
+    of(
+        "FULL_RING",
+        Some("OV046"),
+        "The ring of the TUN or TAP device is full: its reader is too slow, or does not read.",
+    ),
     of("DEV_READY", Some("OV051"), "The device is down, or has no carrier."),
     of("DEV_HDR", None, "The device could not build its link-layer header."),
     of(

@@ -54,16 +54,24 @@ const ELEMENT_OTHERWISE: u32 = 2;
 const OBJECT_COUNTER: u32 = 1;
 
 impl Ruleset {
-    /// Decodes messages. Leaves out ARP tables. Never fails: unsupported content is recorded as
-    /// such.
+    /// Decodes messages. Leaves out ARP tables, which do not affect IP packets. Never fails:
+    /// unsupported content is recorded as such.
     pub fn from_messages(messages: &[Message]) -> Ruleset {
+        Ruleset::decoded(messages, |family| family != NFPROTO_ARP)
+    }
+
+    /// The same with ARP tables.
+    pub(crate) fn with_arp(messages: &[Message]) -> Ruleset {
+        Ruleset::decoded(messages, |_| true)
+    }
+
+    fn decoded(messages: &[Message], is_wanted: fn(u8) -> bool) -> Ruleset {
         let (mut chains, mut sets) = (Vec::<Chain>::new(), Vec::<Set>::new());
         let mut names = Names::default();
         let mut tables: HashMap<(u8, String), bool> = HashMap::new();
-        // ARP tables do not affect IP packets.
         let of = |wanted: u16| {
             messages.iter().filter(move |message| {
-                message.kind == wanted && message.payload.first() != Some(&NFPROTO_ARP)
+                message.kind == wanted && message.payload.first().is_none_or(|of| is_wanted(*of))
             })
         };
         let parts = |message: &'_ Message| -> Option<(u8, Vec<u8>)> {

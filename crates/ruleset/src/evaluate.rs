@@ -17,6 +17,7 @@ const STEPS: usize = 2_000_000;
 /// `NFPROTO_*`.
 const INET: u8 = 1;
 const IPV4: u8 = 2;
+const ARP: u8 = 3;
 const NETDEV: u8 = 5;
 const BRIDGE: u8 = 7;
 const IPV6: u8 = 10;
@@ -472,6 +473,8 @@ fn is_at(chain: &Chain, base: &Base, flow: &Flow, step: &Step) -> bool {
         Hook::Forward => inet(2),
         Hook::Output => inet(3),
         Hook::Postrouting => inet(4),
+        Hook::ArpInput => chain.family == ARP && base.hook == 0,
+        Hook::ArpOutput => chain.family == ARP && base.hook == 1,
         Hook::BridgePrerouting => bridge(0),
         Hook::BridgeInput => bridge(1),
         Hook::BridgeForward => bridge(2),

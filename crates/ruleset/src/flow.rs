@@ -73,7 +73,8 @@ pub enum Transport {
         /// `icmp_code` of the header.
         code: u8,
     },
-    /// ARP requests instead of IP packets. Only chains of the bridge family see them here.
+    /// ARP requests instead of IP packets, from the source of the tuple about its destination. Chains
+    /// of ARP see them, and those of the bridge family.
     Arp,
 }
 
@@ -195,6 +196,10 @@ pub enum Hook {
     BridgeOutput,
     /// `NF_BR_POST_ROUTING`.
     BridgePostrouting,
+    /// `NF_ARP_IN`.
+    ArpInput,
+    /// `NF_ARP_OUT`.
+    ArpOutput,
     /// `NF_NETDEV_INGRESS` of the input device, including ingress of `inet`.
     Ingress,
     /// `NF_NETDEV_EGRESS` of the output device.
@@ -249,6 +254,7 @@ impl Place {
             (10, true) => "ip6tables-legacy",
             (1, _) => "inet",
             (2, _) => "ip",
+            (3, _) => "arp",
             (5, _) => "netdev",
             (7, _) => "bridge",
             (10, _) => "ip6",

@@ -23,6 +23,7 @@
 
 mod data;
 mod decode;
+mod dropping;
 mod established_part;
 mod evaluate;
 mod expression;
@@ -32,6 +33,7 @@ pub mod model;
 mod names;
 mod packet;
 mod read;
+mod rejecting;
 mod renew;
 mod set;
 mod touched;
@@ -42,6 +44,7 @@ mod xt;
 mod xt_match;
 
 pub use decode::Message;
+pub use dropping::{DropCounter, drop_counters};
 pub use evaluate::Compared;
 pub use expression::SLOW;
 pub use flow::{
@@ -52,6 +55,7 @@ pub use netstate::netfilter::raw::Nftables;
 pub use read::{
     Error, is_behind, messages, read, read_by, read_filters, read_translating, refresh,
 };
+pub use rejecting::RejectedService;
 pub use renew::{Renewed, renew};
 pub use touched::Touched;
 pub use translation::Translation;

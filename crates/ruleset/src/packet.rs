@@ -133,6 +133,7 @@ impl Packets<'_> {
                 | Hook::BridgeForward
                 | Hook::BridgeOutput
                 | Hook::BridgePostrouting => 7,
+                Hook::ArpInput | Hook::ArpOutput => 3,
                 Hook::Egress => 5,
                 // Ingress chains of `inet` and of `netdev` see different families.
                 Hook::Ingress => return doubt(Cause::Unknown, "meta nfproto"),
@@ -179,10 +180,19 @@ impl Packets<'_> {
         self.flow.transport == Transport::Arp
     }
 
-    /// An ARP request for IPv4 over Ethernet (RFC 826), about any addresses.
+    /// An ARP request for IPv4 over Ethernet (RFC 826), with any hardware address.
     fn arp(&self) -> Vec<Byte> {
+        let free = Byte::unknown(Doubt::new(Cause::Packet, "arp addresses"));
+        let address = |address: IpAddr| match address {
+            IpAddr::V4(four) if !self.is_any(address) => known(&four.octets()),
+            _ => vec![free; 4],
+        };
         let mut header = known(&[0, 1, 8, 0, 6, 4, 0, 1]);
-        header.extend([Byte::unknown(Doubt::new(Cause::Packet, "arp addresses")); 20]);
+        header.extend([free; 6]);
+        header.extend(address(self.flow.tuple.source.0));
+        // The hardware address that is asked for is mostly zero.
+        header.extend([free; 6]);
+        header.extend(address(self.flow.tuple.destination.0));
         header
     }
 

@@ -13,7 +13,7 @@ use crate::wire::each;
 
 // `NFT_MSG_GET…`, in the order of the requests.
 const GETTABLE: u16 = 1;
-const GETCHAIN: u16 = 4;
+pub(crate) const GETCHAIN: u16 = 4;
 pub(crate) const GETRULE: u16 = 7;
 const GETSET: u16 = 10;
 pub(crate) const GETSETELEM: u16 = 13;
@@ -58,7 +58,7 @@ pub fn read_filters(nftables: &mut Nftables) -> Result<Ruleset, Error> {
     Ok(Ruleset { generation, ..Ruleset::from_messages(&messages) })
 }
 
-/// As [`read_filters`], with the rules that translate addresses, if the namespace has at most
+/// As [`read_filters`], with the rules of ARP, and with those that translate addresses, if the namespace has at most
 /// `most` chains; else `None` in their place.
 ///
 /// # Errors
@@ -68,7 +68,7 @@ pub fn read_translating(
     most: usize,
 ) -> Result<(Ruleset, Option<Vec<Translation>>), Error> {
     let (generation, messages) = consistent(nftables, Extent::Small(most))?;
-    let rules = Ruleset { generation, ..Ruleset::from_messages(&messages) };
+    let rules = Ruleset { generation, ..Ruleset::with_arp(&messages) };
     let is_small = chains(&messages) <= most;
     Ok((rules, is_small.then(|| translations(&messages))))
 }
@@ -196,7 +196,7 @@ fn chains(messages: &[Message]) -> usize {
 }
 
 /// Returns the tables with a base chain of another type than `nat`, as family and attribute.
-fn filter_tables(messages: &[Message]) -> BTreeSet<(u8, Vec<u8>)> {
+pub(crate) fn filter_tables(messages: &[Message]) -> BTreeSet<(u8, Vec<u8>)> {
     // NFTA_CHAIN_HOOK, NFTA_CHAIN_TYPE.
     const HOOK: u16 = 4;
     const TYPE: u16 = 7;

@@ -196,7 +196,16 @@ mod tests {
 
     fn entry(link: u32, bridge: Option<u32>, mac: MacAddr, remote: Option<[u8; 4]>) -> FdbEntry {
         let remote = remote.map(IpAddr::from);
-        FdbEntry { link, mac: Some(mac), bridge, remote, port: None, vni: None, fixed: true }
+        FdbEntry {
+            link,
+            mac: Some(mac),
+            bridge,
+            remote,
+            port: None,
+            vni: None,
+            fixed: true,
+            external: false,
+        }
     }
 
     fn vxlan(index: u32, vni: u32) -> Interface {

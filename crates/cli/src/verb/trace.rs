@@ -31,7 +31,7 @@ const WITHOUT_RECEIVER: [(&str, &str); 2] =
 /// that listens, or a tunnel that floods, the messages are lost on healthy hosts, too.
 const OF_ROUTERS: [&str; 2] = ["ff02::2", "ff02::16"];
 /// Checks for the causes of a packet filter's drops: of tunnels, and of tenants.
-const OF_FILTERS: [&str; 2] = ["OV071", "OV073"];
+const OF_FILTERS: [&str; 3] = ["OV071", "OV073", "OV111"];
 /// Maximum time that a packet waits for earlier ones that are still under way.
 const LONGEST_HOLD: Duration = Duration::from_secs(1);
 /// Largest N of `--sample 1/N`.
@@ -70,10 +70,10 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
     }
     complain("tracing: Ctrl-C ends it");
     let begun = Instant::now();
-    let (held, checks) = (Vec::new(), BTreeSet::new());
+    let (held, checks, unnamed) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
     let causes = DropCauses::default();
     let mut output =
-        PacketOutput { arguments, capture, held, shown: 0, left_out: 0, checks, causes };
+        PacketOutput { arguments, capture, held, shown: 0, left_out: 0, checks, unnamed, causes };
     let is_over = |shown: u64| {
         stop.load(Ordering::Relaxed)
             || arguments.duration.is_some_and(|limit| begun.elapsed() >= *limit)
@@ -107,7 +107,7 @@ pub fn run(arguments: &Trace) -> anyhow::Result<Exit> {
         complain(&format!("only counted: {drops}"));
     }
     if arguments.explain {
-        explain(&output.checks, arguments)?;
+        explain(&output.checks, &output.unnamed, arguments)?;
     }
     Ok(if stop.load(Ordering::Relaxed) { Exit::Interrupted } else { Exit::Done })
 }
@@ -135,6 +135,8 @@ struct PacketOutput<'a> {
     left_out: u64,
     /// Codes of the `doctor` checks for the causes of the printed drops.
     checks: BTreeSet<String>,
+    /// Those of drops whose rule, entry or setting is not printed beside the drop.
+    unnamed: BTreeSet<String>,
     causes: DropCauses,
 }
 
@@ -171,13 +173,19 @@ impl PacketOutput<'_> {
                 false => print_folded(&packet.text())?,
             }
             self.shown += 1;
-            self.checks.extend(packet.legs.into_iter().flat_map(|leg| match leg.ending {
-                PacketEnding::Dropped { reason, .. } if reason == "NETFILTER_DROP" => {
-                    OF_FILTERS.map(str::to_owned).to_vec()
+            for leg in packet.legs {
+                let PacketEnding::Dropped { reason, check, cause, .. } = leg.ending else {
+                    continue;
+                };
+                let codes: Vec<String> = match reason.as_str() {
+                    "NETFILTER_DROP" => OF_FILTERS.map(str::to_owned).to_vec(),
+                    _ => check.into_iter().collect(),
+                };
+                if cause.is_none() {
+                    self.unnamed.extend(codes.iter().cloned());
                 }
-                PacketEnding::Dropped { check, .. } => check.into_iter().collect(),
-                _ => Vec::new(),
-            }));
+                self.checks.extend(codes);
+            }
         }
         Ok(())
     }
@@ -214,8 +222,13 @@ fn is_loss(packet: &Packet) -> bool {
     })
 }
 
-/// Runs these checks on the namespaces asked for, and prints the findings.
-fn explain(checks: &BTreeSet<String>, arguments: &Trace) -> anyhow::Result<()> {
+/// Runs these checks on the namespaces asked for, and prints the findings. A check without a finding is
+/// named only if a cause is still `unnamed`.
+fn explain(
+    checks: &BTreeSet<String>,
+    unnamed: &BTreeSet<String>,
+    arguments: &Trace,
+) -> anyhow::Result<()> {
     // Without a matching check, reading the whole host would be useless.
     if checks.is_empty() {
         return print("no doctor check covers the reported drops");
@@ -230,7 +243,7 @@ fn explain(checks: &BTreeSet<String>, arguments: &Trace) -> anyhow::Result<()> {
     let mut diagnosis = diagnose(&collect(scope, WATCH)?);
     diagnosis.findings.retain(|finding| checks.contains(&finding.code));
     let found = |code: &&String| diagnosis.findings.iter().any(|finding| finding.code == **code);
-    for code in checks.iter().filter(|code| !found(code)) {
+    for code in checks.iter().filter(|code| unnamed.contains(*code) && !found(code)) {
         print(&format!("{code} has no finding now (overlane doctor explain {code})"))?;
     }
     match diagnosis.findings.is_empty() {

@@ -1,6 +1,7 @@
 //! OV075: A bridge port does not pass frames as the path needs.
 
 use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
+use crate::host::Translations;
 use netstate::MacAddr;
 use netstate::interface::{Port, PortState};
 use settings::command::{inside, quote};
@@ -11,7 +12,8 @@ pub(super) const CHECK: Check = Check {
     severity: Severity::Error,
     explanation: "A port of a bridge does not forward all frames. Its state is not forwarding \
         (spanning tree, or set by hand), it is locked, it is isolated like the ports that it has to \
-        reach, or it gets no broadcast, no multicast or no frames to unknown addresses. Or hairpin \
+        reach, or it gets no broadcast, no multicast or no frames to unknown addresses. A tenant does not reach \
+        itself by a service unless its port returns frames (hairpin). Or hairpin \
         mode returns a guest's broadcasts: the bridge on the guest's side then learns the guest's \
         address at its uplink, and drops frames for the guest until the guest sends again.",
     run,
@@ -28,6 +30,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         }
         state(outcome, port, bridge, settings);
         reflects(view, outcome, port, bridge, settings);
+        own_service(view, outcome, port, bridge, settings);
         isolated(view, outcome, port, bridge, settings);
         held_back(view, outcome, port, bridge, settings);
         locked(view, outcome, port, bridge, settings);
@@ -149,6 +152,107 @@ fn reflects(
 }
 
 /// Two isolated ports that have to reach each other.
+/// Connections of a tenant to a service that leads back to the tenant itself, while the port returns
+/// no frames.
+fn own_service<'a>(
+    view: &View<'a>,
+    outcome: &mut CheckOutcome,
+    port: DeviceRef<'a>,
+    bridge: DeviceRef<'a>,
+    settings: Port,
+) {
+    // With a bridge in promiscuous mode the host's own rules return them.
+    let Some(all) = port.namespace.translations.get().filter(|_| !settings.hairpin) else { return };
+    let to_itself = all.stalled.iter().flatten().filter(|one| one.from == one.now);
+    for one in to_itself {
+        let is_tenant = match view.peer(port) {
+            Some(tenant) => tenant.addresses().any(|known| known.address == one.now),
+            // By the bridge's own entries, if the tenant was not read.
+            None => is_behind(port, bridge, one.now),
+        };
+        if !is_tenant {
+            continue;
+        }
+        let (command, undo) = flag(port, "hairpin", true);
+        let (service, number) = one.to;
+        outcome.add(
+            CHECK
+                .on(port)
+                .severity(Severity::Warn)
+                .evidence(
+                    format!(
+                        "hairpin off: frames of {} for {service} port {number}, which leads to {}, \
+                         would have to leave by the port they came from",
+                        one.from, one.now
+                    ),
+                    "IFLA_BRPORT_MODE, IPCTNL_MSG_CT_GET",
+                )
+                .cost(Cost::estimated(0.5, "connections of this tenant to its own service"))
+                .by_hand(command, "the tenant gets its own broadcasts back", undo),
+        );
+        // One connection proves it.
+        return;
+    }
+    by_rules(view, outcome, port, bridge, all);
+}
+
+/// The same without a tracked connection: with br_netfilter the frame is lost before it is tracked. A
+/// tenant to which a rule leads sends, and gets nothing.
+fn by_rules<'a>(
+    view: &View<'a>,
+    outcome: &mut CheckOutcome,
+    port: DeviceRef<'a>,
+    bridge: DeviceRef<'a>,
+    all: &Translations,
+) {
+    let is_silent = port.moved().is_some_and(|moved| moved.rx_packets > 0 && moved.tx_packets == 0);
+    // Discovery of neighbours and groups is for the link only.
+    let sends = |tenant: DeviceRef<'_>| {
+        let sent = tenant.namespace.snmp.get().map(|pair| pair.after.since(&pair.before));
+        sent.is_some_and(|sent| sent.ip.out_requests > 0)
+    };
+    if !is_silent || view.peer(port).is_some_and(|tenant| !sends(tenant)) {
+        return;
+    }
+    let rule = all.rules.iter().find(|rule| match view.peer(port) {
+        Some(tenant) => tenant.addresses().any(|known| known.address == rule.to),
+        None => is_behind(port, bridge, rule.to),
+    });
+    let Some(rule) = rule else { return };
+    let (command, undo) = flag(port, "hairpin", true);
+    outcome.add(
+        CHECK
+            .on(port)
+            .severity(Severity::Info)
+            .evidence(
+                format!(
+                    "hairpin off; {} {} {} leads to {} behind it, which sends and gets nothing: it \
+                     may ask its own service",
+                    rule.family, rule.table, rule.chain, rule.to
+                ),
+                "IFLA_BRPORT_MODE, NFT_MSG_GETRULE, IFLA_STATS64",
+            )
+            .cost(Cost::estimated(0.29, "connections of this tenant to its own service"))
+            .confidence(Confidence::Low)
+            .by_hand(command, "the tenant gets its own broadcasts back", undo),
+    );
+}
+
+/// Whether the bridge knows an address behind a port.
+fn is_behind(port: DeviceRef<'_>, bridge: DeviceRef<'_>, address: std::net::IpAddr) -> bool {
+    let mut known = port.namespace.neighbours.get().into_iter().flatten();
+    let of_bridge = known
+        .find(|known| known.link == bridge.interface.index && known.address == address)
+        .and_then(|known| known.mac);
+    let mut entries = port.namespace.fdb.get().into_iter().flatten();
+    of_bridge.is_some()
+        && entries.any(|entry| {
+            entry.link == port.interface.index
+                && entry.bridge == Some(bridge.interface.index)
+                && entry.mac == of_bridge
+        })
+}
+
 fn isolated(
     view: &View<'_>,
     outcome: &mut CheckOutcome,

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View, ip_command};
 use netstate::MacAddr;
-use netstate::entry::Knowledge;
+use netstate::entry::{Knowledge, Neighbour};
 use netstate::interface::Vxlan;
 use settings::command::{inside, quote};
 
@@ -53,6 +53,18 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     }
 }
 
+/// State of a fixed neighbour entry, as `ip neigh` takes it.
+fn state(known: &Neighbour) -> String {
+    let by = if known.external { " extern_learn" } else { "" };
+    format!("{}{by}", if known.noarp { "noarp" } else { "permanent" })
+}
+
+/// A command that gives a fixed entry another hardware address, and leaves its state.
+fn replace(known: &Neighbour, mac: MacAddr, device: &str) -> String {
+    let (ip, address) = (ip_command(known.address), known.address);
+    format!("{ip} neigh replace {address} lladdr {mac} dev {} nud {}", quote(device), state(known))
+}
+
 /// Whether two devices have one underlay. Machines for tests have several overlays with the same VNI
 /// that never meet.
 fn joined<'a>(view: &View<'a>, tunnel: DeviceRef<'a>, end: DeviceRef<'a>) -> bool {
@@ -95,19 +107,12 @@ fn of_underlay<'a>(view: &View<'a>, outcome: &mut CheckOutcome, nic: DeviceRef<'
             // Without the device's address there is nothing to compare.
             continue;
         };
-        let set = |mac| {
-            let command = format!(
-                "ip neigh replace {} lladdr {mac} dev {} nud permanent",
-                known.address,
-                quote(nic.name())
-            );
-            inside(nic.namespace.path.as_deref(), &command)
-        };
+        let set = |mac| inside(nic.namespace.path.as_deref(), &replace(known, mac, nic.name()));
         outcome.add(
             CHECK
                 .on(nic)
                 .evidence(
-                    format!("entry for {} says {mac}, permanent", known.address),
+                    format!("entry for {} says {mac}, {}", known.address, state(known)),
                     "RTM_GETNEIGH",
                 )
                 .evidence(
@@ -156,7 +161,10 @@ fn neighbours<'a>(
         };
         let finding = CHECK
             .on(tunnel)
-            .evidence(format!("entry for {} says {mac}, permanent", known.address), "RTM_GETNEIGH")
+            .evidence(
+                format!("entry for {} says {mac}, {}", known.address, state(known)),
+                "RTM_GETNEIGH",
+            )
             .evidence(
                 format!("{} is {real}, at {} {}", known.address, spot.namespace.label, spot.name()),
                 "IFLA_ADDRESS",
@@ -172,11 +180,7 @@ fn neighbours<'a>(
         let missing = remote(mac).filter(|_| remote(real).is_none());
         let path = tunnel.namespace.path.as_deref();
         let name = quote(tunnel.name());
-        let set = |mac| {
-            let neighbour =
-                format!("ip neigh replace {} lladdr {mac} dev {name} nud permanent", known.address);
-            inside(path, &neighbour)
-        };
+        let set = |mac| inside(path, &replace(known, mac, tunnel.name()));
         let (mut command, mut undo) = (set(real), set(mac));
         if let Some(remote) = missing {
             let entry = |action, state| {
@@ -226,17 +230,13 @@ fn tenants<'a>(
             if of_owner.any(|other| other.interface.mac == Some(mac)) {
                 continue;
             }
-            let set = |mac| {
-                let (name, address) = (quote(spot.name()), known.address);
-                let command =
-                    format!("ip neigh replace {address} lladdr {mac} dev {name} nud permanent");
-                inside(spot.namespace.path.as_deref(), &command)
-            };
+            let set =
+                |mac| inside(spot.namespace.path.as_deref(), &replace(known, mac, spot.name()));
             let owner = format!("{} {}", owner.namespace.label, owner.name());
             let finding = CHECK
                 .on(spot)
                 .evidence(
-                    format!("entry for {} says {mac}, permanent", known.address),
+                    format!("entry for {} says {mac}, {}", known.address, state(known)),
                     "RTM_GETNEIGH",
                 )
                 .evidence(format!("{} is {real}, at {owner}", known.address), "IFLA_ADDRESS")
@@ -279,12 +279,22 @@ fn remotes<'a>(
         };
         let set = |to: IpAddr| {
             let name = quote(tunnel.name());
-            inside(path, &format!("bridge fdb replace {mac} dev {name} dst {to} self permanent"))
+            let by = if entry.external { " extern_learn" } else { "" };
+            inside(
+                path,
+                &format!("bridge fdb replace {mac} dev {name} dst {to} self permanent{by}"),
+            )
         };
         outcome.add(
             CHECK
                 .on(tunnel)
-                .evidence(format!("entry for {mac} leads to {remote}, permanent"), "RTM_GETNEIGH")
+                .evidence(
+                    format!(
+                        "entry for {mac} leads to {remote}, {}",
+                        if entry.external { "extern_learn" } else { "permanent" }
+                    ),
+                    "RTM_GETNEIGH",
+                )
                 .evidence(
                     format!("{mac} is {} {}, behind {real}", spot.namespace.label, spot.name()),
                     "IFLA_ADDRESS",

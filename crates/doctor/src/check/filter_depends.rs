@@ -31,7 +31,10 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             let packets = match passage.kind {
                 PassageKind::TunnelOut => "outgoing packets of the tunnel",
                 PassageKind::TunnelIn => "incoming packets of the tunnel",
-                PassageKind::FragmentationNeeded => "ICMP \"fragmentation needed\"",
+                PassageKind::Resolution => "ARP requests for the tunnel's address",
+                PassageKind::FragmentationNeeded | PassageKind::FragmentationNeededOut => {
+                    "ICMP \"fragmentation needed\""
+                }
                 PassageKind::Solicitation => "ICMPv6 neighbour solicitations",
                 PassageKind::Forward | PassageKind::ForwardService => "packets of tenants",
                 PassageKind::Outside => "packets of tenants to the outside",
@@ -40,27 +43,35 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                 PassageKind::ForwardEcho => "ICMP echo requests of tenants",
                 PassageKind::Bridged => "frames that only cross a bridge",
                 PassageKind::BridgedArp => "ARP requests that only cross a bridge",
-                // A tenant's own filter is its own affair.
-                PassageKind::TenantEcho | PassageKind::TenantService => continue,
+                // A tenant's own filter is its own affair, and a source need not be translated.
+                PassageKind::TenantEcho
+                | PassageKind::TenantService
+                | PassageKind::OutsideSource => continue,
             };
             let object = format!("{family} {table} {chain}");
             let rule = handle.map_or_else(
                 || format!("{object}: "),
                 |handle| format!("rule with handle {handle} of {object}: "),
             );
-            outcome.add(
-                CHECK
-                    .in_namespace(namespace, object)
-                    .evidence(
-                        format!(
-                            "{rule}`{on}` decides about {packets}, for example {} to {}",
-                            passage.from, passage.to
-                        ),
-                        super::packet_filter::source(family),
-                    )
-                    .cost(Cost::estimated(0.2, "packets that the rule drops"))
-                    .confidence(Confidence::Low),
-            );
+            let finding = CHECK
+                .in_namespace(namespace, object)
+                .evidence(
+                    format!(
+                        "{rule}`{on}` decides about {packets}, for example {} to {}",
+                        passage.from, passage.to
+                    ),
+                    super::packet_filter::source(family),
+                )
+                .cost(Cost::estimated(0.2, "packets that the rule drops"))
+                .confidence(Confidence::Low);
+            let dropped = super::rule_drops::dropped(namespace, (family, table, chain), *handle);
+            outcome.add(match dropped {
+                Some(count) => finding
+                    .evidence(format!("it dropped +{count}"), "NFTA_COUNTER_PACKETS")
+                    .confidence(Confidence::Medium),
+                // It has no counter, or counted nothing.
+                None => finding,
+            });
         }
     }
 }

@@ -12,7 +12,8 @@ pub(super) const CHECK: Check = Check {
     severity: Severity::Error,
     explanation: "The rules of nftables, iptables-nft or iptables-legacy drop packets that are \
         forwarded between a bridge of tenants and a tunnel or the uplink, DHCP or DNS from tenants \
-        to a server of the host, ARP or other frames that only cross a bridge. With \
+        to a server of the host, ARP or other frames that only cross a bridge, or the host's ICMP \"fragmentation needed\" \
+        to tenants whose packets are too large for the tunnel. With \
         bridge-nf-call-iptables such frames pass the FORWARD chain, whose policy Docker sets to \
         drop: guests on another bridge of the host are then cut off. Network policies drop packets \
         on purpose, Docker's icc=false names the bridge in its rule, and a firewall may accept \
@@ -27,13 +28,17 @@ pub(super) const CHECK: Check = Check {
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     let all = dropped(view, outcome);
     for (namespace, passage) in &all {
+        // A host's own packet has no input device.
         let name = |index| {
+            if index == 0 {
+                return Some(String::new());
+            }
             let at = view.namespace(namespace.inode)?;
             Some(view.spot(DeviceKey { namespace: at, index })?.name().to_owned())
         };
-        // A packet for the host has no output device.
-        let output = name(passage.output).or_else(|| (passage.output == 0).then(String::new));
-        let (Some(input), Some(output)) = (name(passage.input), output) else { continue };
+        let (Some(input), Some(output)) = (name(passage.input), name(passage.output)) else {
+            continue;
+        };
         let (text, rule) = match passage.kind {
             PassageKind::Bridged => {
                 (format!("frames that only cross {input}"), accept(&input, &input))
@@ -66,7 +71,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                 },
             ),
             PassageKind::BridgedArp => (
-                format!("ARP requests that only cross {input}"),
+                format!("ARP requests that only cross {input}, for example from {}", passage.from),
                 Accept { nft: "ether type arp accept".to_owned(), iptables: "-p ARP".to_owned() },
             ),
             PassageKind::Outside => (
@@ -102,6 +107,19 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                     },
                 )
             }
+            PassageKind::FragmentationNeededOut => (
+                format!(
+                    "ICMP \"fragmentation needed\" of this host to tenants behind {output}, whose \
+                     packets are too large for the tunnel"
+                ),
+                Accept {
+                    nft: format!("oifname \"{output}\" icmp type destination-unreachable accept"),
+                    iptables: format!(
+                        "-o {} -p icmp --icmp-type destination-unreachable",
+                        quote(&output)
+                    ),
+                },
+            ),
             // Other passages are those of tunnels and services, which have checks of their own.
             _ => continue,
         };
@@ -147,6 +165,14 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             false if is_part => (Severity::Info, 0.4),
             // A firewall may leave the tunnel as the only way on purpose.
             false if is_outside(passage) && has_tunnel(namespace, passage) => (Severity::Info, 0.3),
+            // It matters when a tenant sends such packets.
+            false if passage.kind == PassageKind::FragmentationNeededOut => {
+                let fails = namespace.snmp.get().map(|pair| pair.after.since(&pair.before));
+                match fails.is_some_and(|moved| moved.ip.frag_fails > 0) {
+                    true => (Severity::Error, 1.0),
+                    false => (Severity::Info, 0.2),
+                }
+            }
             // The program may serve another network.
             false if passage.kind == PassageKind::HostService => (Severity::Warn, 0.5),
             false => (Severity::Error, 1.0),

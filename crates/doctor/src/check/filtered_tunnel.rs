@@ -9,8 +9,9 @@ pub(super) const CHECK: Check = Check {
     title: "A packet filter drops the tunnel's packets",
     severity: Severity::Error,
     explanation: "The rules of nftables, iptables-nft or iptables-legacy drop UDP datagrams to the \
-        port of a tunnel, between this host and a remote VTEP, in the direction named, or ICMP \
-        \"fragmentation needed\" about them. A network plug-in may drop all other packets to its \
+        port of a tunnel, between this host and a remote VTEP, in the direction named, ICMP \
+        \"fragmentation needed\" about them, or ARP and neighbour discovery for the tunnel's address \
+        (arptables of a load balancer). A network plug-in may drop all other packets to its \
         port, or the firewall has no rule that accepts the tunnel. doctor evaluates the \
         rules for these packets as for the first of a connection. Where a rule depends on more \
         than that, it reports nothing.",
@@ -27,6 +28,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                 ("ICMP \"fragmentation needed\"", Severity::Warn, 0.3)
             }
             PassageKind::Solicitation => ("ICMPv6 neighbour solicitations", Severity::Error, 1.0),
+            PassageKind::Resolution => ("ARP requests", Severity::Error, 1.0),
             _ => continue,
         };
         let (from, to, port) = (passage.from, passage.to, passage.port);
@@ -39,6 +41,11 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             0 if to.is_ipv6() => Accept {
                 nft: "icmpv6 type nd-neighbor-solicit accept".to_owned(),
                 iptables: "-p icmpv6 --icmpv6-type neighbour-solicitation".to_owned(),
+            },
+            0 if passage.kind == PassageKind::Resolution => Accept {
+                nft: format!("arp saddr ip {from} arp daddr ip {to} accept"),
+                // Rules of iptables do not see ARP.
+                iptables: String::new(),
             },
             0 => Accept {
                 nft: format!("{family} saddr {from} icmp type destination-unreachable accept"),

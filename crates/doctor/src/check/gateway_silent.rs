@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::bridge_port::is_uplink;
-use super::{Check, CheckOutcome, Cost, DeviceRef, Finding, Severity, View};
+use super::{Check, CheckOutcome, Cost, DeviceRef, Finding, Severity, View, ip_command};
 use netstate::entry::Address;
 use netstate::route_table::{RouteEntry, covers};
 use settings::command::{inside, quote};
@@ -111,7 +111,7 @@ fn at_bridge<'a>(
     let right = own.iter().find(|known| covers(network, known.address));
     Some(match right {
         Some(right) => {
-            let family = if gateway.is_ipv4() { "ip" } else { "ip -6" };
+            let family = ip_command(gateway);
             let to = match route.prefix {
                 0 => "default".to_owned(),
                 prefix => format!("{}/{prefix}", route.to),

@@ -54,7 +54,9 @@ mod nic_gro;
 mod nic_segmentation;
 mod no_flood;
 mod no_route;
+mod not_announced;
 mod not_forwarding;
+mod not_masqueraded;
 mod numa_distance;
 mod one_source_port;
 mod overlapping_networks;
@@ -83,6 +85,8 @@ mod reverse_path_filter;
 mod route_elsewhere;
 mod router_advertisements;
 mod rps_unset;
+mod rule_drops;
+mod service_rejected;
 mod shaper_burst;
 mod softirq_squeeze;
 mod steal;
@@ -246,11 +250,20 @@ pub const CHECKS: &[Check] = &[
     address_unused::CHECK,
     translated::CHECK,
     ipsec_drops::CHECK,
+    rule_drops::CHECK,
+    service_rejected::CHECK,
+    not_masqueraded::CHECK,
+    not_announced::CHECK,
 ];
 
 /// Whether an address is an IPv6 link-local one, which no router forwards.
 fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(six) if six.is_unicast_link_local())
+}
+
+/// The command for routes, rules and neighbours of an address's family.
+fn ip_command(address: IpAddr) -> &'static str {
+    if address.is_ipv4() { "ip" } else { "ip -6" }
 }
 
 /// Returns a check by code, ignoring case.

@@ -2,7 +2,7 @@
 
 use netstate::interface::vxlan_overhead;
 
-use super::{Check, CheckOutcome, Cost, Severity, View};
+use super::{Check, CheckOutcome, Cost, Severity, View, ip_command};
 use settings::command::inside;
 
 pub(super) const CHECK: Check = Check {
@@ -28,7 +28,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                 continue;
             }
             let path = underlay.nic.namespace.path.as_deref();
-            let ip = if underlay.remote.is_ipv4() { "ip" } else { "ip -6" };
+            let ip = ip_command(underlay.remote);
             outcome.add(
                 CHECK
                     .on(tunnel)

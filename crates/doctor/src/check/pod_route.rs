@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View, ip_command};
 use crate::view::DeviceKey;
 use netstate::entry::Knowledge;
 use netstate::route_table::{RouteEntry, RouteKind};
@@ -17,7 +17,7 @@ pub(super) const CHECK: Check = Check {
         inside a network that the device leads to, or inside the network of a host's or tenant's \
         own device. Such packets leave by another route, mostly the default route, or are dropped. \
         A network plug-in missed a node, the routes were flushed, or a blackhole of an earlier pod \
-        network was left behind. Or a route through the device gives the host's own packets a \
+        network was left behind. Or one of several next hops of a route does not answer. Or a route through the device gives the host's own packets a \
         source address (src) that other hosts have no route to. A blackhole for the node's own \
         pods is correct, and is not reported.",
     run,
@@ -42,6 +42,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             missing(outcome, tunnel, routes);
             dropped(outcome, tunnel, routes);
             foreign_source(view, outcome, tunnel, routes);
+            dead_hop(view, outcome, tunnel, routes);
         }
     }
 }
@@ -107,6 +108,47 @@ fn missing(outcome: &mut CheckOutcome, tunnel: DeviceRef<'_>, routes: &[RouteEnt
     }
 }
 
+/// A next hop that does not answer, beside the tunnel in a route of several next hops.
+fn dead_hop<'a>(
+    view: &View<'a>,
+    outcome: &mut CheckOutcome,
+    tunnel: DeviceRef<'a>,
+    routes: &[RouteEntry],
+) {
+    let mut through = routes.iter().filter(|route| is_through(route, tunnel) && route.prefix > 0);
+    let found = through.find_map(|route| {
+        let same = |other: &&RouteEntry| {
+            (other.to, other.prefix, other.metric, other.table, other.kind)
+                == (route.to, route.prefix, route.metric, route.table, route.kind)
+        };
+        let hops: Vec<&RouteEntry> = routes.iter().filter(same).collect();
+        let dead = hops.iter().find_map(|hop| {
+            let place = DeviceKey { namespace: tunnel.place.namespace, index: hop.link? };
+            let device = view.spot(place)?;
+            let via = hop.via?;
+            device.is_silent(via).then_some((device, via))
+        })?;
+        Some((route, hops.len(), dead))
+    });
+    let Some((route, hops, (device, via))) = found.filter(|(_, hops, _)| *hops > 1) else { return };
+    outcome.add(
+        CHECK
+            .on(device)
+            .evidence(
+                format!(
+                    "{}: {hops} next hops, of which {via} by {} does not answer",
+                    text(route),
+                    device.name()
+                ),
+                "RTM_GETROUTE, RTM_GETNEIGH: NUD_FAILED, or NUD_INCOMPLETE twice",
+            )
+            .cost(Cost::estimated(
+                1.0 / hops as f64,
+                "connections to these pods: the kernel chooses a next hop for each",
+            )),
+    );
+}
+
 /// Routes that give the host's own packets a source address that no other host has a way back to.
 fn foreign_source<'a>(
     view: &View<'a>,
@@ -123,7 +165,7 @@ fn foreign_source<'a>(
         let idle =
             owner.filter(|owner| owner.kind() == "bridge" && view.ports(*owner).next().is_none());
         let Some(idle) = idle else { continue };
-        let family = if route.to.is_ipv4() { "ip" } else { "ip -6" };
+        let family = ip_command(route.to);
         let set = |words: String| {
             let via = route.via.map_or_else(String::new, |via| format!(" via {via}"));
             let onlink = if route.via.is_some() { " onlink" } else { "" };
@@ -199,7 +241,7 @@ fn report(
     risk: &'static str,
 ) {
     let network = format!("{}/{}", drop.to, drop.prefix);
-    let family = if drop.to.is_ipv4() { "ip" } else { "ip -6" };
+    let family = ip_command(drop.to);
     let path = spot.namespace.path.as_deref();
     let kind = drop.kind.name();
     outcome.add(

@@ -2,8 +2,13 @@
 
 use std::net::IpAddr;
 
-use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View, is_link_local};
+use super::{
+    Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View, ip_command, is_link_local,
+};
+use crate::host::{Namespace, PassageKind};
+use crate::view::DeviceKey;
 use netstate::policy_rule::{MAIN, PolicyRule};
+use netstate::route::Routed;
 use netstate::route_table::{RouteEntry, RouteKind, covers};
 use settings::command::inside;
 
@@ -14,13 +19,16 @@ pub(super) const CHECK: Check = Check {
     explanation: "The main routing table sends packets for another node's tenants through a \
         tunnel, but a rule (ip rule) with a smaller priority looks up another table first, and \
         that table has a route for the same addresses through another device. VPN programs and \
-        set-ups with several NICs add such rules and tables. Rules that match a mark, a user or a \
-        port are not evaluated, because addresses alone do not decide whether they apply.",
+        set-ups with several NICs add such rules and tables. A rule that matches a mark is \
+        evaluated with the mark that the packet filter sets: a proxy that was removed leaves rules \
+        that deliver pods' packets to the host. Rules that match a user or a port are not \
+        evaluated, because addresses alone do not decide whether they apply.",
     run,
 };
 
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (at, namespace) in view.host().namespaces.iter().enumerate() {
+        marked(view, outcome, at, namespace);
         let (Some(routes), Some(rules)) = (namespace.routes.get(), namespace.rules.get()) else {
             continue;
         };
@@ -68,6 +76,74 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             let Some((route, rule, taken)) = found else { continue };
             outcome.add(described(tunnel, route, rule, &taken));
         }
+    }
+}
+
+/// Packets between tenants and a tunnel that get a mark, and that a rule for the mark takes elsewhere.
+fn marked(view: &View<'_>, outcome: &mut CheckOutcome, at: usize, namespace: &Namespace) {
+    let passages = namespace.passages.get().into_iter().flatten();
+    let forwarded = passages.filter(|one| one.kind == PassageKind::Forward && one.mark != 0);
+    let mut reported = std::collections::BTreeSet::new();
+    for passage in forwarded {
+        let place = |index| DeviceKey { namespace: at, index };
+        let name = |index| view.spot(place(index)).map(|device| device.name());
+        let (Some(input), Some(output)) = (name(passage.input), name(passage.output)) else {
+            continue;
+        };
+        let ends = match passage.routed.as_ref().map(crate::host::Reading::as_result) {
+            Some(Ok(Routed::Here)) => "go to this host itself".to_owned(),
+            Some(Ok(Routed::Out(link))) if *link != passage.output => match name(*link) {
+                Some(other) => format!("leave by {other}"),
+                None => continue,
+            },
+            // EINVAL is also the answer for a source that the device may not have.
+            Some(Err(reason)) if reason.contains("UNREACH") || reason.contains("EACCES") => {
+                "have no route".to_owned()
+            }
+            _ => continue,
+        };
+        // One rule takes the packets of many tenants.
+        if !reported.insert((passage.input, passage.mark)) {
+            continue;
+        }
+        let rules = namespace.rules.get().into_iter().flatten();
+        let is_of_mark = |rule: &&PolicyRule| {
+            rule.ipv6 == passage.to.is_ipv6()
+                && rule.mark.is_some_and(|(mark, mask)| passage.mark & mask == mark)
+        };
+        // Another rule or table may be the cause.
+        let Some(rule) = rules.into_iter().find(is_of_mark) else { continue };
+        let (mark, mask) = rule.mark.unwrap_or_default();
+        let lookup = match rule.drops {
+            Some(kind) => kind.name().to_owned(),
+            None => format!("lookup {}", rule.table),
+        };
+        let words = format!("fwmark {mark:#x}/{mask:#x} {lookup}");
+        let family = ip_command(passage.to);
+        let change = |verb: &str| {
+            let command = format!("{family} rule {verb} {words} pref {}", rule.priority);
+            inside(namespace.path.as_deref(), &command)
+        };
+        let Some(object) = view.spot(place(passage.input)) else { continue };
+        outcome.add(
+            CHECK
+                .on(object)
+                .evidence(
+                    format!(
+                        "the packet filter marks packets from {input} with {:#x}, for example {} \
+                         to {}",
+                        passage.mark, passage.from, passage.to
+                    ),
+                    "nftables, evaluated",
+                )
+                .evidence(
+                    format!("rule {}: {words}; they {ends}, not by {output}", rule.priority),
+                    "RTM_GETRULE, RTM_GETROUTE with the mark",
+                )
+                .cost(Cost::estimated(1.0, format!("packets from {input} to {output}")))
+                .confidence(Confidence::Medium)
+                .by_hand(change("del"), "a proxy that needs the rule stops working", change("add")),
+        );
     }
 }
 
@@ -175,7 +251,7 @@ fn described(
     if let Some(input) = &rule.input {
         selector.push_str(&format!(" iif {}", settings::command::quote(input)));
     }
-    let family = if route.to.is_ipv4() { "ip" } else { "ip -6" };
+    let family = ip_command(route.to);
     let action = match taken {
         Taken::Dropped(kind) => kind.name().to_owned(),
         _ => format!("lookup {}", rule.table),

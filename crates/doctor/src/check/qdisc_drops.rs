@@ -1,7 +1,10 @@
 //! OV048: drops of a queueing discipline increase.
 
 use super::shaper_burst::is_too_small;
+use netstate::tc_filter::{Effect, Filter};
+
 use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
+use crate::host::Namespace;
 use crate::view::DeviceKey;
 
 pub(super) const CHECK: Check = Check {
@@ -11,7 +14,9 @@ pub(super) const CHECK: Check = Check {
     explanation: "A queueing discipline dropped packets between the two readings. Either the \
         device sends more slowly than packets arrive, or the discipline shapes traffic on purpose. \
         TCP learns its rate from drops; UDP loses the packets. Drops of ingress and clsact are those \
-        of filters attached there, mostly BPF programs.",
+        of filters attached there: an action, a BPF program, or a redirect to a device that is down \
+        or has no reader. They are named by device, priority (pref) and handle. A filter cannot be \
+        restored by a command, so there is no fix.",
     run,
 };
 
@@ -41,24 +46,94 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             }
             let sent = spot.moved().map_or(0, |moved| moved.tx_packets);
             let dropped = u64::from(dropped);
-            outcome.add(
-                CHECK
-                    .on(spot)
-                    .evidence(
-                        match is_filter {
-                            true => format!(
-                                "filters of {} (tc filter show dev {} ingress, egress) dropped \
+            let is_lost = |filter: &&Filter| {
+                let Effect::Redirects(to) = filter.effect else { return false };
+                let to = view.spot(DeviceKey { namespace: at, index: to });
+                to.is_none_or(|to| !to.interface.up || !to.interface.carrier)
+            };
+            let named = if is_filter { filters(namespace, after.link) } else { Vec::new() };
+            let finding = CHECK
+                .on(spot)
+                .evidence(
+                    match is_filter {
+                        true => format!(
+                            "filters of {} (tc filter show dev {} ingress, egress) dropped \
                                  +{dropped}",
-                                after.kind,
-                                spot.name()
-                            ),
-                            false => format!("{} dropped +{dropped}", after.kind),
-                        },
-                        "TCA_STATS2",
-                    )
-                    .cost(Cost::of_packets(dropped, sent.saturating_add(dropped), "packets"))
-                    .confidence(Confidence::Medium),
-            );
+                            after.kind,
+                            spot.name()
+                        ),
+                        false => format!("{} dropped +{dropped}", after.kind),
+                    },
+                    "TCA_STATS2",
+                )
+                .cost(Cost::of_packets(dropped, sent.saturating_add(dropped), "packets"))
+                .confidence(Confidence::Medium);
+            let severity = match named.iter().any(|filter| is_lost(filter)) {
+                true => Severity::Error,
+                false => CHECK.severity,
+            };
+            let finding = finding.severity(severity);
+            // All packets of such a filter are lost.
+            let finding = match severity {
+                Severity::Error => finding.cost(Cost::estimated(1.0, "packets of the filter")),
+                _ => finding,
+            };
+            outcome.add(named.into_iter().fold(finding, |finding, filter| {
+                finding.evidence(words(view, at, spot.name(), filter), "RTM_GETTFILTER")
+            }));
         }
     }
+}
+
+/// Filters of a link that dropped or took packets between the readings; without any, those with a
+/// program, which has no counters.
+fn filters(namespace: &Namespace, link: u32) -> Vec<&Filter> {
+    /// Filters that are named.
+    const SHOWN: usize = 3;
+    let Some(pair) = namespace.filters.get() else { return Vec::new() };
+    let here = || pair.after.iter().filter(|filter| filter.link == link);
+    let has_moved = |after: &&Filter| {
+        let same = pair.before.iter().find(|before| {
+            (before.link, before.egress, before.pref, before.handle)
+                == (after.link, after.egress, after.pref, after.handle)
+        });
+        same.is_some_and(|before| (before.packets, before.drops) != (after.packets, after.drops))
+    };
+    let mut all: Vec<&Filter> = here().filter(has_moved).collect();
+    if all.is_empty() {
+        all = here().filter(|filter| filter.effect == Effect::Program).collect();
+    }
+    all.truncate(SHOWN);
+    all
+}
+
+/// A filter as `tc` names it.
+fn words(view: &View<'_>, namespace: usize, device: &str, filter: &Filter) -> String {
+    let hook = if filter.egress { "egress" } else { "ingress" };
+    let handle = match filter.kind.as_str() {
+        // Hash table, bucket and node (`TC_U32_NODE` of linux/pkt_cls.h).
+        "u32" => {
+            let number = filter.handle;
+            format!("{:x}:{:x}:{:x}", number >> 20, number >> 12 & 0xff, number & 0xfff)
+        }
+        _ => format!("{:#x}", filter.handle),
+    };
+    let name = filter.name.as_ref().map_or_else(String::new, |name| format!(" {name}"));
+    let program = filter.program.map_or_else(String::new, |id| format!(" (BPF program {id})"));
+    let effect = match filter.effect {
+        Effect::Drops => format!("drops: {} so far", filter.packets),
+        Effect::Program => "the program decides".to_owned(),
+        Effect::Redirects(link) => match view.spot(DeviceKey { namespace, index: link }) {
+            Some(to) if !to.interface.up => format!("redirects to {}, which is down", to.name()),
+            Some(to) if !to.interface.carrier => {
+                format!("redirects to {}, which has no reader or carrier", to.name())
+            }
+            Some(to) => format!("redirects to {}", to.name()),
+            None => format!("redirects to a device that does not exist (index {link})"),
+        },
+    };
+    format!(
+        "{device} {hook} pref {} handle {handle} {}{name}{program}: {effect}",
+        filter.pref, filter.kind
+    )
 }

@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 
-use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View, is_link_local};
+use super::{
+    Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View, ip_command, is_link_local,
+};
 use crate::view::DeviceKey;
 use netstate::route_table::best_route;
 use settings::command::{inside, quote};
@@ -14,9 +16,59 @@ pub(super) const CHECK: Check = Check {
     explanation: "The host's route to the address of one of its tenants leads to a device that \
         does not lead to the tenant. Packets to the tenant are lost, or reach another tenant. The \
         route is left over from an earlier tenant, another network contains part of the tenant's \
-        network, or the tenant moved.",
+        network, or the tenant moved. Or a tenant with two networks receives packets through one \
+        and answers through the other, to which its default route leads: give it routes to the \
+        networks of pods and services through the first.",
     run,
 };
+
+/// A tenant with two networks that gets packets by one and answers by the other, where nothing comes
+/// back.
+fn answers_elsewhere<'a>(
+    view: &View<'a>,
+    outcome: &mut CheckOutcome,
+    tenant: DeviceRef<'a>,
+    host: DeviceRef<'a>,
+) {
+    /// A documentation address, which stands for any host outside.
+    const OUTSIDE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+    let routes = tenant.namespace.routes.get().map_or(&[][..], Vec::as_slice);
+    let Some(default) = best_route(routes, OUTSIDE).filter(|route| route.prefix == 0) else {
+        return;
+    };
+    let other = default.link.filter(|link| *link != tenant.interface.index);
+    let other =
+        other.and_then(|index| view.spot(DeviceKey { namespace: tenant.place.namespace, index }));
+    let (Some(other), Some(here)) = (other, tenant.moved()) else { return };
+    let Some(there) = other.moved() else { return };
+    let has_tunnel = !host.namespace.tunnels.is_empty();
+    let is_lost = here.rx_packets > 0
+        && here.tx_packets == 0
+        && there.tx_packets > 0
+        && there.rx_packets == 0;
+    if !has_tunnel || !is_lost {
+        return;
+    }
+    outcome.add(
+        CHECK
+            .on(tenant)
+            .severity(Severity::Warn)
+            .evidence(
+                format!(
+                    "the default route leads by {}; {} received +{} and sent nothing, {} sent +{} \
+                     and received nothing",
+                    other.name(),
+                    tenant.name(),
+                    here.rx_packets,
+                    other.name(),
+                    there.tx_packets
+                ),
+                "RTM_GETROUTE, IFLA_STATS64",
+            )
+            .cost(Cost::estimated(0.9, "the tenant's answers to other networks"))
+            .confidence(Confidence::Medium),
+    );
+}
 
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for tenant in view.devices() {
@@ -27,6 +79,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             // A port of a bridge has no address of its own.
             && tenant.interface.master.is_none();
         let Some(routes) = host.namespace.routes.get().filter(|_| is_tenant) else { continue };
+        answers_elsewhere(view, outcome, tenant, host);
         let right = view.bridge(host).unwrap_or(host);
         // A bridge without an address only switches the tenant's frames: the host's own routes do not
         // concern the tenant.
@@ -77,7 +130,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             }
             let host_route = if address.is_ipv4() { 32 } else { 128 };
             let run = |words: String| inside(host.namespace.path.as_deref(), &words);
-            let family = if address.is_ipv4() { "ip" } else { "ip -6" };
+            let family = ip_command(address);
             let replace = |device: DeviceRef<'_>| {
                 format!(
                     "{family} route replace {address}/{host_route} dev {}",

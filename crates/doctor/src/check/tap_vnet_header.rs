@@ -41,7 +41,10 @@ const IFF_TAP: u32 = 0x0002;
 pub(super) fn taps<'a>(view: &View<'a>) -> Vec<DeviceRef<'a>> {
     let is_tap = |spot: &DeviceRef<'a>| {
         let flags = spot.device.and_then(|device| device.tun_flags);
-        spot.interface.up && flags.is_some_and(|flags| flags & IFF_TAP != 0)
+        // Without a program there is no carrier: the device is not in use.
+        spot.interface.up
+            && spot.interface.carrier
+            && flags.is_some_and(|flags| flags & IFF_TAP != 0)
     };
     view.devices().filter(is_tap).collect()
 }

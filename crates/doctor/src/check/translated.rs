@@ -19,7 +19,7 @@ pub(super) const CHECK: Check = Check {
         does not answer, so a service or a published port does not work. Or a UDP connection in \
         use still leads to an address that no rule has any more, because rules apply only to the \
         first packet. doctor reads rules of nftables and iptables-nft, in namespaces with at most \
-        2,000 chains.",
+        2,000 chains, and connections if at most 20,000 are tracked.",
     run,
 };
 
@@ -27,8 +27,16 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     let silent = silent(view);
     for namespace in &view.host().namespaces {
         of_tunnels(outcome, namespace);
+        let mut chains = namespace.chains.get().into_iter().flatten();
+        if chains.any(|chain| chain.family == "iptables-legacy" && chain.table == "nat") {
+            let reason = "translation by rules of iptables-legacy is not decoded";
+            outcome.skip(&namespace.label, reason);
+        }
         // Only hosts with rules that translate have any.
         let Some(all) = namespace.translations.get() else { continue };
+        if let Some(reason) = &all.stalled_unread {
+            outcome.skip(&namespace.label, reason);
+        }
         dead(outcome, &silent, namespace, all);
         stale(outcome, namespace, all);
     }
@@ -53,14 +61,16 @@ fn of_tunnels(outcome: &mut CheckOutcome, namespace: &Namespace) {
         let Filtered::Translated { family, table, chain, handle, to } = &passage.verdict else {
             continue;
         };
+        let (packets, end) = match passage.kind {
+            PassageKind::TunnelOut => ("outgoing", "source"),
+            PassageKind::TunnelIn => ("incoming", "destination"),
+            // A tenant's packets to the outside may get any source.
+            _ => continue,
+        };
         // One rule concerns all remote ends.
         if !reported.insert((family, table, chain, handle)) {
             continue;
         }
-        let (packets, end) = match passage.kind {
-            PassageKind::TunnelOut => ("outgoing", "source"),
-            _ => ("incoming", "destination"),
-        };
         let new = to.map_or_else(|| "another address".to_owned(), |to| to.to_string());
         let object = format!("{family} {table} {chain}");
         let accept = Accept {
@@ -145,7 +155,7 @@ fn stale(outcome: &mut CheckOutcome, namespace: &Namespace, all: &Translations) 
         return;
     }
     let mut reported = BTreeSet::new();
-    for one in all.stalled.iter().filter(|one| one.protocol == UDP) {
+    for one in all.stalled.iter().flatten().filter(|one| one.protocol == UDP) {
         let is_current = all.rules.iter().any(|rule| rule.to == one.now);
         // The rules that translated to a service are all gone: the connection ends by itself.
         if is_current || all.rules.is_empty() || !reported.insert((one.to, one.now)) {

@@ -3,9 +3,10 @@
 use std::net::IpAddr;
 
 use super::router_advertisements::deaf;
-use super::{Check, CheckOutcome, Cost, DeviceRef, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
 use crate::host::{Filtered, PassageKind};
 use netstate::interface::Vxlan;
+use netstate::route_table::covers;
 use settings::command::inside;
 
 pub(super) const CHECK: Check = Check {
@@ -15,7 +16,8 @@ pub(super) const CHECK: Check = Check {
     explanation: "The VXLAN device sends to a remote VTEP, but the underlay has no route to it, or \
         the next hop does not answer ARP or neighbour discovery. The forwarding entry is stale, \
         the remote host is gone, or the underlay is broken. Or the device sends from an address \
-        that the host has lost, or is bound (dev) to a NIC behind which the remote is not. Or this \
+        that the host has lost, or is bound (dev) to a NIC behind which the remote is not. Or the route to the remote leads by another NIC than that of the \
+        tunnel's address: a VPN client or another default route took it. Or this \
         host answers no ARP request (arp_ignore 8), so the remote host cannot reach it.",
     run,
 };
@@ -54,6 +56,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             }
         }
         wrong_device(view, outcome, tunnel, vxlan);
+        wrong_route(view, outcome, tunnel, vxlan);
         for underlay in view.underlays(tunnel) {
             // Without a gateway the remote itself is the next hop.
             let next = underlay.way.via.unwrap_or(underlay.remote);
@@ -114,6 +117,61 @@ fn wrong_device<'a>(
                 )
                 .cost(Cost::estimated(1.0, "all packets to this remote")),
         );
+    }
+}
+
+/// A remote whose route leaves by another device than the one with the tunnel's local address.
+fn wrong_route<'a>(
+    view: &View<'a>,
+    outcome: &mut CheckOutcome,
+    tunnel: DeviceRef<'a>,
+    vxlan: &Vxlan,
+) {
+    let Some(local) = vxlan.local else { return };
+    for underlay in view.underlays(tunnel) {
+        let mut owners = view.with_address(local);
+        let home = owners
+            .find(|home| home.place.namespace == underlay.nic.place.namespace && home.interface.up);
+        // An address of the loopback device is meant for all NICs.
+        let Some(home) = home.filter(|home| home.is_nic() && home.place != underlay.nic.place)
+        else {
+            continue;
+        };
+        // A bridge or a VLAN above the NIC is one way with it.
+        if view.segment(home) == view.segment(underlay.nic) {
+            continue;
+        }
+        let is_beside = home.addresses().any(|known| {
+            known.address == local && covers((known.address, known.prefix), underlay.remote)
+        });
+        let silent =
+            tunnel.moved().is_some_and(|moved| moved.tx_packets > 0 && moved.rx_packets == 0);
+        let text = format!(
+            "{} sends from {local} of {}; the route to {} leads by {}",
+            tunnel.name(),
+            home.name(),
+            underlay.remote,
+            underlay.nic.name()
+        );
+        let finding = CHECK.on(tunnel).evidence(text, "RTM_GETROUTE, RTM_GETADDR");
+        if is_beside {
+            outcome.add(
+                finding
+                    .evidence(
+                        format!("{} is in the network of {}", underlay.remote, home.name()),
+                        "RTM_GETADDR",
+                    )
+                    .cost(Cost::estimated(1.0, "all packets to this remote")),
+            );
+        } else if silent {
+            outcome.add(
+                finding
+                    .severity(Severity::Warn)
+                    .evidence("it sent packets and received none", "IFLA_STATS64")
+                    .cost(Cost::estimated(0.95, "all packets to this remote"))
+                    .confidence(Confidence::Medium),
+            );
+        }
     }
 }
 

@@ -16,28 +16,33 @@ use netstate::proc::read_value;
 use netstate::qdisc::Qdisc;
 use netstate::reassembly::Reassembly;
 use netstate::snmp::{self, SnmpFiles};
+use netstate::tc_filter::{Filter, filters as filters_of};
+use ruleset::Nftables;
 use sys::errno::Errno;
 use sys::ethtool::Ethtool;
 use sys::sysfs::Sysfs;
 
 use super::{MEMBERS_SHOWN, Subject};
 use crate::host::{
-    Amount, Chain, Channels, Device, Feature, Interrupt, Namespace, Pair, Reading, Rings, Tunnel,
+    Amount, Chain, Channels, Device, DropRule, Feature, Interrupt, Namespace, Pair, Reading, Rings,
+    Tunnel,
 };
 
 /// Settings of each device, before and after its name.
-pub(crate) const DEVICE_SYSCTLS: [(&str, &str); 6] = [
+pub(crate) const DEVICE_SYSCTLS: [(&str, &str); 7] = [
     ("net/ipv4/conf/", "/arp_ignore"),
     ("net/ipv4/conf/", "/proxy_arp"),
     ("net/ipv4/conf/", "/rp_filter"),
     ("net/ipv4/conf/", "/forwarding"),
     ("net/ipv6/conf/", "/forwarding"),
     ("net/ipv6/conf/", "/accept_ra"),
+    ("net/ipv6/conf/", "/proxy_ndp"),
 ];
 
 /// Settings of a namespace that checks read.
-pub(super) const SYSCTLS: [&str; 11] = [
+pub(super) const SYSCTLS: [&str; 13] = [
     "net/ipv4/icmp_echo_ignore_all",
+    "net/ipv4/igmp_max_memberships",
     "net/ipv4/ip_forward",
     "net/ipv4/ip_no_pmtu_disc",
     "net/ipv4/conf/all/arp_ignore",
@@ -46,6 +51,7 @@ pub(super) const SYSCTLS: [&str; 11] = [
     "net/ipv4/tcp_mtu_probing",
     "net/ipv4/udp_rmem_min",
     "net/ipv6/conf/all/forwarding",
+    "net/ipv6/conf/all/proxy_ndp",
     "net/bridge/bridge-nf-call-iptables",
     "net/bridge/bridge-nf-call-ip6tables",
 ];
@@ -83,6 +89,9 @@ fn unread(subject: &Subject, reason: &str) -> Namespace {
         fdb: not(reason),
         qdiscs: not(reason),
         policers: not(reason),
+        filters: not(reason),
+        drop_rules: not(reason),
+        proxied: not(reason),
         udp_sockets: not(reason),
         snmp: not(reason),
         conntrack: not(reason),
@@ -148,8 +157,25 @@ fn inside(subject: &Subject) -> Namespace {
     namespace.udp_sockets = Reading::from_result(netstate::udp_socket::read());
     (namespace.chains, namespace.clamps) = filters();
     // First halves of the pairs; [`Later::join`] adds the second.
-    let Moving { snmp, conntrack, qdiscs, policers, datapaths, throttled, xfrm, .. } =
-        moving(subject);
+    // Only hosts that answer for others have any.
+    let answers =
+        namespace.sysctls.iter().any(|(path, value)| path.ends_with("/proxy_ndp") && value != "0");
+    namespace.proxied = match answers {
+        true => Reading::from_result(Netlink::open().and_then(|netlink| netlink.proxied())),
+        false => Reading::Read(Vec::new()),
+    };
+    let Moving {
+        snmp,
+        conntrack,
+        qdiscs,
+        policers,
+        filters,
+        drop_rules,
+        datapaths,
+        throttled,
+        xfrm,
+        ..
+    } = moving(subject);
     namespace.throttled = Reading::Read(Pair { before: throttled, after: Vec::new() });
     namespace.xfrm = Reading::Read(Pair { before: xfrm, after: BTreeMap::new() });
     let twice = |value| Pair { before: value, after: snmp::Counters::default() };
@@ -161,6 +187,10 @@ fn inside(subject: &Subject) -> Namespace {
         Reading::from_result(qdiscs.map(|value| Pair { before: value, after: Vec::new() }));
     namespace.policers =
         Reading::from_result(policers.map(|value| Pair { before: value, after: Vec::new() }));
+    namespace.filters =
+        Reading::from_result(filters.map(|value| Pair { before: value, after: Vec::new() }));
+    namespace.drop_rules =
+        Reading::from_result(drop_rules.map(|value| Pair { before: value, after: Vec::new() }));
     namespace.datapaths = Reading::from_result(
         datapaths.map(|value| Pair { before: value, after: Datapaths::default() }),
     );
@@ -203,6 +233,8 @@ struct Moving {
     reassembly: Result<Reassembly, String>,
     qdiscs: Result<Vec<Qdisc>, String>,
     policers: Result<Vec<Policer>, String>,
+    filters: Result<Vec<Filter>, String>,
+    drop_rules: Result<Vec<DropRule>, String>,
     links: Result<BTreeMap<u32, Counters>, String>,
     neighbours: Result<Vec<Neighbour>, String>,
     datapaths: Result<Datapaths, String>,
@@ -235,12 +267,18 @@ fn moving(subject: &Subject) -> Moving {
         .as_ref()
         .map_err(Clone::clone)
         .and_then(|qdiscs| policers(qdiscs).map_err(|error| error.to_string()));
+    let filters = qdiscs
+        .as_ref()
+        .map_err(Clone::clone)
+        .and_then(|qdiscs| filters_of(qdiscs).map_err(|error| error.to_string()));
     Moving {
         snmp: snmp.and_then(|files| files.read().map_err(|error| error.to_string())),
         conntrack: conntrack(),
         reassembly: Reassembly::read(),
         qdiscs,
         policers,
+        filters,
+        drop_rules: drop_rules(subject),
         neighbours: netlink
             .as_ref()
             .map_err(Clone::clone)
@@ -250,6 +288,30 @@ fn moving(subject: &Subject) -> Moving {
         throttled: throttled(subject),
         xfrm: xfrm(),
     }
+}
+
+/// Counters of rules that drop packets or exempt them from tracking.
+fn drop_rules(subject: &Subject) -> Result<Vec<DropRule>, String> {
+    // A user could make any number of rules.
+    if subject.is_untrusted {
+        return Err(super::OF_ANOTHER.to_owned());
+    }
+    let read = Nftables::open().and_then(|mut nftables| ruleset::drop_counters(&mut nftables));
+    let rules = match read {
+        Ok(rules) => rules,
+        // A kernel without nftables has no rules.
+        Err(error) if matches!(error.errno(), Some(Errno::EOPNOTSUPP | Errno::EINVAL)) => {
+            Vec::new()
+        }
+        Err(error) => return Err(error.to_string()),
+    };
+    let rules = rules.into_iter().map(|one| {
+        let family = one.at.family_name().to_owned();
+        let ruleset::Place { table, chain, handle, .. } = one.at;
+        let ruleset::DropCounter { untracks, packets, to, comment, for_host, .. } = one;
+        DropRule { family, table, chain, handle, untracks, for_host, to, comment, packets }
+    });
+    Ok(rules.collect())
 }
 
 /// Packets that IPsec dropped, by reason; empty if the kernel does not count them.
@@ -301,6 +363,8 @@ impl Later {
                 namespace.reassembly = Reading::from_result(moving.reassembly);
                 second(&mut namespace.qdiscs, moving.qdiscs);
                 second(&mut namespace.policers, moving.policers);
+                second(&mut namespace.filters, moving.filters);
+                second(&mut namespace.drop_rules, moving.drop_rules);
                 second(&mut namespace.datapaths, moving.datapaths);
                 second(&mut namespace.throttled, Ok(moving.throttled));
                 second(&mut namespace.xfrm, Ok(moving.xfrm));
@@ -318,6 +382,8 @@ impl Later {
                 namespace.reassembly = Reading::Unread(reason.clone());
                 namespace.qdiscs = Reading::Unread(reason.clone());
                 namespace.policers = Reading::Unread(reason.clone());
+                namespace.filters = Reading::Unread(reason.clone());
+                namespace.drop_rules = Reading::Unread(reason.clone());
                 namespace.datapaths = Reading::Unread(reason.clone());
                 namespace.throttled = Reading::Unread(reason.clone());
                 namespace.xfrm = Reading::Unread(reason.clone());
@@ -517,6 +583,8 @@ mod tests {
             address: IpAddr::from([10, 0, 0, last]),
             mac: None,
             knowledge,
+            external: false,
+            noarp: false,
         };
         let cases = [
             ("incomplete twice", Knowledge::Incomplete, Some(Knowledge::Incomplete), true),

@@ -62,8 +62,10 @@ fn passages(
     let unread = |reason: String| (Reading::Unread(reason.clone()), Reading::Unread(reason));
     match &namespaces[at].chains {
         Reading::Unread(reason) => return unread(reason.clone()),
-        // Without chains every packet passes.
-        Reading::Read(chains) if chains.is_empty() => return none(),
+        // Without chains every packet passes. Chains for ARP are not among them.
+        Reading::Read(chains) if chains.is_empty() && !sees_arp(subject, namespaces, at) => {
+            return none();
+        }
         Reading::Read(_) => {}
     }
     let questions = questions(listeners, namespaces, at);
@@ -80,7 +82,13 @@ fn passages(
     match read.map_err(|error| error.to_string()).and_then(|read| read) {
         Ok(((rules, translations), stalled)) => {
             let mut repeated = Vec::new();
-            let translated: Vec<Passage> = match &translations {
+            let tenants = questions
+                .iter()
+                .filter(|one| one.passage.kind == PassageKind::Outside && translations.is_some());
+            let mut translated: Vec<Passage> = tenants
+                .map(|one| translations::of_tenant(&rules, &one.passage, &one.flow, &one.path))
+                .collect();
+            translated.extend(match &translations {
                 Some(known) => questions
                     .iter()
                     .filter_map(|one| {
@@ -95,17 +103,53 @@ fn passages(
                     })
                     .collect(),
                 None => Vec::new(),
-            };
+            });
             let ask = |one| answer(&rules, one, &mut repeated);
             let mut passages: Vec<Passage> = questions.into_iter().map(ask).collect();
             passages.extend(translated);
+            route_marked(subject, &mut passages);
             let translations = match translations {
-                Some(known) => Reading::Read(translations::destinations(known, here, stalled)),
+                Some(known) => Reading::Read(translations::destinations(
+                    known,
+                    here,
+                    stalled,
+                    rules.rejected_services(),
+                )),
                 None => Reading::Unread(format!("more than {MOST_CHAINS} chains")),
             };
             (Reading::Read(passages), translations)
         }
         Err(reason) => unread(reason),
+    }
+}
+
+/// Whether the namespace of a tunnel's underlay has chains for ARP.
+fn sees_arp(subject: &Subject, namespaces: &[Namespace], at: usize) -> bool {
+    let mut tunnels = namespaces.iter().flat_map(|namespace| &namespace.tunnels);
+    let is_underlay = tunnels.any(|tunnel| tunnel.underlay == namespaces[at].inode);
+    let read = || subject.netns.run(netstate::netfilter::has_arp_chains);
+    is_underlay && read().is_ok_and(|read| read.unwrap_or(false))
+}
+
+/// Asks the kernel for the route of forwarded packets that the rules mark.
+fn route_marked(subject: &Subject, passages: &mut [Passage]) {
+    let mut marked: Vec<&mut Passage> = passages
+        .iter_mut()
+        .filter(|one| one.mark != 0 && one.kind == PassageKind::Forward)
+        .collect();
+    // Most hosts mark nothing.
+    if marked.is_empty() {
+        return;
+    }
+    let routed = subject.netns.run(|| {
+        let netlink = netstate::Netlink::open()?;
+        let route = |one: &&mut Passage| netlink.routed((one.from, one.to), one.input, one.mark);
+        Ok::<_, netstate::Error>(marked.iter().map(route).collect::<Vec<_>>())
+    });
+    // Without an answer nothing is known about them.
+    let Ok(Ok(routed)) = routed else { return };
+    for (passage, routed) in marked.iter_mut().zip(routed) {
+        passage.routed = Some(Reading::from_result(routed));
     }
 }
 
@@ -125,6 +169,9 @@ fn rules() -> Result<(Ruleset, Option<Vec<Translation>>), String> {
 fn answer(rules: &Ruleset, question: Question, repeated: &mut Vec<(Place, usize)>) -> Passage {
     let Question { mut passage, flow, path } = question;
     let (answer, longest) = rules.compared(&flow, &path);
+    // Routing reads the mark after prerouting.
+    let before_routing = path.iter().position(|step| step.hook == Hook::Prerouting);
+    passage.mark = before_routing.and_then(|at| answer.marks.get(at)).copied().unwrap_or_default();
     passage.verdict = match answer.verdict {
         Verdict::Accept => Filtered::Passed,
         Verdict::Drop { at } => {
@@ -224,7 +271,7 @@ fn questions(listeners: &mut Listeners<'_>, namespaces: &[Namespace], at: usize)
     all.truncate(MOST / 2);
     forwarded(listeners, namespaces, here, &mut all);
     outside(namespaces, here, &mut all);
-    bridged(here, &mut all);
+    bridged(namespaces, here, &mut all);
     if is_tenant(namespaces, here) {
         at_tenant(listeners.of(at), here, &mut all);
     }
@@ -277,6 +324,12 @@ fn outer(
             let mut question = ask(kind, (router, local, 0), icmp, (nic.index, 0), &path);
             question.flow.connection = Some(tracked(State::Related));
             all.push(question);
+            let next = way.via.unwrap_or(*remote);
+            let (kind, arp) = (PassageKind::Resolution, Transport::Arp);
+            let path = [Step::new(Hook::ArpInput, Some(nic), None)];
+            all.push(ask(kind, (next, local, 0), arp, (nic.index, 0), &path));
+            let path = [Step::new(Hook::ArpOutput, None, Some(nic))];
+            all.push(ask(kind, (local, next, 0), arp, (0, nic.index), &path));
         } else {
             let asked = Transport::Icmp { kind: 135, code: 0 };
             let path = [Hook::Ingress, Hook::Prerouting, Hook::Input].map(outside);
@@ -318,6 +371,9 @@ fn forwarded(
         for bridge in links(here).iter().filter(|link| link.bridge.is_some() && link.up) {
             // Each sample may be under a policy of its own, so there are several.
             for tenant in tenants(here, bridge) {
+                if bridge.mtu > tunnel.mtu {
+                    too_large(here, bridge, tenant, all);
+                }
                 let services = services(listeners, namespaces, tenant);
                 for remote in &remotes {
                     for (from, to, input, output) in
@@ -347,6 +403,22 @@ fn forwarded(
             }
         }
     }
+}
+
+/// ICMP messages about packets of a tenant that are too large for the tunnel.
+fn too_large(here: &Namespace, bridge: &Interface, tenant: IpAddr, all: &mut Vec<Question>) {
+    let mut own = here.addresses.get().into_iter().flatten();
+    let is_own = |known: &&netstate::entry::Address| {
+        known.link == bridge.index && known.address.is_ipv4() && tenant.is_ipv4()
+    };
+    // The kernel sends them from the bridge's address.
+    let Some(own) = own.find(is_own) else { return };
+    let icmp = Transport::Icmp { kind: 3, code: 4 };
+    let path = [Hook::Output, Hook::Postrouting].map(|hook| Step::new(hook, None, Some(bridge)));
+    let (kind, ends) = (PassageKind::FragmentationNeededOut, (own.address, tenant, 0));
+    let mut question = ask(kind, ends, icmp, (0, bridge.index), &path);
+    question.flow.connection = Some(tracked(State::Related));
+    all.push(question);
 }
 
 /// Packets between tenants on bridges with an address and the uplink, in both directions, and those
@@ -558,7 +630,7 @@ fn tenants(here: &Namespace, bridge: &Interface) -> Vec<IpAddr> {
 }
 
 /// Frames that only cross a bridge.
-fn bridged(here: &Namespace, all: &mut Vec<Question>) {
+fn bridged(namespaces: &[Namespace], here: &Namespace, all: &mut Vec<Question>) {
     let on = here.sysctls.get("net/bridge/bridge-nf-call-iptables").is_some_and(|on| on == "1");
     let on6 = here.sysctls.get("net/bridge/bridge-nf-call-ip6tables").is_some_and(|on| on == "1");
     for bridge in links(here).iter().filter(|link| link.up) {
@@ -591,6 +663,14 @@ fn bridged(here: &Namespace, all: &mut Vec<Question>) {
                 question.flow.any_address = Some(address);
                 all.push(question);
             }
+            // A filter may let a tenant's own address pass only.
+            if let Some(own) = address_of(namespaces, here, from) {
+                let (kind, arp) = (PassageKind::BridgedArp, Transport::Arp);
+                let other = within(own.address, own.prefix).unwrap_or(ANY);
+                let mut question = ask(kind, (own.address, other, 0), arp, (index, index), &frame);
+                question.flow.any_address = Some(other);
+                all.push(question);
+            }
             let mut path = frame.to_vec();
             if on6 {
                 path.extend(Step::by_br_netfilter(bridge, Some(from), to));
@@ -602,6 +682,19 @@ fn bridged(here: &Namespace, all: &mut Vec<Question>) {
             all.push(question);
         }
     }
+}
+
+/// The address of the tenant behind a port of a bridge, if its namespace is read.
+fn address_of<'n>(
+    namespaces: &'n [Namespace],
+    here: &Namespace,
+    port: &Interface,
+) -> Option<&'n netstate::entry::Address> {
+    let peer = port.link?;
+    let inode = here.devices.get(&port.index)?.link_namespace?;
+    let tenant = namespaces.iter().find(|other| other.inode == inode && inode != here.inode)?;
+    let known = tenant.addresses.get()?;
+    known.iter().find(|known| known.link == peer && known.address.is_ipv4())
 }
 
 /// An address inside a network, neither the network's own nor the first, which routers have.
@@ -642,6 +735,17 @@ fn ask(
         address_types: vec![(from, kind_of(input == 0)), (to, kind_of(output == 0))],
     };
     let verdict = Filtered::Undecided;
-    let passage = Passage { kind, from, to, port, input, output, verdict, longest: None };
+    let passage = Passage {
+        kind,
+        from,
+        to,
+        port,
+        input,
+        output,
+        verdict,
+        longest: None,
+        mark: 0,
+        routed: None,
+    };
     Question { passage, flow, path: path.to_vec() }
 }

@@ -4,7 +4,8 @@
 use ruleset::{Cause, Flow, Hook, Place, Ruleset, Step, Translation, Verdict};
 
 use crate::host::{
-    Filtered, Namespace, Passage, PassageKind, Stalled, TranslationRule, Translations,
+    Filtered, Namespace, Passage, PassageKind, RejectedService, Stalled, TranslationRule,
+    Translations,
 };
 
 /// Most conntrack entries that are read, and connections without an answer that are kept.
@@ -15,7 +16,8 @@ const MOST_STALLED: usize = 100;
 pub(super) fn destinations(
     known: Vec<Translation>,
     here: &Namespace,
-    stalled: Option<Vec<Stalled>>,
+    stalled: Result<Vec<Stalled>, String>,
+    rejected: Vec<ruleset::RejectedService>,
 ) -> Translations {
     let has_legacy =
         here.chains.get().into_iter().flatten().any(|chain| chain.family.ends_with("-legacy"));
@@ -28,17 +30,36 @@ pub(super) fn destinations(
         Some(TranslationRule { family, table, chain, handle, to: one.to? })
     });
     let rules: Vec<TranslationRule> = rules.collect();
-    Translations { rules, all_constant, stalled: stalled.unwrap_or_default() }
+    let rejected = rejected.into_iter().map(|one| RejectedService {
+        family: one.map.family_name().to_owned(),
+        table: one.map.table,
+        map: one.map.chain,
+        to: one.to,
+        protocol: one.protocol,
+        port: one.port,
+    });
+    let (stalled, stalled_unread) = match stalled {
+        Ok(stalled) => (Some(stalled), None),
+        Err(reason) => (None, Some(reason)),
+    };
+    Translations { rules, all_constant, stalled, stalled_unread, rejected: rejected.collect() }
 }
 
 /// Connections of the calling thread's namespace whose destination was translated, and that nobody
-/// has answered. `None`: too many to read, or the kernel refuses.
-pub(super) fn stalled(here: &Namespace) -> Option<Vec<Stalled>> {
+/// has answered.
+///
+/// # Errors
+/// There are too many to read, or the kernel refuses.
+pub(super) fn stalled(here: &Namespace) -> Result<Vec<Stalled>, String> {
     /// `IPS_SEEN_REPLY`.
     const SEEN_REPLY: u32 = 2;
-    let count = here.conntrack.get()?.before.count;
-    if count == 0 || count > MOST_ENTRIES {
-        return None;
+    // Without connection tracking nothing is translated.
+    let count = here.conntrack.get().map_or(0, |pair| pair.before.count);
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    if count > MOST_ENTRIES {
+        return Err(format!("{count} connections are tracked; at most {MOST_ENTRIES} are read"));
     }
     let mut all = Vec::new();
     let read = netstate::connection::connections(|entry| {
@@ -51,7 +72,25 @@ pub(super) fn stalled(here: &Namespace) -> Option<Vec<Stalled>> {
     });
     all.sort_unstable();
     all.dedup();
-    read.ok().map(|()| all)
+    read.map(|()| all).map_err(|error| error.to_string())
+}
+
+/// Whether rules give a tenant's packets another source on their way to the outside. The question has
+/// an address of the outside, which rules for other networks do not name.
+pub(super) fn of_tenant(rules: &Ruleset, passage: &Passage, flow: &Flow, path: &[Step]) -> Passage {
+    let flow = Flow { asks_nat: true, any_address: None, ..flow.clone() };
+    let path: Vec<Step> =
+        path.iter().filter(|step| step.hook == Hook::Postrouting).cloned().collect();
+    let verdict = match rules.verdict(&flow, &path).verdict {
+        Verdict::Accept => Filtered::Passed,
+        Verdict::Depends { at, cause: Cause::Effect, .. } => {
+            let (family, handle) = (at.family_name().to_owned(), at.handle);
+            let Place { table, chain, .. } = at;
+            Filtered::Translated { family, table, chain, handle, to: None }
+        }
+        _ => Filtered::Undecided,
+    };
+    Passage { kind: PassageKind::OutsideSource, verdict, longest: None, ..passage.clone() }
 }
 
 /// Asks whether a rule for translation takes a tunnel's packets.

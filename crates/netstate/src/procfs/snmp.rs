@@ -97,6 +97,8 @@ counters! {
         in_msgs = "InMsgs" newer,
         /// Dropped for a wrong checksum.
         in_csum_errors = "InCsumErrors" newer,
+        /// Messages "destination unreachable" received.
+        in_dest_unreachs = "InDestUnreachs" newer,
         /// Echo requests received.
         in_echos = "InEchos" newer,
         /// Echo replies sent. A reply without a route is not counted.

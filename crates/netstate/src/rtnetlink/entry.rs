@@ -54,6 +54,12 @@ pub struct Neighbour {
     pub mac: Option<MacAddr>,
     /// State of the entry now.
     pub knowledge: Knowledge,
+    /// A control plane set it and keeps it (`extern_learn`, `NTF_EXT_LEARNED`).
+    #[serde(default)]
+    pub external: bool,
+    /// It needs no resolution (`nud noarp`), and is not `permanent`.
+    #[serde(default)]
+    pub noarp: bool,
 }
 
 /// A forwarding entry of a bridge or VXLAN device.
@@ -74,6 +80,9 @@ pub struct FdbEntry {
     pub vni: Option<u32>,
     /// Set by an administrator or control plane rather than learned.
     pub fixed: bool,
+    /// A control plane set it and keeps it (`extern_learn`, `NTF_EXT_LEARNED`).
+    #[serde(default)]
+    pub external: bool,
 }
 
 impl Netlink {
@@ -122,6 +131,28 @@ impl Netlink {
         Ok(all)
     }
 
+    /// Lists the addresses for which devices answer neighbour solicitations of IPv6 (`ip -6 neigh
+    /// show proxy`), each with the index of the device.
+    ///
+    /// # Errors
+    /// If the kernel refuses the dump.
+    pub fn proxied(&self) -> Result<Vec<(u32, IpAddr)>> {
+        let mut message = NeighbourMessage::default();
+        message.header.family = AddressFamily::Inet6;
+        message.header.flags = NeighbourFlags::Proxy;
+        let mut all = Vec::new();
+        let request = RouteNetlinkMessage::GetNeighbour(message);
+        self.dump(request, "list", "proxied neighbours", |answer| {
+            let RouteNetlinkMessage::NewNeighbour(message) = answer else { return };
+            let address = message.attributes.iter().find_map(|attribute| match attribute {
+                NeighbourAttribute::Destination(to) => ip(to),
+                _ => None,
+            });
+            all.extend(address.map(|address| (message.header.ifindex, address)));
+        })?;
+        Ok(all)
+    }
+
     /// Lists all forwarding entries of the namespace's bridges and VXLAN devices.
     ///
     /// # Errors
@@ -152,6 +183,8 @@ fn neighbour(message: NeighbourMessage) -> Option<Neighbour> {
         // No entry, or a state of a newer kernel.
         _ => return None,
     };
+    let external = message.header.flags.contains(NeighbourFlags::ExtLearned);
+    let noarp = message.header.state == NeighbourState::Noarp;
     let (mut address, mut mac) = (None, None);
     for attribute in message.attributes {
         match attribute {
@@ -164,7 +197,7 @@ fn neighbour(message: NeighbourMessage) -> Option<Neighbour> {
     }
     // Entries of groups are computed, not resolved.
     let address = address.filter(|address| !address.is_multicast())?;
-    Some(Neighbour { link: message.header.ifindex, address, mac, knowledge })
+    Some(Neighbour { link: message.header.ifindex, address, mac, knowledge, external, noarp })
 }
 
 /// Bits of `ndm_state` (linux/neighbour.h).
@@ -174,8 +207,8 @@ const NUD_PERMANENT: u16 = 0x80;
 fn forwarding(message: NeighbourMessage) -> Option<FdbEntry> {
     // `bridge fdb … permanent` sets both bits.
     const FIXED: u16 = NUD_PERMANENT | NUD_NOARP;
-    let fixed = u16::from(message.header.state) & FIXED != 0
-        || message.header.flags.contains(NeighbourFlags::ExtLearned);
+    let external = message.header.flags.contains(NeighbourFlags::ExtLearned);
+    let fixed = u16::from(message.header.state) & FIXED != 0 || external;
     let mut entry = FdbEntry {
         link: message.header.ifindex,
         mac: None,
@@ -184,6 +217,7 @@ fn forwarding(message: NeighbourMessage) -> Option<FdbEntry> {
         port: None,
         vni: None,
         fixed,
+        external,
     };
     for attribute in message.attributes {
         match attribute {

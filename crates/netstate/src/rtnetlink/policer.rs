@@ -8,26 +8,26 @@ use crate::netlink::Result;
 use crate::qdisc::{Qdisc, bytes_of_ticks};
 
 // linux/rtnetlink.h.
-const RTM_NEWTFILTER: u16 = 44;
-const RTM_GETTFILTER: u16 = 46;
-const TCA_KIND: u16 = 1;
-const TCA_OPTIONS: u16 = 2;
+pub(crate) const RTM_NEWTFILTER: u16 = 44;
+pub(crate) const RTM_GETTFILTER: u16 = 46;
+pub(crate) const TCA_KIND: u16 = 1;
+pub(crate) const TCA_OPTIONS: u16 = 2;
 const TCA_STATS: u16 = 3;
 /// `struct tcmsg`.
-const HEADER: usize = 20;
+pub(crate) const HEADER: usize = 20;
 /// Handle of a discipline `ingress`, and the parent of filters for received packets at `clsact`
 /// (linux/pkt_sched.h).
-const INGRESS: u32 = 0xffff_0000;
-const CLSACT_INGRESS: u32 = 0xffff_fff2;
+pub(crate) const INGRESS: u32 = 0xffff_0000;
+pub(crate) const CLSACT_INGRESS: u32 = 0xffff_fff2;
 // linux/pkt_cls.h.
-const TCA_ACT_KIND: u16 = 1;
-const TCA_ACT_OPTIONS: u16 = 2;
-const TCA_ACT_STATS: u16 = 4;
+pub(crate) const TCA_ACT_KIND: u16 = 1;
+pub(crate) const TCA_ACT_OPTIONS: u16 = 2;
+pub(crate) const TCA_ACT_STATS: u16 = 4;
 const TCA_POLICE_TBF: u16 = 1;
 const TCA_POLICE_RESULT: u16 = 5;
 const TCA_POLICE_RATE64: u16 = 8;
 /// `TCA_STATS_QUEUE` (linux/gen_stats.h).
-const TCA_STATS_QUEUE: u16 = 3;
+pub(crate) const TCA_STATS_QUEUE: u16 = 3;
 
 /// A policer for received packets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,7 +88,7 @@ pub fn policers(qdiscs: &[Qdisc]) -> Result<Vec<Policer>> {
 
 /// Attributes of a classifier that hold its actions and its policer without an action, which is the
 /// older form.
-fn places(classifier: &str) -> Option<(u16, Option<u16>)> {
+pub(crate) fn places(classifier: &str) -> Option<(u16, Option<u16>)> {
     Some(match classifier {
         "u32" => (7, Some(6)),
         "basic" => (3, Some(4)),
@@ -152,7 +152,7 @@ fn policer(link: u32, parameters: &[u8], drops: u32) -> Option<Policer> {
     })
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
+pub(crate) fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 

@@ -35,6 +35,9 @@ pub struct PolicyRule {
     pub input: Option<String>,
     /// The rule asks for a mark, a user, a port or another property that no address has.
     pub marked: bool,
+    /// Mark of packets and its mask, if the rule asks for a mark.
+    #[serde(default)]
+    pub mark: Option<(u32, u32)>,
     /// Longest prefix of routes that the rule does not take (`suppress_prefixlength`).
     pub suppress: Option<u8>,
 }
@@ -84,10 +87,16 @@ fn policy_rule(message: &RuleMessage) -> Option<PolicyRule> {
         to: network(header.dst_len),
         input: None,
         marked: header.tos != 0,
+        mark: None,
         suppress: None,
     };
+    let mut mask = u32::MAX;
     for attribute in &message.attributes {
         match attribute {
+            RuleAttribute::FwMark(mark) => {
+                (rule.marked, rule.mark) = (true, Some((*mark, u32::MAX)));
+            }
+            RuleAttribute::FwMask(value) => mask = *value,
             RuleAttribute::Priority(priority) => rule.priority = *priority,
             RuleAttribute::Table(table) => rule.table = *table,
             RuleAttribute::Source(from) => rule.from = Some((*from, header.src_len)),
@@ -101,6 +110,7 @@ fn policy_rule(message: &RuleMessage) -> Option<PolicyRule> {
             _ => rule.marked = true,
         }
     }
+    rule.mark = rule.mark.map(|(mark, _)| (mark, mask));
     let selects = rule.from.is_some() || rule.to.is_some() || rule.input.is_some() || rule.marked;
     (selects || !USUAL.contains(&(rule.priority, rule.table))).then_some(rule)
 }
@@ -134,6 +144,7 @@ mod tests {
         let marked = vec![RuleAttribute::FwMark(1), RuleAttribute::SuppressPrefixLen(0)];
         let marked = rule(254, 0, marked).unwrap();
         assert!(marked.marked);
+        assert_eq!(marked.mark, Some((1, u32::MAX)));
         assert_eq!(marked.suppress, Some(0));
     }
 }

@@ -52,6 +52,16 @@ pub struct NextHop {
     pub expires_s: Option<u32>,
 }
 
+/// What the kernel does with a forwarded packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Routed {
+    /// It goes to a program of this host.
+    Here,
+    /// It leaves by the link with this index.
+    Out(u32),
+}
+
 /// The route that matches an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Match {
@@ -153,6 +163,39 @@ impl Netlink {
             0 => Err(no_device(address)),
             _ => Ok(way),
         }
+    }
+
+    /// Returns what the kernel would now do with a forwarded packet that came in by the link with
+    /// index `input` and has a mark (`ip route get … from … iif … mark …`).
+    ///
+    /// # Errors
+    /// As [`Netlink::way_to`]. `EINVAL` also if the kernel refuses the source on this link.
+    pub fn routed(&self, (from, to): (IpAddr, IpAddr), input: u32, mark: u32) -> Result<Routed> {
+        let mut message = look_up(to);
+        message.header.source_prefix_length = length(from);
+        message.attributes.extend([
+            RouteAttribute::Source(route_address(from)),
+            RouteAttribute::Iif(input),
+            RouteAttribute::Mark(mark),
+        ]);
+        let mut routed = None;
+        self.get(
+            RouteNetlinkMessage::GetRoute(message),
+            "find route",
+            &to.to_string(),
+            |answer| {
+                let RouteNetlinkMessage::NewRoute(route) = answer else { return };
+                let link = route.attributes.iter().find_map(|attribute| match attribute {
+                    RouteAttribute::Oif(index) => Some(*index),
+                    _ => None,
+                });
+                routed = match route.header.kind {
+                    RouteType::Local => Some(Routed::Here),
+                    _ => link.map(Routed::Out),
+                };
+            },
+        )?;
+        routed.ok_or_else(|| no_device(to))
     }
 
     /// Returns the configured route that packets to `address` match now (`ip route get fibmatch`);

@@ -42,6 +42,8 @@ fn a_tunnel_without_a_remote_is_an_error_if_another_host_is_known() {
         address: "10.1.0.99".parse().unwrap(),
         mac: None,
         knowledge: Knowledge::Failed,
+        external: false,
+        noarp: false,
     });
     assert_eq!(severities(&seeks, "OV083"), [Severity::Warn]);
     for change in [

@@ -303,17 +303,19 @@ fn a_stale_connection_leads_where_no_rule_does() {
             ("as saved", |_| (), &["ns1/conntrack 0.90"]),
             (
                 "TCP",
-                |host| translations(host).stalled.iter_mut().for_each(|one| one.protocol = 6),
+                |host| {
+                    translations(host).stalled.iter_mut().flatten().for_each(|one| one.protocol = 6)
+                },
                 &[],
             ),
             ("a map may lead to it", |host| translations(host).all_constant = false, &[]),
-            ("answered", |host| translations(host).stalled.clear(), &[]),
+            ("answered", |host| translations(host).stalled = None, &[]),
             ("without rules", |host| translations(host).rules.clear(), &[]),
             (
                 "a rule leads to it",
                 |host| {
                     let all = translations(host);
-                    let now = all.stalled[0].now;
+                    let now = all.stalled.as_ref().unwrap()[0].now;
                     all.rules[0].to = now;
                 },
                 // Then that rule is the fault: its address does not answer.

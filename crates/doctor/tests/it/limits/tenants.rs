@@ -57,7 +57,7 @@ fn seeks(host: &mut Host) {
     let IpAddr::V4(own) = prefix(host, "tenant-a", 16) else { unreachable!() };
     let address = IpAddr::from(Ipv4Addr::from(u32::from(own) ^ 0x100));
     let (mac, knowledge) = (None, Knowledge::Failed);
-    let failed = Neighbour { link, address, mac, knowledge };
+    let failed = Neighbour { link, address, mac, knowledge, external: false, noarp: false };
     read(&mut namespace(host, "tenant-a").neighbours).push(failed);
 }
 
@@ -86,8 +86,8 @@ fn different_prefixes_are_a_fault_if_packets_are_lost() {
 fn passage(host: &mut Host, kind: PassageKind, verdict: Filtered) {
     let [from, to] = [3, 2].map(|last| IpAddr::from([192, 0, 2, last]));
     let input = link(host, "tenant-a", "eth0").index;
-    let (port, output, longest) = (80, 0, None);
-    let passage = Passage { kind, from, to, port, input, output, verdict, longest };
+    let (port, output, longest, mark, routed) = (80, 0, None, 0, None);
+    let passage = Passage { kind, from, to, port, input, output, verdict, longest, mark, routed };
     namespace(host, "tenant-a").passages = Reading::Read(vec![passage]);
 }
 

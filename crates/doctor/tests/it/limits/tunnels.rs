@@ -108,7 +108,7 @@ fn entries_of_a_tunnel_lead_to_its_remotes() {
     fn entry(host: &mut Host, mac: Option<MacAddr>, remote: Option<IpAddr>) {
         let link = link(host, "a", "vxlan0").index;
         let (bridge, port, vni, fixed) = (None, None, None, true);
-        let entry = FdbEntry { link, mac, bridge, remote, port, vni, fixed };
+        let entry = FdbEntry { link, mac, bridge, remote, port, vni, fixed, external: false };
         read(&mut namespace(host, "a").fdb).push(entry);
     }
     /// The neighbour whose entry is missing.
@@ -162,7 +162,14 @@ fn entries_of_a_tunnel_lead_to_its_remotes() {
     );
     fn failed(host: &mut Host, name: &str, address: &str, knowledge: Knowledge) {
         let link = link(host, "a", name).index;
-        let known = Neighbour { link, address: address.parse().unwrap(), mac: None, knowledge };
+        let known = Neighbour {
+            link,
+            address: address.parse().unwrap(),
+            mac: None,
+            knowledge,
+            external: false,
+            noarp: false,
+        };
         let all = read(&mut namespace(host, "a").neighbours);
         all.retain(|other| (other.link, other.address) != (known.link, known.address));
         all.push(known);

@@ -636,6 +636,7 @@ pub const FAULTS: &[Fault] = &[
                 port: None,
                 vni: None,
                 fixed: true,
+                external: false,
             };
             get(&mut namespace.fdb).push(entry);
             let link = index(namespace, "lo");

@@ -1,0 +1,125 @@
+//! OV111: The counter of a rule that drops packets increases.
+
+use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
+use crate::host::{DropRule, Filtered, Namespace, PassageKind};
+
+pub(super) const CHECK: Check = Check {
+    code: "OV111",
+    title: "A packet filter rule drops packets now",
+    severity: Severity::Info,
+    explanation: "The counter of a rule that drops or rejects packets increased between the two \
+        readings, on a host or in a tenant whose packets doctor asks the rules about. Network \
+        policies and firewalls drop packets on purpose, so it is a remark. If something does not \
+        arrive, compare the rule with it: a policy may not name the source that packets have after \
+        masquerading, a service may have no endpoints, connections may be above a limit, or \
+        replies without a tracked request may be invalid. A rule that exempts packets to a \
+        translated service from connection tracking (notrack) keeps the service from working. \
+        Rules without a counter and rules of iptables-legacy are not counted. For packets to \
+        this host itself a rule is reported only if doctor cannot decide about a tunnel's packets.",
+    run,
+};
+
+fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
+    for namespace in &view.host().namespaces {
+        // Nothing that doctor knows of depends on the rules.
+        let Some(passages) = namespace.passages.get().filter(|all| !all.is_empty()) else {
+            continue;
+        };
+        let Some(pair) = namespace.drop_rules.get() else { continue };
+        let is_undecided = passages.iter().any(|passage| {
+            passage.kind == PassageKind::TunnelIn && passage.verdict == Filtered::Undecided
+        });
+        let moved: Vec<(&DropRule, u64)> = pair
+            .after
+            .iter()
+            .filter_map(|rule| Some((rule, moved(&pair.before, rule)?)))
+            .filter(|(rule, _)| is_undecided || !rule.for_host)
+            .collect();
+        let exempt = moved.iter().find(|(rule, _)| rule.untracks);
+        for (rule, count) in &moved {
+            // Other checks report it with the packets that it drops.
+            if is_reported(namespace, rule) || rule.untracks && !breaks(view, namespace, rule) {
+                continue;
+            }
+            let verb = if rule.untracks { "exempted from tracking" } else { "dropped" };
+            let comment = rule.comment.as_ref().map(|text| format!(" ({text})"));
+            let mut finding = CHECK
+                .in_namespace(namespace, object(rule))
+                .evidence(
+                    format!("{}{} {verb} +{count}", name(rule), comment.unwrap_or_default()),
+                    "NFTA_COUNTER_PACKETS",
+                )
+                .cost(Cost::estimated(0.3, "packets that the rule matches"))
+                .confidence(Confidence::Medium);
+            if let (false, Some((other, count))) = (rule.untracks, exempt) {
+                finding = finding.evidence(
+                    format!(
+                        "{} exempted +{count} from connection tracking: their replies are invalid",
+                        name(other)
+                    ),
+                    "NFTA_COUNTER_PACKETS",
+                );
+            }
+            outcome.add(finding);
+        }
+    }
+}
+
+fn object(rule: &DropRule) -> String {
+    format!("{} {} {}", rule.family, rule.table, rule.chain)
+}
+
+fn name(rule: &DropRule) -> String {
+    let handle = rule.handle.unwrap_or_default();
+    format!("rule with handle {handle} of {}", object(rule))
+}
+
+/// Packets that a rule has counted between the readings. `None`: none, or a new rule.
+fn moved(before: &[DropRule], after: &DropRule) -> Option<u64> {
+    let key = |rule: &DropRule| {
+        (rule.family.clone(), rule.table.clone(), rule.chain.clone(), rule.handle)
+    };
+    let earlier = before.iter().find(|rule| {
+        // Compare the number first: there may be many rules.
+        rule.handle == after.handle && key(rule) == key(after)
+    })?;
+    after.packets.checked_sub(earlier.packets).filter(|count| *count > 0)
+}
+
+/// Packets that a rule dropped between the readings, by its place.
+pub(super) fn dropped(
+    namespace: &Namespace,
+    (family, table, chain): (&str, &str, &str),
+    handle: Option<u64>,
+) -> Option<u64> {
+    let pair = namespace.drop_rules.get()?;
+    let rule = pair.after.iter().find(|rule| {
+        rule.handle == handle
+            && !rule.untracks
+            && (&*rule.family, &*rule.table, &*rule.chain) == (family, table, chain)
+    })?;
+    moved(&pair.before, rule)
+}
+
+/// Whether OV071, OV073 or OV107 name the rule.
+fn is_reported(namespace: &Namespace, rule: &DropRule) -> bool {
+    let place = (&rule.family, &rule.table, &rule.chain, &rule.handle);
+    namespace.passages.get().into_iter().flatten().any(|passage| match &passage.verdict {
+        Filtered::Dropped { family, table, chain, handle, .. }
+        | Filtered::Depends { family, table, chain, handle, .. } => {
+            (family, table, chain, handle) == place
+        }
+        _ => false,
+    })
+}
+
+/// Whether a rule exempts packets that have to be translated: to an address that no device has,
+/// while rules translate destinations.
+fn breaks(view: &View<'_>, namespace: &Namespace, rule: &DropRule) -> bool {
+    let translates = namespace.translations.get().is_some_and(|all| !all.rules.is_empty());
+    let is_own = |to| {
+        let mut owners = view.with_address(to);
+        owners.any(|owner| owner.namespace.inode == namespace.inode)
+    };
+    translates && rule.to.is_some_and(|to| !is_own(to))
+}

@@ -1,0 +1,30 @@
+#!/bin/sh
+# 138: a pod does not reach itself by its service.
+# Source: https://github.com/kubernetes/kubernetes/issues/13375
+# Cause: hairpin of veth-pod at cni0 is off; DNAT sends the packet back to the port it came from
+# Expected: hairpin off at veth-pod
+# Check: OV075
+# One node: b pod-b
+. "$(dirname "$0")/bed.sh"
+
+flannel
+ns b nft -f - <<NFT
+table ip nat {
+ chain PREROUTING {
+ type nat hook prerouting priority -100; policy accept; ip daddr 10.96.0.10 tcp dport 80 counter dnat to 10.244.2.2:80; 
+}
+ chain POSTROUTING {
+ type nat hook postrouting priority 100; policy accept; ip saddr 10.244.2.2 ip daddr 10.244.2.2 counter masquerade; 
+}
+}
+NFT
+[ "$DO" = healthy ] && ns b bridge link set dev veth-pod hairpin on
+bg srv ip netns exec "$P-pod-b" python3 -m http.server 80
+bg cl ip netns exec "$P-pod-b" python3 -c '
+import socket,time
+while 1:
+    s=socket.socket(); s.settimeout(0.8)
+    try: s.connect(("10.96.0.10",80)); print("bytes from",flush=True)
+    except OSError as e: print(e,flush=True)
+    s.close(); time.sleep(0.2)'
+echo "$0: $DO is there"
