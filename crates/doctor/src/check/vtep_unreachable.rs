@@ -137,6 +137,11 @@ fn wrong_route<'a>(
         else {
             continue;
         };
+        // OV037 reports a remote that is this host itself.
+        let mut remotes = view.with_address(underlay.remote);
+        if remotes.any(|own| own.place.namespace == underlay.nic.place.namespace) {
+            continue;
+        }
         // A bridge or a VLAN above the NIC is one way with it.
         if view.segment(home) == view.segment(underlay.nic) {
             continue;
