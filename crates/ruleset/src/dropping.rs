@@ -177,8 +177,11 @@ impl Found {
     }
 }
 
+/// Attributes by type.
+type Attributes<'a> = Vec<(u16, &'a [u8])>;
+
 /// Family and attributes of an answer.
-fn head(payload: &[u8]) -> Result<(u8, Vec<(u16, &[u8])>), UnsupportedContent> {
+fn head(payload: &[u8]) -> Result<(u8, Attributes<'_>), UnsupportedContent> {
     let family = payload.first().ok_or("no header")?;
     Ok((*family, each(payload.get(4..).unwrap_or_default())?))
 }

@@ -68,7 +68,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                 )
                 .cost(Cost::of_packets(dropped, sent.saturating_add(dropped), "packets"))
                 .confidence(Confidence::Medium);
-            let severity = match named.iter().any(|filter| is_lost(filter)) {
+            let severity = match named.iter().any(is_lost) {
                 true => Severity::Error,
                 false => CHECK.severity,
             };

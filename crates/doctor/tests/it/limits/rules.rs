@@ -86,7 +86,7 @@ fn a_service_without_endpoints_needs_refused_connections() {
                 |host| {
                     for namespace in &mut host.namespaces {
                         let pair = read(&mut namespace.snmp);
-                        pair.after = pair.before.clone();
+                        pair.after = pair.before;
                     }
                 },
                 &[],
@@ -307,7 +307,7 @@ fn a_host_loses_its_own_messages_about_large_packets() {
                 "nobody sends large packets",
                 |host| {
                     let pair = read(&mut namespace(host, "ns1").snmp);
-                    pair.after = pair.before.clone();
+                    pair.after = pair.before;
                 },
                 &["ns1/ip table1 chain1 0.20"],
             ),
