@@ -31,6 +31,7 @@ while 1:
         s.send(b"q"); time.sleep(0.2); s.recv(9); print("bytes from",flush=True)
     except OSError as e: print(e,flush=True)
     time.sleep(0.2)'
-sleep 1
+# The first datagram makes the entry.
+printed cl .
 ns a nft flush chain ip nat SVC; ns a nft add rule ip nat SVC ip daddr 10.96.0.10 udp dport 53 counter dnat to 10.244.2.2:53
 echo "$0: $DO is there"
