@@ -154,9 +154,14 @@ fn a_sandbox_that_comes_later_is_accelerated_by_a_confined_process() {
     let (mut running, _) = run(&served, "--all");
     connection.until_taken(&served);
     let sandboxes = ["a", "b"].map(|host| sandbox(&network, host));
+    // Packets may still have been taken at the device of before.
+    poll("the device of the sandbox", LIMIT, || {
+        let status = served.status();
+        let is_there = status["devices"][0]["device"] == device(&sandboxes[1]);
+        Ok(is_there.then_some(()).ok_or_else(|| status.to_string()))
+    })
+    .unwrap();
     connection.until_taken(&served);
-    let status = served.status();
-    assert_eq!(status["devices"][0]["device"], device(&sandboxes[1]), "{status}");
     assert!(served.off().status.success());
     assert_eq!(running.end(), Some(0));
 }
