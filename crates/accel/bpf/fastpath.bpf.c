@@ -20,169 +20,179 @@
 #include "outer.h"
 #include "route.h"
 #include "flow.h"
+#include "packet.h"
 #include "decap.h"
 #include "leave.h"
 #include "guard.h"
 #include "hooks.h"
 
-SEC("tcx/ingress")
-int encap(struct __sk_buff *skb)
+static __always_inline u32 parse_sent(struct packet *packet)
 {
-	u64 now = bpf_ktime_get_coarse_ns();
-	u32 ifindex = skb->ifindex, len = skb->len, netns = netns_of(skb), hash, longest, reason;
-	struct front front = {};
-	struct bpf_fib_lookup *fib;
-	struct mac_key key = { .device = ifindex, .netns = netns };
-	struct state *live;
-	struct source *from;
-	struct fdb *to;
-	struct flow *flow = 0;
-	struct flow_key key_of_flow;
-	u8 ip[IPV6_HLEN] __attribute__((aligned(8))) = {};
-	int tos, verdict, routed = 0, translated = 0;
+	struct __sk_buff *skb = packet->skb;
+	struct front *front = packet->front;
 	u16 proto;
 
-	live = fresh(skb, now);
-	if (!live)
-		return pass_port(skb, ENCAP_STALE);
+	packet->live = fresh(skb, packet->now);
+	if (!packet->live)
+		return ENCAP_STALE;
 	if (skb->vlan_present)
-		return pass_port(skb, ENCAP_VLAN);
-	if (load(skb, 0, &front.inner, ETH_HLEN))
-		return pass_port(skb, ENCAP_MALFORMED);
+		return ENCAP_VLAN;
+	if (load(skb, 0, &front->inner, ETH_HLEN))
+		return ENCAP_MALFORMED;
 	/* Group bit: the first bit on the wire. The slow path replicates frames. */
-	if (*(u8 *)&front.inner.dest & 1)
-		return pass_port(skb, ENCAP_GROUP);
-	proto = front.inner.proto;
+	if (*(u8 *)&front->inner.dest & 1)
+		return ENCAP_GROUP;
+	proto = packet->proto = front->inner.proto;
 	if (skb->protocol != proto ||
 	    (proto != htons(ETH_P_IP) && proto != htons(ETH_P_IPV6)))
-		return pass_port(skb, ENCAP_PROTOCOL);
-	if (load_ip(skb, ETH_HLEN, proto, ip))
-		return pass_port(skb, ENCAP_MALFORMED);
-	tos = inner_tos(proto, ip);
-	if (tos < 0)
-		return pass_port(skb, ENCAP_MALFORMED);
-	/* The address may have moved: the bridge must learn that. */
-	__builtin_memcpy(key.mac, front.inner.source, 6);
-	from = bpf_map_lookup_elem(&sources, &key);
-	if (!from) {
-		struct device device = { .netns = netns, .ifindex = ifindex };
-		struct port *port = bpf_map_lookup_elem(&ports, &device);
+		return ENCAP_PROTOCOL;
+	if (load_ip(skb, ETH_HLEN, proto, packet->ip))
+		return ENCAP_MALFORMED;
+	packet->tos = inner_tos(proto, packet->ip);
+	return packet->tos < 0 ? ENCAP_MALFORMED : 0;
+}
 
-		return pass(skb, port ? port->slot : 0, port ? ENCAP_SOURCE : ENCAP_PORT);
-	}
+/* Looks up the sender, whose entry is stored in `sender`, and the destination. */
+static __always_inline u32 find_ends_sent(struct packet *packet, struct source **sender)
+{
+	struct __sk_buff *skb = packet->skb;
+	struct mac_key key = { .device = skb->ifindex, .netns = packet->netns };
+	struct source *from;
+
+	/* The address may have moved: the bridge must learn that. */
+	__builtin_memcpy(key.mac, packet->front->inner.source, 6);
+	from = *sender = bpf_map_lookup_elem(&sources, &key);
+	if (!from)
+		return ENCAP_SOURCE;
 	/*
 	 * A tenant in this namespace may have marked the packet. Outer packets inherit marks, and
 	 * rules were evaluated without one.
 	 */
 	if (skb->mark)
-		return pass(skb, from->slot, ENCAP_VERDICT);
-	longest = largest(skb, ETH_HLEN, len - ETH_HLEN, proto, ip);
-	if (!longest)
-		return pass(skb, from->slot, ENCAP_MTU);
-	if (from->flags & DOMAIN_CHECKED && !is_sound(proto, ip, len - ETH_HLEN))
-		return pass(skb, from->slot, ENCAP_MALFORMED);
-	to = lookup(netns, from->domain, front.inner.dest);
-	if (to && to->flags & FDB_ROUTER_MAC) {
-		if (!is_plain(proto, ip, len - ETH_HLEN) || !(to->flags & router_flag(proto)))
-			return pass(skb, from->slot, ENCAP_MALFORMED);
-		if (hops(proto, ip) <= 1)
-			return pass(skb, from->slot, ENCAP_TTL);
-		routed = 1;
-	}
-	if (to && !(to->flags & FDB_LOCAL) && comes_to_rules(from->flags, proto, routed)) {
-		int starts = flow_of(skb, ETH_HLEN, proto, ip, ifindex, &key_of_flow);
-		u32 at = ETH_HLEN + header_length(&key_of_flow);
+		return ENCAP_VERDICT;
+	packet->longest =
+		largest(skb, ETH_HLEN, packet->len - ETH_HLEN, packet->proto, packet->ip);
+	if (!packet->longest)
+		return ENCAP_MTU;
+	packet->domain = from->domain;
+	packet->flags = &from->flags;
+	return find_destination(packet, 0, 1);
+}
 
-		if (starts == FLOW_STARTS)
-			reopen(skb, &key_of_flow);
-		if (starts || !is_verified(skb, at, key_of_flow.protocol, 0))
-			return pass(skb, from->slot, ENCAP_TRACKING);
-		flow = verdict_of(skb, &key_of_flow, live);
-		if (!flow) {
-			entered(&key_of_flow, live, now, 1);
-			return pass(skb, from->slot, ENCAP_VERDICT);
-		}
-		/* The connection may have changed state, and needs a new verdict. */
-		if (!bypasses(skb, at, &key_of_flow, flow)) {
-			entered(&key_of_flow, live, now, 1);
-			return pass(skb, from->slot, ENCAP_TRACKING);
-		}
-		set_dest(ip, flow, key_of_flow.ipv6);
-	}
-	if ((routed || from->flags & DOMAIN_CHECKED) && may_be_fragment(proto, ip))
-		return pass(skb, from->slot, ENCAP_TRACKING);
-	if (routed) {
-		fib = found_route();
-		if (!fib || route(skb, from->domain, proto, ip, longest, fib, flow))
-			return pass(skb, from->slot, ENCAP_ROUTE);
-		to = lookup(netns, fib->ifindex, fib->dmac);
-		/* Routing to a bridge with a VXLAN device is untested. */
-		if (to && to->vxlan != fib->ifindex)
-			return pass(skb, from->slot, ENCAP_ROUTE);
-		__builtin_memcpy(&front.inner.dest, fib->dmac, 6);
-		__builtin_memcpy(&front.inner.source, fib->smac, 6);
-		age(proto, ip);
-	}
+/* Checks that the fast path may send the packet to its destination now. */
+static __always_inline u32 check_sent(struct packet *packet, struct source *from)
+{
+	struct fdb *to = packet->to;
+	struct flow *flow = packet->flow;
+
 	/* Through another device, other rules may apply. */
 	if (to && flow && to->vxlan != flow->output)
-		return pass(skb, from->slot, ENCAP_VERDICT);
+		return ENCAP_VERDICT;
 	if (!to || to->flags & (FDB_LOCAL | FDB_ROUTER_MAC))
-		return pass(skb, from->slot, ENCAP_DESTINATION);
+		return ENCAP_DESTINATION;
 	/*
 	 * The device or bridge may answer, even unicast solicitations (drivers/net/vxlan,
 	 * vxlan_xmit; net/bridge, br_do_suppress_nd).
 	 */
-	if (to->flags & FDB_PROXY && is_icmpv6(proto, ip))
-		return pass(skb, from->slot, ENCAP_PROTOCOL);
-	if (longest > to->mtu || is_beyond(skb, proto, ip, len, to))
-		return pass(skb, from->slot, ENCAP_MTU);
-	if (due(&from->refreshed, now, live->refresh) |
-	    due(&to->refreshed_tx, now, live->refresh) |
-	    flow_due(flow, now, live))
-		return pass(skb, from->slot, ENCAP_REFRESH);
+	if (to->flags & FDB_PROXY && is_icmpv6(packet->proto, packet->ip))
+		return ENCAP_PROTOCOL;
+	if (packet->longest > to->mtu ||
+	    is_beyond(packet->skb, packet->proto, packet->ip, packet->len, to))
+		return ENCAP_MTU;
+	if (due(&from->refreshed, packet->now, packet->live->refresh) |
+	    due(&to->refreshed_tx, packet->now, packet->live->refresh) |
+	    flow_due(flow, packet->now, packet->live))
+		return ENCAP_REFRESH;
+	return 0;
+}
+
+/* Translates the packet and adds the outer headers. ENCAP_SHORTCUT: the VXLAN device will. */
+static __always_inline u32 rewrite_sent(struct packet *packet)
+{
+	struct __sk_buff *skb = packet->skb;
+	struct front *front = packet->front;
+	struct fdb *to = packet->to;
+	struct flow *flow = packet->flow;
+	int translated = 0;
+	u32 hash, reason;
+
 	if (flow && flow->flags & FLOW_TRANSLATED) {
 		/* The packet is changed from here on, so the slow path cannot take it. */
-		if (translate(skb, ETH_HLEN, ip, &key_of_flow, flow)) {
-			count(from->slot, ENCAP_LOST, len);
-			return TC_ACT_SHOT;
-		}
+		if (translate(skb, ETH_HLEN, packet->ip, packet->key, flow))
+			return ENCAP_LOST;
 		translated = 1;
 	}
-	__builtin_memcpy(front.ip, ip, CHANGED);
+	__builtin_memcpy(front->ip, packet->ip, CHANGED);
 	/* Without a flow hash, drivers/net/vxlan hashes the Ethernet header. */
 	hash = bpf_get_hash_recalc(skb);
 	if (!hash && !translated)
-		return pass(skb, from->slot, ENCAP_HASH);
-	set_tunnel(&front, to, hash, len);
-	if (is_sum_beyond(skb, &front, ip, to)) {
+		return ENCAP_HASH;
+	set_tunnel(front, to, hash, packet->len);
+	if (is_sum_beyond(skb, front, packet->ip, to)) {
 		/*
 		 * The VXLAN device computes the checksum, and its FDB has the same entry. Only the
 		 * bridge is bypassed.
 		 */
-		if (routed && bpf_skb_store_bytes(skb, 0, &front.inner, ETH_HLEN + CHANGED, 0)) {
-			count(from->slot, ENCAP_LOST, len);
-			return TC_ACT_SHOT;
-		}
-		count(from->slot, ENCAP_SHORTCUT, len);
-		count(to->slot, ENCAP_SHORTCUT, len);
-		return bpf_redirect(to->vxlan, 0);
+		if (packet->routed &&
+		    bpf_skb_store_bytes(skb, 0, &front->inner, ETH_HLEN + CHANGED, 0))
+			return ENCAP_LOST;
+		return ENCAP_SHORTCUT;
 	}
-	reason = wrap(skb, &front, to, tos);
-	if (reason == ENCAP_UNFIT && !translated)
-		return pass(skb, from->slot, ENCAP_UNFIT);
+	reason = wrap(skb, front, to, packet->tos);
 	/* The packet is partly changed, so the slow path cannot take it. */
-	if (reason != ENCAP_HIT) {
-		count(from->slot, ENCAP_LOST, len);
-		return TC_ACT_SHOT;
+	return reason == ENCAP_UNFIT && translated ? ENCAP_LOST : reason;
+}
+
+/* Returns the counter slot of a packet with an unknown sender. The port may be unknown, too. */
+static __always_inline u32 slot_of_port(const struct __sk_buff *skb, u32 *reason)
+{
+	struct device device = { .netns = netns_of(skb), .ifindex = skb->ifindex };
+	struct port *port = bpf_map_lookup_elem(&ports, &device);
+
+	if (!port && *reason == ENCAP_SOURCE)
+		*reason = ENCAP_PORT;
+	return port ? port->slot : 0;
+}
+
+SEC("tcx/ingress")
+int encap(struct __sk_buff *skb)
+{
+	struct front front = {};
+	struct flow_key key;
+	u8 ip[IPV6_HLEN] __attribute__((aligned(8))) = {};
+	struct packet packet = {
+		.skb = skb,
+		.front = &front,
+		.ip = ip,
+		.key = &key,
+		.now = bpf_ktime_get_coarse_ns(),
+		.len = skb->len,
+		.start = ETH_HLEN,
+		.netns = netns_of(skb),
+	};
+	struct source *from = 0;
+	struct fdb *to;
+	u32 reason, slot;
+	int verdict;
+
+	reason = parse_sent(&packet) ?: find_ends_sent(&packet, &from) ?:
+		 admit(&packet, 0, skb->ifindex) ?: find_next_hop(&packet, 0) ?:
+		 check_sent(&packet, from) ?: rewrite_sent(&packet);
+	if (reason != ENCAP_HIT && reason != ENCAP_SHORTCUT) {
+		slot = from ? from->slot : slot_of_port(skb, &reason);
+		return pass_or_drop(slot, reason, packet.len, 0);
 	}
-	if (from->crossing) {
+	to = packet.to;
+	if (reason == ENCAP_SHORTCUT) {
+		verdict = bpf_redirect(to->vxlan, 0);
+	} else if (from->crossing) {
 		skb->mark = to->port;
 		verdict = bpf_redirect_peer(from->crossing, 0);
 	} else {
 		verdict = bpf_redirect(to->port, 0);
 	}
-	count(from->slot, ENCAP_HIT, len);
-	count(to->slot, ENCAP_HIT, len);
+	count(from->slot, reason, packet.len);
+	count(to->slot, reason, packet.len);
 	return verdict;
 }
 

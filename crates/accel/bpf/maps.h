@@ -138,22 +138,6 @@ static __always_inline void count(u32 slot, u32 reason, u32 len)
 	}
 }
 
-/* Counts the packet and passes it on unchanged, to the next program and the slow path. */
-static __always_inline int pass(struct __sk_buff *skb, u32 slot, u32 reason)
-{
-	count(slot, reason, skb->len);
-	return TCX_NEXT;
-}
-
-/* The same if only the tenant's device is known. */
-static __always_inline int pass_port(struct __sk_buff *skb, u32 reason)
-{
-	struct device device = { .netns = netns_of(skb), .ifindex = skb->ifindex };
-	struct port *port = bpf_map_lookup_elem(&ports, &device);
-
-	return pass(skb, port ? port->slot : 0, reason);
-}
-
 /* The last check of the lists of functions at hooks, on each CPU. */
 struct hook_check {
 	u64 tick;
