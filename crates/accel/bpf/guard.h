@@ -192,11 +192,16 @@ int overlane_guard(struct bpf_nf_ctx *ctx)
 	 * Both ends may have begun anew. Then conntrack takes its windows from the SYN and the
 	 * SYN/ACK. The thread reads whether it has.
 	 */
-	if (refused && connection->flags & CONNECTION_SYNCED &&
-	    now - connection->copied >= SYNCED_NS) {
+	synced |= refused && connection->flags & CONNECTION_SYNCED;
+	/*
+	 * A tenant may send any number of such segments. Before CONNECTION_TRACKED the entry is not
+	 * liberal yet, and `copied` is the time of the copy.
+	 */
+	if (synced && connection->state >= CONNECTION_TRACKED &&
+	    now - connection->copied >= SYNCED_NS)
 		connection->copied = now;
-		synced = 1;
-	}
+	else
+		synced = 0;
 	bpf_spin_unlock(&connection->lock);
 	if (synced || reset) {
 		key.place = synced ? FLOW_SYNCED : FLOW_RESET;

@@ -296,8 +296,8 @@ static __always_inline int follow(struct nf_conn *ct, const struct flow *flow)
 	state = connection->serial == flow->serial ? connection->state : CONNECTION_NONE;
 	if (state == CONNECTION_WANTED || state == CONNECTION_COPIED) {
 		/* Another program made the entry accept anything: its windows may be outdated. */
-		if (is_established && !(flags & IP_CT_TCP_FLAG_BE_LIBERAL) && flags & IP_CT_TCP_FLAG_MAXACK_SET &&
-		    one->td_maxwin && other->td_maxwin &&
+		if (is_established && !(flags & IP_CT_TCP_FLAG_BE_LIBERAL) &&
+		    flags & IP_CT_TCP_FLAG_MAXACK_SET && one->td_maxwin && other->td_maxwin &&
 		    (state == CONNECTION_WANTED || now - connection->copied >= COPY_NS)) {
 			/*
 			 * A packet that had passed `guard`, but not conntrack, when the first copy

@@ -48,19 +48,17 @@ pub enum MeasureVerb {
 
 /// `overlane measure serve`
 #[derive(Debug, Args)]
-#[command(after_help = "Runs in the foreground until Ctrl-C or SIGTERM, then exits with 0. When \
-ready, it prints a line on standard output and notifies systemd (sd_notify). It logs one line per \
-session on standard error.
+#[command(after_help = "\
+Runs in the foreground until Ctrl-C or SIGTERM, then exits with 0. When ready, it prints a line on \
+standard output and notifies systemd (sd_notify). It logs one line per session on standard error.
 
-With --allow-settings, a client's `probe --yes` may switch offload \
-features of this device off while it searches for the cause of a fault. They go through the \
-journal, and are restored after each step, after 60 s, when the client disconnects, and when the \
-server ends for any reason.
+With --allow-settings, a client's `probe --yes` may switch offload features of this device off while \
+it searches for the cause of a fault. They go through the journal, and are restored after each step, \
+after 60 s, when the client disconnects, and when the server ends for any reason.
 
 EXAMPLES
   overlane measure serve
-  overlane measure serve --bind \
-0.0.0.0 --token token
+  overlane measure serve --bind 0.0.0.0 --token token
   overlane measure serve --bind 0.0.0.0 --token token --allow-settings eth1")]
 pub struct Serve {
     /// Address and control port to listen on; all but loopback need --token

@@ -325,6 +325,9 @@ pub struct RejectedService {
     pub port: u16,
 }
 
+/// A documentation address, which stands for any host outside.
+pub(crate) const OUTSIDE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+
 /// A packet filter rule that drops packets, or exempts them from connection tracking.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -402,7 +405,7 @@ pub struct Passage {
     /// Mark that the rules give them before routing.
     #[serde(default)]
     pub mark: u32,
-    /// What the kernel does with marked packets; `None`: they have no mark, or it was not asked.
+    /// Route of marked packets by the kernel; `None`: they have no mark, or it was not asked.
     #[serde(default)]
     pub routed: Option<Reading<Routed>>,
 }

@@ -11,6 +11,7 @@
 mod address;
 mod group;
 mod name;
+mod packet_filter;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -21,7 +22,6 @@ use netstate::interrupts::Interrupts;
 use netstate::machine::MachineFacts;
 use netstate::mdb::Multicast;
 use netstate::namespace::{Holder, Member};
-use netstate::netfilter::{Clamp, Match};
 use netstate::openvswitch::{Datapath, Datapaths};
 use netstate::policy_rule::PolicyRule;
 use netstate::qdisc::Qdisc;
@@ -31,9 +31,8 @@ use netstate::udp_socket::UdpSocket;
 
 use crate::dump::{self, DumpError};
 use crate::host::{
-    Chain, Device, DropRule, Eligible, FarEnd, Filtered, Host, Interrupt, LeftOut, LongChain,
-    Machine, Namespace, Pair, Passage, Reading, RejectedService, Scaling, Stalled, TranslationRule,
-    Translations, Tunnel,
+    Chain, Device, Eligible, FarEnd, Host, Interrupt, LeftOut, Machine, Namespace, Pair, Reading,
+    Scaling, Tunnel,
 };
 use crate::probed::Probed;
 use address::Addresses;
@@ -43,8 +42,6 @@ use name::Names;
 /// Attempts with another key if a pseudonym happens to be a real address of the host. That reveals
 /// nothing, but a reader could confuse the two.
 const ATTEMPTS: usize = 8;
-/// Most rules that replace one rule which matches name prefixes.
-const MOST_RULES: usize = 1000;
 /// The device that every namespace has.
 const LOOPBACK: &str = "lo";
 /// Label of the reader's own namespace.
@@ -355,23 +352,7 @@ impl Scrubber {
             }
         });
         read(drop_rules, |Pair { before, after }| {
-            for DropRule {
-                family,
-                table,
-                chain,
-                handle: _,
-                untracks: _,
-                for_host: _,
-                to,
-                comment,
-                packets: _,
-            } in before.iter_mut().chain(after)
-            {
-                *family = name::identifier(family);
-                (*table, *chain) = (self.table(table), self.chain(chain));
-                *to = to.map(|to| self.addresses.ip(to));
-                *comment = None;
-            }
+            before.iter_mut().chain(after).for_each(|rule| self.drop_rule(rule));
         });
         read(proxied, |all| {
             all.iter_mut().for_each(|(_, address)| *address = self.addresses.ip(*address));
@@ -470,67 +451,6 @@ impl Scrubber {
         });
     }
 
-    fn translations(&mut self, all: &mut Translations) {
-        let Translations { rules, all_constant: _, stalled, stalled_unread, rejected } = all;
-        *stalled_unread = stalled_unread.as_deref().map(name::reason);
-        for RejectedService { family, table, map, to, protocol: _, port: _ } in rejected {
-            *family = name::identifier(family);
-            (*table, *map) = (self.table(table), self.chain(map));
-            *to = self.addresses.ip(*to);
-        }
-        for TranslationRule { family, table, chain, handle: _, to } in rules {
-            *family = name::identifier(family);
-            (*table, *chain) = (self.table(table), self.chain(chain));
-            *to = self.addresses.ip(*to);
-        }
-        for Stalled { protocol: _, from, to: (to, _), now } in stalled.iter_mut().flatten() {
-            for address in [from, to, now] {
-                *address = self.addresses.ip(*address);
-            }
-        }
-    }
-
-    fn passage(&mut self, passage: &mut Passage) {
-        let Passage {
-            kind: _,
-            from,
-            to,
-            port: _,
-            input: _,
-            output: _,
-            verdict,
-            longest,
-            mark: _,
-            routed,
-        } = passage;
-        if let Some(routed) = routed {
-            read(routed, |_| {});
-        }
-        (*from, *to) = (self.addresses.ip(*from), self.addresses.ip(*to));
-        match verdict {
-            Filtered::Passed | Filtered::Undecided => {}
-            Filtered::Dropped { family, table, chain, handle: _, is_meant: _ } => {
-                *family = name::identifier(family);
-                (*table, *chain) = (self.table(table), self.chain(chain));
-            }
-            Filtered::Depends { family, table, chain, handle: _, on } => {
-                *family = name::identifier(family);
-                (*table, *chain) = (self.table(table), self.chain(chain));
-                // Words of a rule, as "limit" or "set NAME".
-                *on = name::identifier(on);
-            }
-            Filtered::Translated { family, table, chain, handle: _, to } => {
-                *family = name::identifier(family);
-                (*table, *chain) = (self.table(table), self.chain(chain));
-                *to = to.map(|to| self.addresses.ip(to));
-            }
-        }
-        if let Some(LongChain { family, table, chain, rules: _, repeated: _ }) = longest {
-            *family = name::identifier(family);
-            (*table, *chain) = (self.table(table), self.chain(chain));
-        }
-    }
-
     fn interface(&mut self, interface: &mut Interface) {
         let Interface {
             index: _,
@@ -620,61 +540,12 @@ impl Scrubber {
         self.programs.get(command, stem, stays)
     }
 
-    /// Keeps `nat` in the pseudonym: checks recognise address translation by the table's name.
-    fn table(&mut self, table: &str) -> String {
-        let stem = if table.to_ascii_lowercase().contains("nat") { "nat-table" } else { "table" };
-        self.tables.get(table, stem, false)
-    }
-
-    fn chain(&mut self, chain: &str) -> String {
-        self.chains.get(chain, "chain", false)
-    }
-
     fn datapath(&mut self, name: &str) -> String {
         let stem = match name.split_once('@') {
             Some(("system", _)) => "system@dp",
             _ => "netdev@dp",
         };
         self.datapaths.get(name, stem, false)
-    }
-
-    /// Replaces a rule that matches a name prefix by one rule for each matching device of the
-    /// namespace, because pseudonyms have other prefixes.
-    fn clamp(&mut self, clamp: &Clamp, names: &[String]) -> Vec<Clamp> {
-        let Clamp { family, table, chain, input, output, mss } = clamp;
-        let mut matches = |wanted: &Option<Match>| -> Vec<Option<Match>> {
-            match wanted {
-                None => vec![None],
-                Some(Match::Index(index)) => vec![Some(Match::Index(*index))],
-                Some(Match::Name(name)) => vec![Some(Match::Name(self.device_name(name, None)))],
-                Some(Match::Prefix(beginning)) => {
-                    let meant = names.iter().filter(|name| name.starts_with(beginning.as_str()));
-                    let mut all: Vec<_> =
-                        meant.map(|name| Some(Match::Name(self.device_name(name, None)))).collect();
-                    // A rule that matches no device must not match all of them.
-                    if all.is_empty() {
-                        all.push(Some(Match::Name("none".to_owned())));
-                    }
-                    all
-                }
-            }
-        };
-        let (inputs, outputs) = (matches(input), matches(output));
-        let (table, chain) = (self.table(table), self.chain(chain));
-        let family = name::identifier(family);
-        let pairs =
-            inputs.iter().flat_map(|input| outputs.iter().map(move |output| (input, output)));
-        pairs
-            .take(MOST_RULES)
-            .map(|(input, output)| Clamp {
-                family: family.clone(),
-                table: table.clone(),
-                chain: chain.clone(),
-                input: input.clone(),
-                output: output.clone(),
-                mss: *mss,
-            })
-            .collect()
     }
 
     /// Returns the path of a setting with its device's pseudonym; `None` for a setting that this

@@ -143,6 +143,13 @@ impl<'a> DeviceRef<'a> {
     }
 }
 
+/// Whether programs of a namespace sent IP packets between the readings. Discovery of neighbours and
+/// groups, which is for the link only, does not count. `None` without counters.
+pub fn sent_packets(namespace: &Namespace) -> Option<bool> {
+    let pair = namespace.snmp.get()?;
+    Some(pair.after.since(&pair.before).ip.out_requests > 0)
+}
+
 impl<'a> View<'a> {
     /// Resolves the links of a host.
     pub fn new(host: &'a Host) -> View<'a> {

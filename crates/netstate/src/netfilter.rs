@@ -19,7 +19,7 @@ pub use clamp::{Clamp, Match, legacy_clamps, nft_clamp, nft_clamps, table_clamps
 pub use ebtables::ebtables;
 pub use hook::{Hooked, flowtables, has_virtual_services, unexplained_hooks};
 
-pub use crate::dump::{attribute, text};
+pub use crate::dump::{attribute, text, to_attribute};
 use crate::dump::{attributes, dump};
 use crate::netlink::{Error, Result};
 

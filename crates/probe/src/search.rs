@@ -108,7 +108,7 @@ fn is_bad(exchange: &mut Exchange<'_>, way: Direction, classes: &[Class]) -> Res
     let with_control = [classes, &[Class::PLAIN]].concat();
     loop {
         let results = exchange.classes(way, &with_control, STEP)?;
-        // Without the control's result, a loss cannot be told from a filter.
+        // Without the control's result, the loss may be that of a packet filter.
         let Some((control, results)) = results.split_last() else { return Ok(false) };
         if matches!(control.verdict, Verdict::Lost { .. } | Verdict::Late) && exchange.be_patient()
         {

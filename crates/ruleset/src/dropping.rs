@@ -69,7 +69,7 @@ struct Found {
     jumps: BTreeMap<Name, BTreeSet<String>>,
 }
 
-/// What an expression does with a packet.
+/// Effect of an expression on a packet.
 enum Effect {
     Drops,
     Untracks,
@@ -231,54 +231,48 @@ fn comment(data: &[u8]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use netstate::netfilter::to_attribute;
+
     use super::*;
 
-    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-        let mut bytes = ((4 + value.len()) as u16).to_ne_bytes().to_vec();
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
-    }
-
     fn numbered(kind: u16, value: u32) -> Vec<u8> {
-        attribute(kind, &value.to_be_bytes())
+        to_attribute(kind, &value.to_be_bytes())
     }
 
     fn expression(name: &str, data: &[u8]) -> Vec<u8> {
-        let name = attribute(1, format!("{name}\0").as_bytes());
-        attribute(1, &[name, attribute(2, data)].concat())
+        let name = to_attribute(1, format!("{name}\0").as_bytes());
+        to_attribute(1, &[name, to_attribute(2, data)].concat())
     }
 
     fn counter(packets: u64) -> Vec<u8> {
-        let bytes = attribute(1, &9_u64.to_be_bytes());
-        expression("counter", &[bytes, attribute(2, &packets.to_be_bytes())].concat())
+        let bytes = to_attribute(1, &9_u64.to_be_bytes());
+        expression("counter", &[bytes, to_attribute(2, &packets.to_be_bytes())].concat())
     }
 
     fn verdict(code: i32, chain: Option<&str>) -> Vec<u8> {
         let mut verdict = numbered(1, code.cast_unsigned());
         if let Some(chain) = chain {
-            verdict.extend(attribute(2, format!("{chain}\0").as_bytes()));
+            verdict.extend(to_attribute(2, format!("{chain}\0").as_bytes()));
         }
-        let data = attribute(2, &attribute(2, &verdict));
+        let data = to_attribute(2, &to_attribute(2, &verdict));
         expression("immediate", &[numbered(1, 0), data].concat())
     }
 
     fn rule(chain: &str, handle: u64, expressions: &[Vec<u8>], more: &[u8]) -> Vec<u8> {
         let mut payload = vec![2, 0, 0, 0];
-        payload.extend(attribute(1, b"filter\0"));
-        payload.extend(attribute(2, format!("{chain}\0").as_bytes()));
-        payload.extend(attribute(3, &handle.to_be_bytes()));
-        payload.extend(attribute(4, &expressions.concat()));
+        payload.extend(to_attribute(1, b"filter\0"));
+        payload.extend(to_attribute(2, format!("{chain}\0").as_bytes()));
+        payload.extend(to_attribute(3, &handle.to_be_bytes()));
+        payload.extend(to_attribute(4, &expressions.concat()));
         payload.extend(more);
         payload
     }
 
     fn base(name: &str, hook: u32) -> Vec<u8> {
         let mut payload = vec![2, 0, 0, 0];
-        payload.extend(attribute(1, b"filter\0"));
-        payload.extend(attribute(3, format!("{name}\0").as_bytes()));
-        payload.extend(attribute(4, &numbered(1, hook)));
+        payload.extend(to_attribute(1, b"filter\0"));
+        payload.extend(to_attribute(3, format!("{name}\0").as_bytes()));
+        payload.extend(to_attribute(4, &numbered(1, hook)));
         payload
     }
 
@@ -288,9 +282,9 @@ mod tests {
         found.chain(&base("INPUT", 1)).unwrap();
         found.chain(&base("FORWARD", 2)).unwrap();
         let load = [numbered(1, 8), numbered(2, 1), numbered(3, 16), numbered(4, 4)].concat();
-        let address = attribute(3, &attribute(1, &[10, 96, 0, 10]));
+        let address = to_attribute(3, &to_attribute(1, &[10, 96, 0, 10]));
         let same = [numbered(1, 8), numbered(2, 0), address].concat();
-        let comment = attribute(7, b"\0\x05gone\0");
+        let comment = to_attribute(7, b"\0\x05gone\0");
         for payload in [
             rule("INPUT", 1, &[verdict(-3, Some("both"))], &[]),
             rule("INPUT", 2, &[counter(3), verdict(0, None)], &[]),
@@ -338,8 +332,8 @@ mod tests {
     #[test]
     fn targets_of_iptables_drop_or_exempt() {
         let target = |name: &str, info: &[u8]| {
-            let name = attribute(1, format!("{name}\0").as_bytes());
-            effect("target", &[name, numbered(2, 0), attribute(3, info)].concat()).unwrap()
+            let name = to_attribute(1, format!("{name}\0").as_bytes());
+            effect("target", &[name, numbered(2, 0), to_attribute(3, info)].concat()).unwrap()
         };
         assert!(matches!(target("REJECT", &[0; 4]), Effect::Drops));
         assert!(matches!(target("CT", &[1, 0]), Effect::Untracks));

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use netstate::netfilter::raw::Nftables;
+use netstate::netfilter::to_attribute;
 use nix::errno::Errno;
 
 use crate::decode::{Message, NEWCHAIN, NEWSET};
@@ -215,11 +216,7 @@ pub(crate) fn filter_tables(messages: &[Message]) -> BTreeSet<(u8, Vec<u8>)> {
 fn table(of: &Message) -> Option<(u8, Vec<u8>)> {
     let all = each(of.payload.get(4..)?).ok()?;
     let (kind, name) = all.into_iter().find(|(kind, _)| *kind == 1)?;
-    let mut attribute = ((4 + name.len()) as u16).to_ne_bytes().to_vec();
-    attribute.extend(kind.to_ne_bytes());
-    attribute.extend(name);
-    attribute.resize(attribute.len().next_multiple_of(4), 0);
-    Some((*of.payload.first()?, attribute))
+    Some((*of.payload.first()?, to_attribute(kind, name)))
 }
 
 /// Returns the attributes of a request for a set's elements: table and name. `NFTA_SET_TABLE`
@@ -228,10 +225,7 @@ fn question(set: &Message) -> Option<(u8, Vec<u8>)> {
     let mut attributes = Vec::new();
     for (kind, value) in each(set.payload.get(4..)?).ok()? {
         if kind == 1 || kind == 2 {
-            attributes.extend(((4 + value.len()) as u16).to_ne_bytes());
-            attributes.extend(kind.to_ne_bytes());
-            attributes.extend(value);
-            attributes.resize(attributes.len().next_multiple_of(4), 0);
+            attributes.extend(to_attribute(kind, value));
         }
     }
     Some((*set.payload.first()?, attributes))
@@ -241,19 +235,11 @@ fn question(set: &Message) -> Option<(u8, Vec<u8>)> {
 mod tests {
     use super::*;
 
-    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-        let mut bytes = ((4 + value.len()) as u16).to_ne_bytes().to_vec();
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
-    }
-
     fn chain(family: u8, table: &[u8], base: Option<&[u8]>) -> Message {
         let mut payload = vec![family, 0, 0, 0];
-        payload.extend(attribute(1, table));
+        payload.extend(to_attribute(1, table));
         if let Some(kind) = base {
-            payload.extend([attribute(4, &[]), attribute(7, kind)].concat());
+            payload.extend([to_attribute(4, &[]), to_attribute(7, kind)].concat());
         }
         Message { kind: NEWCHAIN, payload }
     }
@@ -271,7 +257,7 @@ mod tests {
             chain(1, b"empty\0", None),
             Message { kind: NEWCHAIN, payload: vec![2, 0, 0, 0, 9] },
         ];
-        let expected = [(1, attribute(1, b"both\0")), (2, attribute(1, b"filter\0"))];
+        let expected = [(1, to_attribute(1, b"both\0")), (2, to_attribute(1, b"filter\0"))];
         assert_eq!(filter_tables(&messages), expected.into());
     }
 }

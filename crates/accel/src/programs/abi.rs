@@ -46,6 +46,7 @@ pub(crate) struct RawConstants {
     /// 1: the copy for sandboxes.
     pub(crate) in_sandbox: u32,
     pub(crate) tick: u32,
+    /// `DECAP_*`.
     pub(crate) decap: u32,
     pub(crate) padding: u32,
 }

@@ -135,7 +135,7 @@ struct PacketOutput<'a> {
     left_out: u64,
     /// Codes of the `doctor` checks for the causes of the printed drops.
     checks: BTreeSet<String>,
-    /// Those of drops whose rule, entry or setting is not printed beside the drop.
+    /// Checks for drops whose rule, entry or setting is not printed beside the drop.
     unnamed: BTreeSet<String>,
     causes: DropCauses,
 }

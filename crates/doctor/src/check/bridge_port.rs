@@ -2,6 +2,7 @@
 
 use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
 use crate::host::Translations;
+use crate::view::sent_packets;
 use netstate::MacAddr;
 use netstate::interface::{Port, PortState};
 use settings::command::{inside, quote};
@@ -12,8 +13,8 @@ pub(super) const CHECK: Check = Check {
     severity: Severity::Error,
     explanation: "A port of a bridge does not forward all frames. Its state is not forwarding \
         (spanning tree, or set by hand), it is locked, it is isolated like the ports that it has to \
-        reach, or it gets no broadcast, no multicast or no frames to unknown addresses. A tenant does not reach \
-        itself by a service unless its port returns frames (hairpin). Or hairpin \
+        reach, or it gets no broadcast, no multicast or no frames to unknown addresses. A tenant \
+        does not reach itself by a service unless its port returns frames (hairpin). Or hairpin \
         mode returns a guest's broadcasts: the bridge on the guest's side then learns the guest's \
         address at its uplink, and drops frames for the guest until the guest sends again.",
     run,
@@ -206,11 +207,8 @@ fn by_rules<'a>(
     all: &Translations,
 ) {
     let is_silent = port.moved().is_some_and(|moved| moved.rx_packets > 0 && moved.tx_packets == 0);
-    // Discovery of neighbours and groups is for the link only.
-    let sends = |tenant: DeviceRef<'_>| {
-        let sent = tenant.namespace.snmp.get().map(|pair| pair.after.since(&pair.before));
-        sent.is_some_and(|sent| sent.ip.out_requests > 0)
-    };
+    let sends = |tenant: DeviceRef<'_>| sent_packets(tenant.namespace) == Some(true);
+    // A tenant that sends nothing asks no service.
     if !is_silent || view.peer(port).is_some_and(|tenant| !sends(tenant)) {
         return;
     }

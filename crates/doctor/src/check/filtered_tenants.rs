@@ -12,8 +12,8 @@ pub(super) const CHECK: Check = Check {
     severity: Severity::Error,
     explanation: "The rules of nftables, iptables-nft or iptables-legacy drop packets that are \
         forwarded between a bridge of tenants and a tunnel or the uplink, DHCP or DNS from tenants \
-        to a server of the host, ARP or other frames that only cross a bridge, or the host's ICMP \"fragmentation needed\" \
-        to tenants whose packets are too large for the tunnel. With \
+        to a server of the host, ARP or other frames that only cross a bridge, or the host's ICMP \
+        \"fragmentation needed\" to tenants whose packets are too large for the tunnel. With \
         bridge-nf-call-iptables such frames pass the FORWARD chain, whose policy Docker sets to \
         drop: guests on another bridge of the host are then cut off. Network policies drop packets \
         on purpose, Docker's icc=false names the bridge in its rule, and a firewall may accept \

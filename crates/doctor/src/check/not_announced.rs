@@ -86,8 +86,10 @@ fn beside<'a>(
         let mut commands = Vec::new();
         let mut undo = Vec::new();
         if !is_on {
-            commands.push(format!("sysctl -w net.ipv6.conf.{name}.proxy_ndp=1"));
-            undo.push(format!("sysctl -w net.ipv6.conf.{name}.proxy_ndp=0"));
+            // Names of devices may contain dots, but no slashes.
+            let key = quote(&format!("net/ipv6/conf/{}/proxy_ndp", uplink.name()));
+            commands.push(format!("sysctl -w {key}=1"));
+            undo.push(format!("sysctl -w {key}=0"));
         }
         if !has_entry {
             commands.push(format!("ip -6 neigh add proxy {address} dev {name}"));

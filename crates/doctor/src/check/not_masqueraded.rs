@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
-use crate::host::{Filtered, Namespace, PassageKind};
-use crate::view::DeviceKey;
+use crate::host::{Filtered, Namespace, OUTSIDE, PassageKind};
+use crate::view::{DeviceKey, sent_packets};
 use netstate::route_table::{RouteKind, best_route};
 use settings::command::{inside, quote};
 
@@ -20,9 +20,6 @@ pub(super) const CHECK: Check = Check {
         right, and then the answers are missing for another reason.",
     run,
 };
-
-/// A documentation address, which stands for any host outside.
-const OUTSIDE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     for (at, namespace) in view.host().namespaces.iter().enumerate() {
@@ -82,9 +79,8 @@ fn unanswered<'a>(
                 && route.via.is_some_and(|via| own.contains(&via))
         });
         let Some(moved) = port.moved().filter(|_| leads_here) else { continue };
-        // Discovery of neighbours and groups is for the link only.
-        let sent = tenant.namespace.snmp.get().map(|pair| pair.after.since(&pair.before));
-        if sent.is_none_or(|sent| sent.ip.out_requests == 0) {
+        // Without sent packets there is nothing to translate.
+        if sent_packets(tenant.namespace) != Some(true) {
             continue;
         }
         // What the tenant sends is received here.

@@ -17,9 +17,10 @@ pub(super) const CHECK: Check = Check {
         inside a network that the device leads to, or inside the network of a host's or tenant's \
         own device. Such packets leave by another route, mostly the default route, or are dropped. \
         A network plug-in missed a node, the routes were flushed, or a blackhole of an earlier pod \
-        network was left behind. Or one of several next hops of a route does not answer. Or a route through the device gives the host's own packets a \
-        source address (src) that other hosts have no route to. A blackhole for the node's own \
-        pods is correct, and is not reported.",
+        network was left behind. Or one of several next hops of a route does not answer. Or a \
+        route through the device gives the host's own packets a source address (src) that other \
+        hosts have no route to. A blackhole for the node's own pods is correct, and is not \
+        reported.",
     run,
 };
 

@@ -1,8 +1,10 @@
 //! OV048: drops of a queueing discipline increase.
 
-use super::shaper_burst::is_too_small;
+use std::collections::BTreeMap;
+
 use netstate::tc_filter::{Effect, Filter};
 
+use super::shaper_burst::is_too_small;
 use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 use crate::host::Namespace;
 use crate::view::DeviceKey;
@@ -92,12 +94,12 @@ fn filters(namespace: &Namespace, link: u32) -> Vec<&Filter> {
     const SHOWN: usize = 3;
     let Some(pair) = namespace.filters.get() else { return Vec::new() };
     let here = || pair.after.iter().filter(|filter| filter.link == link);
+    let of_link = pair.before.iter().filter(|filter| filter.link == link);
+    let key = |filter: &Filter| (filter.egress, filter.pref, filter.handle);
+    let before: BTreeMap<_, _> =
+        of_link.map(|filter| (key(filter), (filter.packets, filter.drops))).collect();
     let has_moved = |after: &&Filter| {
-        let same = pair.before.iter().find(|before| {
-            (before.link, before.egress, before.pref, before.handle)
-                == (after.link, after.egress, after.pref, after.handle)
-        });
-        same.is_some_and(|before| (before.packets, before.drops) != (after.packets, after.drops))
+        before.get(&key(after)).is_some_and(|before| *before != (after.packets, after.drops))
     };
     let mut all: Vec<&Filter> = here().filter(has_moved).collect();
     if all.is_empty() {

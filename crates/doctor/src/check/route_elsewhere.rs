@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use super::{
     Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View, ip_command, is_link_local,
 };
+use crate::host::OUTSIDE;
 use crate::view::DeviceKey;
 use netstate::route_table::best_route;
 use settings::command::{inside, quote};
@@ -30,8 +31,6 @@ fn answers_elsewhere<'a>(
     tenant: DeviceRef<'a>,
     host: DeviceRef<'a>,
 ) {
-    /// A documentation address, which stands for any host outside.
-    const OUTSIDE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
     let routes = tenant.namespace.routes.get().map_or(&[][..], Vec::as_slice);
     let Some(default) = best_route(routes, OUTSIDE).filter(|route| route.prefix == 0) else {
         return;

@@ -1,5 +1,7 @@
 //! OV111: The counter of a rule that drops packets increases.
 
+use std::collections::BTreeMap;
+
 use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 use crate::host::{DropRule, Filtered, Namespace, PassageKind};
 
@@ -29,10 +31,13 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         let is_undecided = passages.iter().any(|passage| {
             passage.kind == PassageKind::TunnelIn && passage.verdict == Filtered::Undecided
         });
+        // There may be tens of thousands of rules.
+        let before: BTreeMap<Key<'_>, u64> =
+            pair.before.iter().map(|rule| (key(rule), rule.packets)).collect();
         let moved: Vec<(&DropRule, u64)> = pair
             .after
             .iter()
-            .filter_map(|rule| Some((rule, moved(&pair.before, rule)?)))
+            .filter_map(|rule| Some((rule, increase(*before.get(&key(rule))?, rule.packets)?)))
             .filter(|(rule, _)| is_undecided || !rule.for_host)
             .collect();
         let exempt = moved.iter().find(|(rule, _)| rule.untracks);
@@ -74,16 +79,16 @@ fn name(rule: &DropRule) -> String {
     format!("rule with handle {handle} of {}", object(rule))
 }
 
-/// Packets that a rule has counted between the readings. `None`: none, or a new rule.
-fn moved(before: &[DropRule], after: &DropRule) -> Option<u64> {
-    let key = |rule: &DropRule| {
-        (rule.family.clone(), rule.table.clone(), rule.chain.clone(), rule.handle)
-    };
-    let earlier = before.iter().find(|rule| {
-        // Compare the number first: there may be many rules.
-        rule.handle == after.handle && key(rule) == key(after)
-    })?;
-    after.packets.checked_sub(earlier.packets).filter(|count| *count > 0)
+/// Family, table, chain and handle of a rule.
+type Key<'r> = (&'r str, &'r str, &'r str, Option<u64>);
+
+fn key(rule: &DropRule) -> Key<'_> {
+    (&rule.family, &rule.table, &rule.chain, rule.handle)
+}
+
+/// Packets that a counter has counted. `None`: none, or the counter began anew.
+fn increase(before: u64, after: u64) -> Option<u64> {
+    after.checked_sub(before).filter(|count| *count > 0)
 }
 
 /// Packets that a rule dropped between the readings, by its place.
@@ -93,12 +98,11 @@ pub(super) fn dropped(
     handle: Option<u64>,
 ) -> Option<u64> {
     let pair = namespace.drop_rules.get()?;
-    let rule = pair.after.iter().find(|rule| {
-        rule.handle == handle
-            && !rule.untracks
-            && (&*rule.family, &*rule.table, &*rule.chain) == (family, table, chain)
-    })?;
-    moved(&pair.before, rule)
+    let wanted = (family, table, chain, handle);
+    let packets = |rules: &[DropRule]| {
+        rules.iter().find(|rule| !rule.untracks && key(rule) == wanted).map(|rule| rule.packets)
+    };
+    increase(packets(&pair.before)?, packets(&pair.after)?)
 }
 
 /// Whether OV071, OV073 or OV107 name the rule.

@@ -1,17 +1,19 @@
 //! OV112: The packet filter rejects connections to a service.
 
 use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
+use crate::host::Namespace;
 
 pub(super) const CHECK: Check = Check {
     code: "OV112",
     title: "A service has no endpoints",
     severity: Severity::Info,
-    explanation: "A map of the packet filter rejects or drops connections to the address and port of a \
-        service, as kube-proxy in mode nftables does for a service without ready pods, and \
+    explanation: "A map of the packet filter rejects or drops connections to the address and port \
+        of a service, as kube-proxy in mode nftables does for a service without ready pods, and \
         connections were refused between the two readings. The pods are not ready, their labels \
-        are not those of the service's selector, or the proxy has not heard of them \
-        (`kubectl get endpointslices`). It is a remark: which service the failed connections were \
-        for is not known. In mode iptables the rules have counters, which OV111 reads.",
+        do not match the service's selector, or the proxy has not received them \
+        (`kubectl get endpointslices`). It is a remark, because the kernel does not count which \
+        service the refused connections were for. In mode iptables the rules have counters, which \
+        OV111 reads.",
     run,
 };
 
@@ -23,7 +25,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         let Some(all) = namespace.translations.get().filter(|all| !all.rejected.is_empty()) else {
             continue;
         };
-        let moved = |one: &crate::host::Namespace| {
+        let moved = |one: &Namespace| {
             let pair = one.snmp.get()?;
             let moved = pair.after.since(&pair.before);
             // The kernel does not count every refused connection as failed.

@@ -16,8 +16,9 @@ pub(super) const CHECK: Check = Check {
     explanation: "The VXLAN device sends to a remote VTEP, but the underlay has no route to it, or \
         the next hop does not answer ARP or neighbour discovery. The forwarding entry is stale, \
         the remote host is gone, or the underlay is broken. Or the device sends from an address \
-        that the host has lost, or is bound (dev) to a NIC behind which the remote is not. Or the route to the remote leads by another NIC than that of the \
-        tunnel's address: a VPN client or another default route took it. Or this \
+        that the host has lost, or is bound (dev) to a NIC behind which the remote is not. Or the \
+        route to the remote leads by another NIC than that of the tunnel's address: a VPN client \
+        or another default route took it. Or this \
         host answers no ARP request (arp_ignore 8), so the remote host cannot reach it.",
     run,
 };

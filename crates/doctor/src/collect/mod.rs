@@ -3,6 +3,7 @@
 mod machine;
 mod namespace;
 mod passages;
+mod questions;
 mod translations;
 
 use std::collections::BTreeMap;

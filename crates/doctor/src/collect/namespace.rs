@@ -11,12 +11,12 @@ use netstate::interface::{Counters, Interface};
 use netstate::mdb::Multicast;
 use netstate::netfilter::{Clamp, base_chains, legacy_clamps, legacy_tables, nft_clamps};
 use netstate::openvswitch::{self, Datapaths};
-use netstate::policer::{Policer, policers};
+use netstate::policer::Policer;
 use netstate::proc::read_value;
 use netstate::qdisc::Qdisc;
 use netstate::reassembly::Reassembly;
 use netstate::snmp::{self, SnmpFiles};
-use netstate::tc_filter::{Filter, filters as filters_of};
+use netstate::tc_filter::{Filter, Filters, filters as filters_of};
 use ruleset::Nftables;
 use sys::errno::Errno;
 use sys::ethtool::Ethtool;
@@ -263,14 +263,18 @@ fn moving(subject: &Subject) -> Moving {
         .as_ref()
         .map_err(Clone::clone)
         .and_then(|netlink| netlink.qdiscs().map_err(|error| error.to_string()));
-    let policers = qdiscs
-        .as_ref()
-        .map_err(Clone::clone)
-        .and_then(|qdiscs| policers(qdiscs).map_err(|error| error.to_string()));
-    let filters = qdiscs
-        .as_ref()
-        .map_err(Clone::clone)
-        .and_then(|qdiscs| filters_of(qdiscs).map_err(|error| error.to_string()));
+    let filters = match subject.is_untrusted {
+        // A user could make any number of filters.
+        true => Err(super::OF_ANOTHER.to_owned()),
+        false => qdiscs
+            .as_ref()
+            .map_err(Clone::clone)
+            .and_then(|qdiscs| filters_of(qdiscs).map_err(|error| error.to_string())),
+    };
+    let (filters, policers) = match filters {
+        Ok(Filters { filters, policers }) => (Ok(filters), Ok(policers)),
+        Err(reason) => (Err(reason.clone()), Err(reason)),
+    };
     Moving {
         snmp: snmp.and_then(|files| files.read().map_err(|error| error.to_string())),
         conntrack: conntrack(),

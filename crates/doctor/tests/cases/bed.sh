@@ -50,6 +50,37 @@ knows() { h=$1; i=$2
   ns "$h" bridge fdb append "02:f1:00:00:00:0$i" dev flannel.1 dst "10.77.0.$i" self permanent
 }
 flannel() { underlay a b; node a 1; node b 2; knows a 2; knows b 1; }
+# Two nodes with a flannel device over IPv6, and a pod on each.
+know6() { ip -n "$P-$1" -6 route add fd24:$2::/64 via fd24:$2:: dev flannel-v6.1 onlink
+  ip -n "$P-$1" -6 neigh add fd24:$2:: lladdr $3 dev flannel-v6.1 nud permanent
+  ns $1 bridge fdb append $3 dev flannel-v6.1 dst fd77::$2 self permanent; }
+flannel6() {
+  underlay a b
+  for q in a:1:2 b:2:1; do h=${q%%:*}; r=${q#*:}; i=${r%:*}
+    ns $h sysctl -qw net.ipv6.conf.all.forwarding=1
+    ip -n "$P-$h" addr add fd77::$i/64 dev nic0 nodad
+    ip -n "$P-$h" link add flannel-v6.1 address 02:f6:00:00:00:0$i type vxlan id 1 dev nic0 local fd77::$i dstport 8472 nolearning ${VXOPT:-}
+    ip -n "$P-$h" link set flannel-v6.1 mtu 1430 up; ip -n "$P-$h" addr add fd24:$i::/128 dev flannel-v6.1 nodad
+    ip -n "$P-$h" link add cni0 mtu 1430 type bridge mcast_snooping 0; ip -n "$P-$h" addr add fd24:$i::1/64 dev cni0 nodad; ip -n "$P-$h" link set cni0 up
+    add pod-$h; ip -n "$P-pod-$h" link add eth0 mtu 1430 type veth peer name veth-pod mtu 1430 netns "$P-$h"
+    ip -n "$P-$h" link set veth-pod master cni0 up
+    ip -n "$P-pod-$h" addr add fd24:$i::2/64 dev eth0 nodad; ip -n "$P-pod-$h" link set eth0 up; ip -n "$P-pod-$h" -6 route add default via fd24:$i::1
+  done
+  know6 a 2 02:f6:00:00:00:02; know6 b 1 02:f6:00:00:00:01
+}
+# Compiles $RUN/d.o: programs `tc` and `xdp` that drop packets to UDP port 8472.
+dropper() {
+cat >"$RUN/d.c" <<'BC'
+struct __sk_buff { unsigned int len, pkt_type, mark, queue_mapping, protocol, vlan_present, vlan_tci, vlan_proto, priority, ingress_ifindex, ifindex, tc_index, cb[5], hash, tc_classid, data, data_end; };
+struct xdp_md { unsigned int data, data_end, data_meta, a, b; };
+#define S(x) __attribute__((section(x), used))
+static inline int hit(unsigned char *d, unsigned char *e) { return d + 38 <= e && d[12] == 8 && d[13] == 0 && d[23] == 17 && ((d[36] << 8 | d[37]) == 8472); }
+S("tc") int drop(struct __sk_buff *s) { return hit((void *)(long)s->data, (void *)(long)s->data_end) ? 2 : 0; }
+S("xdp") int xdrop(struct xdp_md *s) { return hit((void *)(long)s->data, (void *)(long)s->data_end) ? 1 : 2; }
+char _l[] S("license") = "GPL";
+BC
+clang -O2 -g -target bpf -c "$RUN/d.c" -o "$RUN/d.o"
+}
 # Two Calico nodes in VXLAN mode: pods on routed veth pairs, whose gateway 169.254.1.1 the host answers
 # for by proxy ARP.
 calico() {
@@ -140,10 +171,10 @@ table inet incus {
 NFT
   ip -n "$P-vm" addr add 10.158.0.9/24 dev eth0; ip -n "$P-vm" route add default via 10.158.0.1
 }
-# A web server in pod-b, to which pod-a connects by an address.
-connects() { # address
+# A web server in pod-b, to which a pod connects by an address.
+connects() { # ADDRESS [POD, else pod-a]
   bg srv ip netns exec "$P-pod-b" python3 -m http.server 80
-  bg cl ip netns exec "$P-pod-a" python3 -c '
+  bg cl ip netns exec "$P-${2:-pod-a}" python3 -c '
 import socket,sys,time
 while 1:
     s=socket.socket(); s.settimeout(0.8)

@@ -7,7 +7,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 use netlink_sys::{Socket, SocketAddr};
 use nix::errno::Errno;
 
-use crate::dump::{attribute, attributes, dump_once};
+use crate::dump::{attribute, attributes, dump_once, to_attribute};
 use crate::netlink::{Error, Result};
 
 const NFNL_SUBSYS_CTNETLINK: u16 = 1;
@@ -211,8 +211,8 @@ impl Connections {
         const BOTH: u8 = BE_LIBERAL | OURS;
         let flags = [if is_liberal { BOTH } else { 0 }, BOTH];
         let tcp = [
-            plain(CTA_PROTOINFO_TCP_FLAGS_ORIGINAL, &flags),
-            plain(CTA_PROTOINFO_TCP_FLAGS_REPLY, &flags),
+            to_attribute(CTA_PROTOINFO_TCP_FLAGS_ORIGINAL, &flags),
+            to_attribute(CTA_PROTOINFO_TCP_FLAGS_REPLY, &flags),
         ]
         .concat();
         let info = nested(CTA_PROTOINFO, &nested(CTA_PROTOINFO_TCP, &tcp));
@@ -232,7 +232,7 @@ impl Connections {
         let found = self.ask(IPCTNL_MSG_CT_GET, NLM_F_REQUEST, &question(original, &[]))?;
         let found = found.get(4..).unwrap_or_default();
         let fresh = without_windows(&entry(found)?, found);
-        let id = attribute(found, CTA_ID).map_or_else(Vec::new, |id| plain(CTA_ID, id));
+        let id = attribute(found, CTA_ID).map_or_else(Vec::new, |id| to_attribute(CTA_ID, id));
         let delete = |rest: &[u8]| {
             let request = question(original, rest);
             self.ask(IPCTNL_MSG_CT_DELETE, NLM_F_REQUEST | NLM_F_ACK, &request)
@@ -261,7 +261,7 @@ impl Connections {
     /// # Errors
     /// If the kernel refuses. `ENOENT`: the connection is gone.
     pub fn close(&self, tuple: &Tuple) -> Result<()> {
-        let state = plain(CTA_PROTOINFO_TCP_STATE, &[CLOSE]);
+        let state = to_attribute(CTA_PROTOINFO_TCP_STATE, &[CLOSE]);
         let info = nested(CTA_PROTOINFO, &nested(CTA_PROTOINFO_TCP, &state));
         let flags = NLM_F_REQUEST | NLM_F_ACK;
         self.ask(IPCTNL_MSG_CT_NEW, flags, &question(tuple, &info)).map(drop)
@@ -305,16 +305,8 @@ impl Connections {
     }
 }
 
-fn plain(kind: u16, value: &[u8]) -> Vec<u8> {
-    let mut bytes = ((4 + value.len()) as u16).to_ne_bytes().to_vec();
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(value);
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
-    bytes
-}
-
 fn nested(kind: u16, value: &[u8]) -> Vec<u8> {
-    plain(kind | NLA_F_NESTED, value)
+    to_attribute(kind | NLA_F_NESTED, value)
 }
 
 /// Builds `struct nfgenmsg`, the tuple, and further attributes.
@@ -331,19 +323,21 @@ fn without_windows(entry: &Entry, found: &[u8]) -> Vec<u8> {
     for kind in
         [CTA_PROTOINFO_TCP_STATE, CTA_PROTOINFO_TCP_WSCALE_ORIGINAL, CTA_PROTOINFO_TCP_WSCALE_REPLY]
     {
-        protocol.extend(of_tcp(kind).map_or_else(Vec::new, |value| plain(kind, value)));
+        protocol.extend(of_tcp(kind).map_or_else(Vec::new, |value| to_attribute(kind, value)));
     }
     for kind in [CTA_PROTOINFO_TCP_FLAGS_ORIGINAL, CTA_PROTOINFO_TCP_FLAGS_REPLY] {
         let flags = of_tcp(kind).and_then(|flags| flags.first()).map_or(0, |flags| flags & AGREED);
         // `struct nf_ct_tcp_flags`: flags, and a mask.
-        protocol.extend(plain(kind, &[flags, AGREED | BE_LIBERAL]));
+        protocol.extend(to_attribute(kind, &[flags, AGREED | BE_LIBERAL]));
     }
     // Other bits are the kernel's own, or follow from the translation.
     let status = entry.status & (IPS_SEEN_REPLY | IPS_ASSURED) | IPS_CONFIRMED;
     let mut rest = nested(CTA_PROTOINFO, &nested(CTA_PROTOINFO_TCP, &protocol));
-    rest.extend(plain(CTA_STATUS, &status.to_be_bytes()));
+    rest.extend(to_attribute(CTA_STATUS, &status.to_be_bytes()));
     for kind in [CTA_TIMEOUT, CTA_MARK, CTA_LABELS] {
-        rest.extend(attribute(found, kind).map_or_else(Vec::new, |value| plain(kind, value)));
+        rest.extend(
+            attribute(found, kind).map_or_else(Vec::new, |value| to_attribute(kind, value)),
+        );
     }
     // The kernel derives the reply tuple from the translation.
     rest.extend(nested(CTA_TUPLE_REPLY, &inside(&entry.original.reversed()).1));
@@ -360,15 +354,15 @@ fn without_windows(entry: &Entry, found: &[u8]) -> Vec<u8> {
 /// A translation to exactly this address and port.
 fn translation((address, port): (IpAddr, u16)) -> Vec<u8> {
     let ports = [CTA_PROTONAT_PORT_MIN, CTA_PROTONAT_PORT_MAX]
-        .map(|kind| plain(kind, &port.to_be_bytes()))
+        .map(|kind| to_attribute(kind, &port.to_be_bytes()))
         .concat();
     let addresses = match address {
-        IpAddr::V4(address) => {
-            [CTA_NAT_V4_MINIP, CTA_NAT_V4_MAXIP].map(|kind| plain(kind, &address.octets())).concat()
-        }
-        IpAddr::V6(address) => {
-            [CTA_NAT_V6_MINIP, CTA_NAT_V6_MAXIP].map(|kind| plain(kind, &address.octets())).concat()
-        }
+        IpAddr::V4(address) => [CTA_NAT_V4_MINIP, CTA_NAT_V4_MAXIP]
+            .map(|kind| to_attribute(kind, &address.octets()))
+            .concat(),
+        IpAddr::V6(address) => [CTA_NAT_V6_MINIP, CTA_NAT_V6_MAXIP]
+            .map(|kind| to_attribute(kind, &address.octets()))
+            .concat(),
     };
     [addresses, nested(CTA_NAT_PROTO, &ports)].concat()
 }
@@ -378,7 +372,11 @@ fn inside(tuple: &Tuple) -> (u8, Vec<u8>) {
     let (family, addresses) = match (tuple.source.0, tuple.destination.0) {
         (IpAddr::V4(from), IpAddr::V4(to)) => (
             AF_INET,
-            [plain(CTA_IP_V4_SRC, &from.octets()), plain(CTA_IP_V4_DST, &to.octets())].concat(),
+            [
+                to_attribute(CTA_IP_V4_SRC, &from.octets()),
+                to_attribute(CTA_IP_V4_DST, &to.octets()),
+            ]
+            .concat(),
         ),
         // IPv6. An IPv4 address beside an IPv6 one is written as mapped.
         (from, to) => {
@@ -386,14 +384,17 @@ fn inside(tuple: &Tuple) -> (u8, Vec<u8>) {
                 IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
                 IpAddr::V6(address) => address.octets(),
             };
-            let both = [plain(CTA_IP_V6_SRC, &octets(from)), plain(CTA_IP_V6_DST, &octets(to))];
+            let both = [
+                to_attribute(CTA_IP_V6_SRC, &octets(from)),
+                to_attribute(CTA_IP_V6_DST, &octets(to)),
+            ];
             (AF_INET6, both.concat())
         }
     };
     let ports = [
-        plain(CTA_PROTO_NUM, &[tuple.protocol]),
-        plain(CTA_PROTO_SRC_PORT, &tuple.source.1.to_be_bytes()),
-        plain(CTA_PROTO_DST_PORT, &tuple.destination.1.to_be_bytes()),
+        to_attribute(CTA_PROTO_NUM, &[tuple.protocol]),
+        to_attribute(CTA_PROTO_SRC_PORT, &tuple.source.1.to_be_bytes()),
+        to_attribute(CTA_PROTO_DST_PORT, &tuple.destination.1.to_be_bytes()),
     ]
     .concat();
     (family, [nested(CTA_TUPLE_IP, &addresses), nested(CTA_TUPLE_PROTO, &ports)].concat())

@@ -174,21 +174,17 @@ pub fn has_virtual_services() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn nla(kind: u16, value: &[u8]) -> Vec<u8> {
-        let mut bytes = ((4 + value.len()) as u16).to_ne_bytes().to_vec();
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
-    }
+    use crate::dump::to_attribute;
 
     #[test]
     fn a_hook_is_explained_by_its_chain_its_program_or_its_function() {
-        let function = |name: &str| nla(NFNLA_HOOK_FUNCTION_NAME, name.as_bytes());
-        let module = |name: &str| nla(NFNLA_HOOK_MODULE_NAME, name.as_bytes());
+        let function = |name: &str| to_attribute(NFNLA_HOOK_FUNCTION_NAME, name.as_bytes());
+        let module = |name: &str| to_attribute(NFNLA_HOOK_MODULE_NAME, name.as_bytes());
         let of_type = |number: u32| {
-            nla(NFNLA_HOOK_CHAIN_INFO, &nla(NFNLA_HOOK_INFO_TYPE, &number.to_be_bytes()))
+            to_attribute(
+                NFNLA_HOOK_CHAIN_INFO,
+                &to_attribute(NFNLA_HOOK_INFO_TYPE, &number.to_be_bytes()),
+            )
         };
         for known in [
             "ipv4_conntrack_in\0",
@@ -211,7 +207,8 @@ mod tests {
 
     #[test]
     fn a_flowtable_is_named() {
-        let payload = [vec![1, 0, 0, 0], nla(1, b"filter\0"), nla(2, b"fast\0")].concat();
+        let payload =
+            [vec![1, 0, 0, 0], to_attribute(1, b"filter\0"), to_attribute(2, b"fast\0")].concat();
         assert_eq!(flowtable(&payload).unwrap(), "nftables flowtable inet filter fast");
     }
 

@@ -33,6 +33,15 @@ pub fn attributes(payload: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
+/// Builds an attribute, padded to whole words. The caller's values are shorter than 64 KiB.
+pub fn to_attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let mut bytes = ((4 + value.len()) as u16).to_ne_bytes().to_vec();
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
 /// Returns the first attribute of a type.
 pub fn attribute(payload: &[u8], wanted: u16) -> Option<&[u8]> {
     attributes(payload).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)

@@ -106,14 +106,7 @@ fn index(bytes: &[u8]) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-        let mut bytes = (value.len() as u16 + 4).to_ne_bytes().to_vec();
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
-    }
+    use crate::dump::to_attribute;
 
     fn entry(port: u32, address: &[u8], protocol: u16) -> Vec<u8> {
         let mut info = port.to_ne_bytes().to_vec();
@@ -122,7 +115,7 @@ mod tests {
         info.resize(PROTOCOL, 0);
         info.extend(protocol.to_be_bytes());
         info.extend([0; 2]);
-        attribute(MDBA_MDB, &attribute(FIRST, &attribute(FIRST, &info)))
+        to_attribute(MDBA_MDB, &to_attribute(FIRST, &to_attribute(FIRST, &info)))
     }
 
     #[test]
@@ -133,7 +126,7 @@ mod tests {
             entry(4, &[239, 1, 1, 1], IP),
             entry(5, &group.octets(), IPV6),
             entry(5, &[1, 0, 0x5e, 1, 1, 1], 0),
-            attribute(MDBA_ROUTER, &attribute(FIRST, &7_u32.to_ne_bytes())),
+            to_attribute(MDBA_ROUTER, &to_attribute(FIRST, &7_u32.to_ne_bytes())),
         ]
         .concat();
         let mut found = Multicast::default();

@@ -1,24 +1,16 @@
-//! Policers of received packets: `tc -s filter show dev DEVICE ingress`.
+//! Policers of received packets, in the filters that [`crate::tc_filter`] reads.
 
-use netlink_sys::protocols::NETLINK_ROUTE;
 use serde::{Deserialize, Serialize};
 
-use crate::dump::{Lists, attribute, attributes, text};
-use crate::netlink::Result;
-use crate::qdisc::{Qdisc, bytes_of_ticks};
+use crate::dump::{attribute, attributes, text};
+use crate::qdisc::bytes_of_ticks;
 
 // linux/rtnetlink.h.
-pub(crate) const RTM_NEWTFILTER: u16 = 44;
-pub(crate) const RTM_GETTFILTER: u16 = 46;
 pub(crate) const TCA_KIND: u16 = 1;
 pub(crate) const TCA_OPTIONS: u16 = 2;
 const TCA_STATS: u16 = 3;
-/// `struct tcmsg`.
+/// Length of `struct tcmsg`.
 pub(crate) const HEADER: usize = 20;
-/// Handle of a discipline `ingress`, and the parent of filters for received packets at `clsact`
-/// (linux/pkt_sched.h).
-pub(crate) const INGRESS: u32 = 0xffff_0000;
-pub(crate) const CLSACT_INGRESS: u32 = 0xffff_fff2;
 // linux/pkt_cls.h.
 pub(crate) const TCA_ACT_KIND: u16 = 1;
 pub(crate) const TCA_ACT_OPTIONS: u16 = 2;
@@ -51,41 +43,6 @@ pub struct Policer {
     pub drops: u32,
 }
 
-/// Lists the policers of links with a discipline `ingress` or `clsact`, in the calling thread's
-/// namespace. Policers in classifiers other than `u32`, `flower`, `matchall`, `basic`, `fw` and
-/// `bpf` are left out.
-///
-/// # Errors
-/// If the kernel refuses a dump.
-pub fn policers(qdiscs: &[Qdisc]) -> Result<Vec<Policer>> {
-    let mut all = Vec::new();
-    let mut socket = None;
-    for qdisc in qdiscs {
-        let parent = match qdisc.kind.as_str() {
-            "ingress" => INGRESS,
-            "clsact" => CLSACT_INGRESS,
-            // Filters of other disciplines do not see received packets.
-            _ => continue,
-        };
-        let lists = match &mut socket {
-            Some(lists) => lists,
-            None => socket.insert(Lists::open(NETLINK_ROUTE, "filters")?),
-        };
-        let mut request = [0; HEADER];
-        request[4..8].copy_from_slice(&qdisc.link.to_ne_bytes());
-        request[12..16].copy_from_slice(&parent.to_ne_bytes());
-        lists.dump((RTM_GETTFILTER, &request), "filters", |kind, message| {
-            if kind == RTM_NEWTFILTER {
-                all.extend(of_filter(qdisc.link, message));
-            }
-        })?;
-    }
-    // Several filters may share one.
-    all.sort_by_key(|policer| (policer.link, policer.index));
-    all.dedup();
-    Ok(all)
-}
-
 /// Attributes of a classifier that hold its actions and its policer without an action, which is the
 /// older form.
 pub(crate) fn places(classifier: &str) -> Option<(u16, Option<u16>)> {
@@ -101,7 +58,9 @@ pub(crate) fn places(classifier: &str) -> Option<(u16, Option<u16>)> {
     })
 }
 
-fn of_filter(link: u32, message: &[u8]) -> Vec<Policer> {
+/// Returns the policers of a filter. Those in classifiers other than `u32`, `flower`, `matchall`,
+/// `basic`, `fw` and `bpf` are left out.
+pub(crate) fn of_filter(link: u32, message: &[u8]) -> Vec<Policer> {
     let payload = message.get(HEADER..).unwrap_or_default();
     let kind = attribute(payload, TCA_KIND).map(text).unwrap_or_default();
     let (Some((actions, plain)), Some(options)) = (places(&kind), attribute(payload, TCA_OPTIONS))
@@ -159,14 +118,7 @@ pub(crate) fn word(bytes: &[u8], at: usize) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn attribute_of(kind: u16, value: &[u8]) -> Vec<u8> {
-        let length = u16::try_from(4 + value.len()).unwrap();
-        let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
-        bytes.extend(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
-    }
+    use crate::dump::to_attribute;
 
     fn words(all: &[u32]) -> Vec<u8> {
         all.iter().flat_map(|word| word.to_ne_bytes()).collect()
@@ -176,12 +128,12 @@ mod tests {
     fn parameters() -> Vec<u8> {
         let ticks = 10_000_000 / 64;
         let police = words(&[7, 2, 0, ticks, 2047, 0, 0, 1_000_000, 0, 0, 0, 1, 1, 0]);
-        attribute_of(TCA_POLICE_TBF, &police)
+        to_attribute(TCA_POLICE_TBF, &police)
     }
 
     fn filter(kind: &str, options: &[u8], others: &[u8]) -> Vec<u8> {
-        let kind = attribute_of(TCA_KIND, &[kind.as_bytes(), &[0]].concat());
-        [vec![0; HEADER], kind, attribute_of(TCA_OPTIONS, options), others.to_vec()].concat()
+        let kind = to_attribute(TCA_KIND, &[kind.as_bytes(), &[0]].concat());
+        [vec![0; HEADER], kind, to_attribute(TCA_OPTIONS, options), others.to_vec()].concat()
     }
 
     fn expected(drops: u32) -> Policer {
@@ -199,20 +151,20 @@ mod tests {
 
     #[test]
     fn policers_are_read_from_actions_and_from_the_older_form() {
-        let queue = attribute_of(TCA_STATS_QUEUE, &words(&[0, 0, 9, 0, 0]));
+        let queue = to_attribute(TCA_STATS_QUEUE, &words(&[0, 0, 9, 0, 0]));
         let action = [
-            attribute_of(TCA_ACT_KIND, b"police\0"),
-            attribute_of(TCA_ACT_OPTIONS, &parameters()),
-            attribute_of(TCA_ACT_STATS, &queue),
+            to_attribute(TCA_ACT_KIND, b"police\0"),
+            to_attribute(TCA_ACT_OPTIONS, &parameters()),
+            to_attribute(TCA_ACT_STATS, &queue),
         ];
-        let other = attribute_of(1, &attribute_of(TCA_ACT_KIND, b"gact\0"));
-        let actions = [other, attribute_of(2, &action.concat())].concat();
-        let matchall = filter("matchall", &attribute_of(2, &actions), &[]);
+        let other = to_attribute(1, &to_attribute(TCA_ACT_KIND, b"gact\0"));
+        let actions = [other, to_attribute(2, &action.concat())].concat();
+        let matchall = filter("matchall", &to_attribute(2, &actions), &[]);
         assert_eq!(of_filter(3, &matchall), [expected(9)]);
-        let stats = attribute_of(TCA_STATS, &words(&[0, 0, 20, 5, 0]));
-        let plain = filter("u32", &attribute_of(6, &parameters()), &stats);
+        let stats = to_attribute(TCA_STATS, &words(&[0, 0, 20, 5, 0]));
+        let plain = filter("u32", &to_attribute(6, &parameters()), &stats);
         assert_eq!(of_filter(3, &plain), [expected(5)]);
-        assert_eq!(of_filter(3, &filter("cgroup", &attribute_of(2, &actions), &[])), []);
+        assert_eq!(of_filter(3, &filter("cgroup", &to_attribute(2, &actions), &[])), []);
     }
 
     proptest::proptest! {
@@ -222,7 +174,7 @@ mod tests {
             cut in 0..300_usize,
         ) {
             let _ = of_filter(1, &bytes);
-            let mut whole = filter("u32", &attribute_of(6, &parameters()), &bytes);
+            let mut whole = filter("u32", &to_attribute(6, &parameters()), &bytes);
             whole.truncate(cut);
             let _ = of_filter(1, &whole);
             bytes.splice(0..0, [0; HEADER]);

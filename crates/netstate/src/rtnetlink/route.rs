@@ -52,7 +52,7 @@ pub struct NextHop {
     pub expires_s: Option<u32>,
 }
 
-/// What the kernel does with a forwarded packet.
+/// Destination of a forwarded packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Routed {
@@ -165,8 +165,8 @@ impl Netlink {
         }
     }
 
-    /// Returns what the kernel would now do with a forwarded packet that came in by the link with
-    /// index `input` and has a mark (`ip route get … from … iif … mark …`).
+    /// Returns the destination that the kernel would now choose for a forwarded packet that came in by
+    /// the link with index `input` and has a mark (`ip route get … from … iif … mark …`).
     ///
     /// # Errors
     /// As [`Netlink::way_to`]. `EINVAL` also if the kernel refuses the source on this link.

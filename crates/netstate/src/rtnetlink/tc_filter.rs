@@ -6,12 +6,18 @@ use serde::{Deserialize, Serialize};
 use crate::dump::{Lists, attribute, attributes, text};
 use crate::netlink::Result;
 use crate::policer::{
-    CLSACT_INGRESS, HEADER, INGRESS, RTM_GETTFILTER, RTM_NEWTFILTER, TCA_ACT_KIND, TCA_ACT_OPTIONS,
-    TCA_ACT_STATS, TCA_KIND, TCA_OPTIONS, TCA_STATS_QUEUE, places, word,
+    HEADER, Policer, TCA_ACT_KIND, TCA_ACT_OPTIONS, TCA_ACT_STATS, TCA_KIND, TCA_OPTIONS,
+    TCA_STATS_QUEUE, of_filter, places, word,
 };
 use crate::qdisc::Qdisc;
 
-/// Parent of the filters for sent packets at `clsact` (linux/pkt_sched.h).
+// linux/rtnetlink.h.
+const RTM_NEWTFILTER: u16 = 44;
+const RTM_GETTFILTER: u16 = 46;
+/// Handle of a discipline `ingress`, and the parents of filters for received and sent packets at
+/// `clsact` (linux/pkt_sched.h).
+const INGRESS: u32 = 0xffff_0000;
+const CLSACT_INGRESS: u32 = 0xffff_fff2;
 const CLSACT_EGRESS: u32 = 0xffff_fff3;
 // linux/pkt_cls.h.
 const TCA_BPF_NAME: u16 = 7;
@@ -46,7 +52,7 @@ pub struct Filter {
     pub name: Option<String>,
     /// Number of the BPF program.
     pub program: Option<u32>,
-    /// What becomes of its packets.
+    /// Its effect on packets.
     pub effect: Effect,
     /// Packets that its actions have seen; 0 for a program without actions. Wraps at 32 bits.
     pub packets: u32,
@@ -55,7 +61,7 @@ pub struct Filter {
     pub drops: u32,
 }
 
-/// What becomes of a filter's packets.
+/// Effect of a filter on packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
@@ -67,18 +73,29 @@ pub enum Effect {
     Program,
 }
 
-/// Lists the filters of links with a discipline `ingress` or `clsact`, in the calling thread's
-/// namespace. Filters that can only pass, mark, police or copy packets are left out.
+/// Filters of the links of a namespace.
+#[derive(Debug, Default)]
+pub struct Filters {
+    /// Filters that drop packets or take them elsewhere. Those that can only pass, mark or copy
+    /// packets are left out.
+    pub filters: Vec<Filter>,
+    /// Policers of received packets.
+    pub policers: Vec<Policer>,
+}
+
+/// Reads the filters of links with a discipline `ingress` or `clsact`, in the calling thread's
+/// namespace.
 ///
 /// # Errors
 /// If the kernel refuses a dump.
-pub fn filters(qdiscs: &[Qdisc]) -> Result<Vec<Filter>> {
-    let mut all = Vec::new();
+pub fn filters(qdiscs: &[Qdisc]) -> Result<Filters> {
+    let mut all = Filters::default();
     let mut socket = None;
     for qdisc in qdiscs {
         let parents: &[(u32, bool)] = match qdisc.kind.as_str() {
             "ingress" => &[(INGRESS, false)],
             "clsact" => &[(CLSACT_INGRESS, false), (CLSACT_EGRESS, true)],
+            // Filters of other disciplines choose a class.
             _ => continue,
         };
         let lists = match &mut socket {
@@ -90,12 +107,19 @@ pub fn filters(qdiscs: &[Qdisc]) -> Result<Vec<Filter>> {
             request[4..8].copy_from_slice(&qdisc.link.to_ne_bytes());
             request[12..16].copy_from_slice(&parent.to_ne_bytes());
             lists.dump((RTM_GETTFILTER, &request), "filters", |kind, message| {
-                if kind == RTM_NEWTFILTER {
-                    all.extend(filter(qdisc.link, *egress, message));
+                if kind != RTM_NEWTFILTER {
+                    return;
+                }
+                all.filters.extend(filter(qdisc.link, *egress, message));
+                if !egress {
+                    all.policers.extend(of_filter(qdisc.link, message));
                 }
             })?;
         }
     }
+    // Several filters may share a policer.
+    all.policers.sort_by_key(|policer| (policer.link, policer.index));
+    all.policers.dedup();
     Ok(all)
 }
 
@@ -148,14 +172,7 @@ fn filter(link: u32, egress: bool, message: &[u8]) -> Option<Filter> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn attribute_of(kind: u16, value: &[u8]) -> Vec<u8> {
-        let length = u16::try_from(4 + value.len()).unwrap();
-        let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
-        bytes.extend(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
-    }
+    use crate::dump::to_attribute;
 
     fn words(all: &[u32]) -> Vec<u8> {
         all.iter().flat_map(|word| word.to_ne_bytes()).collect()
@@ -163,18 +180,18 @@ mod tests {
 
     fn message(kind: &str, options: &[u8]) -> Vec<u8> {
         let header = words(&[0, 3, 0x8000_0800, 0xffff_fff2, 49152 << 16 | 0x0300]);
-        let kind = attribute_of(TCA_KIND, &[kind.as_bytes(), &[0]].concat());
-        [header, kind, attribute_of(TCA_OPTIONS, options)].concat()
+        let kind = to_attribute(TCA_KIND, &[kind.as_bytes(), &[0]].concat());
+        [header, kind, to_attribute(TCA_OPTIONS, options)].concat()
     }
 
     fn action(kind: &str, parameters: &[u32]) -> Vec<u8> {
-        let kind = attribute_of(TCA_ACT_KIND, &[kind.as_bytes(), &[0]].concat());
-        let options = attribute_of(TCA_ACT_OPTIONS, &attribute_of(PARAMETERS, &words(parameters)));
+        let kind = to_attribute(TCA_ACT_KIND, &[kind.as_bytes(), &[0]].concat());
+        let options = to_attribute(TCA_ACT_OPTIONS, &to_attribute(PARAMETERS, &words(parameters)));
         let stats = [
-            attribute_of(TCA_STATS_BASIC, &words(&[700, 0, 7])),
-            attribute_of(TCA_STATS_QUEUE, &words(&[0, 0, 6, 0, 0])),
+            to_attribute(TCA_STATS_BASIC, &words(&[700, 0, 7])),
+            to_attribute(TCA_STATS_QUEUE, &words(&[0, 0, 6, 0, 0])),
         ];
-        attribute_of(1, &[kind, options, attribute_of(TCA_ACT_STATS, &stats.concat())].concat())
+        to_attribute(1, &[kind, options, to_attribute(TCA_ACT_STATS, &stats.concat())].concat())
     }
 
     fn found(kind: &str, options: &[u8]) -> Option<(Effect, u32, u32)> {
@@ -186,14 +203,14 @@ mod tests {
     #[test]
     fn filters_are_told_by_their_actions() {
         let shot = action("gact", &[1, 0, 2, 1, 1]);
-        assert_eq!(found("u32", &attribute_of(7, &shot)), Some((Effect::Drops, 7, 6)));
+        assert_eq!(found("u32", &to_attribute(7, &shot)), Some((Effect::Drops, 7, 6)));
         let pass = action("gact", &[1, 0, 0, 1, 1]);
-        assert_eq!(found("u32", &attribute_of(7, &pass)), None);
+        assert_eq!(found("u32", &to_attribute(7, &pass)), None);
         let redirect = action("mirred", &[1, 0, 4, 1, 1, 1, 9]);
-        let redirected = found("matchall", &attribute_of(2, &redirect));
+        let redirected = found("matchall", &to_attribute(2, &redirect));
         assert_eq!(redirected, Some((Effect::Redirects(9), 7, 6)));
         let mirror = action("mirred", &[1, 0, 3, 1, 1, 2, 9]);
-        assert_eq!(found("matchall", &attribute_of(2, &mirror)), None);
+        assert_eq!(found("matchall", &to_attribute(2, &mirror)), None);
         // A hash table of u32 has no actions.
         assert_eq!(found("u32", &[]), None);
         assert_eq!(found("cgroup", &[]), None);
@@ -202,9 +219,9 @@ mod tests {
     #[test]
     fn programs_are_named() {
         let direct = [
-            attribute_of(TCA_BPF_NAME, b"d.o:[tc]\0"),
-            attribute_of(TCA_BPF_FLAGS, &words(&[ACT_DIRECT])),
-            attribute_of(TCA_BPF_ID, &words(&[77])),
+            to_attribute(TCA_BPF_NAME, b"d.o:[tc]\0"),
+            to_attribute(TCA_BPF_FLAGS, &words(&[ACT_DIRECT])),
+            to_attribute(TCA_BPF_ID, &words(&[77])),
         ];
         let filter = filter(3, true, &message("bpf", &direct.concat())).unwrap();
         assert_eq!(filter.name.as_deref(), Some("d.o:[tc]"));
@@ -220,7 +237,7 @@ mod tests {
             bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300),
         ) {
             let _ = filter(1, false, &bytes);
-            let _ = filter(1, false, &message("matchall", &attribute_of(2, &bytes)));
+            let _ = filter(1, false, &message("matchall", &to_attribute(2, &bytes)));
         }
     }
 }

@@ -711,7 +711,7 @@ fn bridged_segments_are_handled_as_without_the_fast_path() {
     compare(false);
 }
 
-/// What the guard refuses while accel runs, conntrack refuses after its end.
+/// After the end, conntrack must refuse the segments that the guard refuses while accel runs.
 fn compare_after_end(is_routed: bool) {
     require!(need::root(), need::tool("nft"));
     const ACTS: &[(&str, Act)] = &[
