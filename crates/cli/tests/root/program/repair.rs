@@ -98,6 +98,8 @@ impl Overlay {
         let netns = self.netns();
         let asked = ["doctor", "--json", "--watch", watch, "--netns", &netns];
         let host = self.in_a(&asked).wait().json();
+        // What was not read explains a finding that is missing.
+        eprintln!("skipped: {}; unread: {}", host["skipped"], host["left_out"]);
         let mut codes: Vec<String> = host["findings"]
             .as_array()
             .unwrap()
