@@ -98,8 +98,13 @@ impl Overlay {
         let netns = self.netns();
         let asked = ["doctor", "--json", "--watch", watch, "--netns", &netns];
         let host = self.in_a(&asked).wait().json();
+        let shown = |finding: &Value| {
+            let of = |name: &str| finding[name].as_str().unwrap_or_default().to_owned();
+            [of("code"), of("severity"), of("namespace"), of("object")].join(" ")
+        };
+        let all: Vec<String> = host["findings"].as_array().unwrap().iter().map(shown).collect();
         // What was not read explains a finding that is missing.
-        eprintln!("skipped: {}; unread: {}", host["skipped"], host["left_out"]);
+        eprintln!("skipped: {}; {all:?}", host["skipped"]);
         let mut codes: Vec<String> = host["findings"]
             .as_array()
             .unwrap()
