@@ -24,6 +24,15 @@ fn descriptors(process: u32) -> Vec<i32> {
     list.map(|fd| fd.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect()
 }
 
+/// Waits for the removal of devices, which follows the end of a killed process.
+fn await_absent(host: &Host, devices: &[&str]) {
+    testbed::poll("the removal of the devices", LIMIT, || {
+        let left = devices.iter().find(|device| host.netlink().link(device).is_ok());
+        Ok(left.map_or(Ok(()), |device| Err(format!("{device} exists"))))
+    })
+    .unwrap();
+}
+
 /// Makes every thread try every attack. Starts the program anew after each call that killed it.
 fn withstands(start: impl Fn() -> Foreground, victim: &mut Victim, attacks: &[Attack]) {
     process_withstands(start, |program| program.child.id(), victim, attacks);
@@ -85,6 +94,7 @@ fn vtep_harms_nobody() {
     let start = || {
         let mut command = Command::new(OVERLANE);
         command.arg("vtep").arg("--config").arg(&file);
+        await_absent(&tenant, &["tap0"]);
         Foreground::start(&host, command, None).0
     };
     let mut victim = Victim::new();
@@ -101,13 +111,7 @@ fn tapbridge_harms_nobody() {
         let start = || {
             let mut command = Command::new(OVERLANE);
             command.args(["tapbridge", "--left", "tap0", "--right", "tap1", "--engine", engine]);
-            // The devices of a killed process are removed a moment later.
-            testbed::poll("the end of the devices", LIMIT, || {
-                let left =
-                    host.netlink().link("tap0").is_ok() || host.netlink().link("tap1").is_ok();
-                Ok(if left { Err("they are there".to_owned()) } else { Ok(()) })
-            })
-            .unwrap();
+            await_absent(&host, &["tap0", "tap1"]);
             Foreground::start(&host, command, None).0
         };
         let mut victim = Victim::new();

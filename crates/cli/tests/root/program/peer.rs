@@ -203,10 +203,14 @@ fn only_drops_between_two_hosts_are_named_by_flow() {
         let address = listener.local_addr().unwrap();
         let reading = std::thread::spawn(move || {
             let mut all = Vec::new();
-            listener.accept().unwrap().0.read_to_end(&mut all).unwrap();
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.set_read_timeout(Some(LIMIT)).unwrap();
+            stream.read_to_end(&mut all).unwrap();
             all.len()
         });
-        let mut stream = three.a.netns().run(|| TcpStream::connect(address).unwrap()).unwrap();
+        let connect = || TcpStream::connect_timeout(&address, LIMIT).unwrap();
+        let mut stream = three.a.netns().run(connect).unwrap();
+        stream.set_write_timeout(Some(LIMIT)).unwrap();
         stream.write_all(&vec![7; bytes]).unwrap();
         drop(stream);
         assert_eq!(reading.join().unwrap(), bytes);
@@ -278,7 +282,9 @@ fn another_host_that_is_of_no_use_is_named_and_watching_goes_on() {
     let healthy = once(&three, 5212, token).expect(0);
     assert!(healthy.stdout.contains("peer 10.0.0.2:5212: clock "), "{healthy:#?}");
     assert!(healthy.stdout.contains("no packets of these flows between"), "{healthy:#?}");
-    drop(server);
+    // Killed, it would leave the socket to its tracer for a moment.
+    server.signal(Signal::SIGTERM);
+    server.wait().expect(0);
     let words = ["measure", "serve", "--bind", "10.0.0.2:5212", "--token", token];
     let server = ready(inside(&three.b, overlane(&words)));
     of(once(&three, 5212, token), "the other end is `overlane measure serve`");

@@ -104,7 +104,7 @@ impl Overlay {
         };
         let all: Vec<String> = host["findings"].as_array().unwrap().iter().map(shown).collect();
         // What was not read explains a finding that is missing.
-        eprintln!("skipped: {}; {all:?}", host["skipped"]);
+        eprintln!("found: {all:?}; not read: {}", host["skipped"]);
         let mut codes: Vec<String> = host["findings"]
             .as_array()
             .unwrap()
