@@ -61,6 +61,16 @@ fn programs(host: &Host) -> u32 {
     host.netns().run(all).unwrap()
 }
 
+/// Waits for the programs of tunnel and pair: the pair may be created a turn later than the tunnel.
+fn until_attached(hosts: &[&Host]) {
+    poll("programs in each host", LIMIT, || {
+        let counts: Vec<u32> = hosts.iter().map(|host| programs(host)).collect();
+        let attached = counts.iter().all(|count| *count >= 2);
+        Ok(attached.then_some(()).ok_or_else(|| format!("{counts:?}")))
+    })
+    .unwrap();
+}
+
 #[test]
 fn a_kill_beside_a_sandbox_leaves_an_unused_pair_that_off_and_the_next_start_remove() {
     let network = require!(network());
@@ -79,12 +89,7 @@ fn a_kill_beside_a_sandbox_leaves_an_unused_pair_that_off_and_the_next_start_rem
     for removed_by_off in [true, false] {
         let (mut killed, _) = run(&served, "--all");
         connection.until_taken(&served);
-        // The pair may be created a turn later than the tunnel.
-        poll("programs in host and sandbox", LIMIT, || {
-            let both = [programs(host), programs(&sandboxes[1])];
-            Ok(if both.iter().all(|count| *count >= 2) { Ok(()) } else { Err(format!("{both:?}")) })
-        })
-        .unwrap();
+        until_attached(&[host, &sandboxes[1]]);
 
         // During traffic that must not be affected.
         let (done, exchanged) = (AtomicBool::new(false), AtomicU32::new(0));
@@ -176,7 +181,7 @@ fn a_killed_finder_gives_sandboxes_back_to_the_slow_path() {
     connection.exchange();
     let (mut running, _) = run(&served, "--all");
     connection.until_taken(&served);
-    assert!(programs(&sandboxes[1]) >= 2);
+    until_attached(&[&sandboxes[1]]);
 
     let pid = running.child.id();
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
