@@ -96,7 +96,8 @@ pub fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) ->
 fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     /// Below it, two words have little in common.
     const SIMILAR: f64 = 0.8;
-    let scored = known.into_iter().map(|name| (strsim::jaro_winkler(word, name), name));
+    let word = word.to_ascii_lowercase();
+    let scored = known.into_iter().map(|name| (strsim::jaro_winkler(&word, name), name));
     let best = scored.max_by(|a, b| a.0.total_cmp(&b.0));
     best.filter(|(score, _)| *score >= SIMILAR).map(|(_, name)| name)
 }
@@ -173,6 +174,7 @@ mod tests {
         let known = ["host", "vxlan", "bridge", "vxlan+accel"];
         assert_eq!(nearest("vxlam", known), Some("vxlan"));
         assert_eq!(nearest("birdge", known), Some("bridge"));
+        assert_eq!(nearest("VXLAN", known), Some("vxlan"));
         assert_eq!(nearest("zzz", known), None);
     }
 }

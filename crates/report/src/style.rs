@@ -41,13 +41,15 @@ pub(crate) fn named(text: &str) -> String {
 }
 
 /// Breaks `text` between words into lines of at most `width` columns. The first line begins with
-/// `first`, the other lines with as many spaces. A word longer than a line gets its own line.
+/// `first`, the other lines with as many spaces. A word longer than a line breaks after `|`, as between
+/// flags; without one, it gets its own line.
 pub(crate) fn wrap(first: &str, text: &str, width: usize) -> Vec<String> {
     let indent = first.chars().count();
     let mut lines = Vec::new();
     let mut line = first.to_string();
     let mut empty = true;
-    for word in text.split_whitespace() {
+    for word in text.split_whitespace().flat_map(|word| pieces(word, width.saturating_sub(indent)))
+    {
         let needed = line.chars().count() + usize::from(!empty) + word.chars().count();
         // A word longer than the line still gets a line.
         if !empty && needed > width {
@@ -64,6 +66,22 @@ pub(crate) fn wrap(first: &str, text: &str, width: usize) -> Vec<String> {
     lines
 }
 
+/// Divides a word after `|` into pieces of at most `most` characters, if it is longer.
+fn pieces(word: &str, most: usize) -> Vec<&str> {
+    let mut pieces = Vec::new();
+    let mut rest = word;
+    while rest.chars().count() > most {
+        let flags = rest.match_indices('|').map(|(at, _)| at + 1);
+        let fits = flags.take_while(|end| rest[..*end].chars().count() <= most);
+        let Some(end) = fits.last() else { break };
+        let (piece, after) = rest.split_at(end);
+        pieces.push(piece);
+        rest = after;
+    }
+    pieces.push(rest);
+    pieces
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,6 +92,9 @@ mod tests {
         assert_eq!(lines, ["  - one two", "    three", "    four", "    five"]);
         assert_eq!(wrap("", "", 10), [""]);
         assert_eq!(wrap("", "unbreakable word", 5), ["unbreakable", "word"]);
+        assert_eq!(wrap("- ", "in TSO4|TSO6|CSUM;", 12), ["- in", "  TSO4|TSO6|", "  CSUM;"]);
+        assert_eq!(wrap("", "TSO4|TSO6", 9), ["TSO4|TSO6"]);
+        assert_eq!(wrap("", "TUNNEL|TSO6", 4), ["TUNNEL|TSO6"]);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use crate::args::Plans;
 use crate::exit::{Exit, usage};
 use crate::output::{columns, folded, print, print_json};
 use crate::plan::{self, Plan};
+use crate::quantity::did_you_mean;
 
 /// Lists the plans, prints one, or prints the schema of plan files.
 ///
@@ -18,7 +19,8 @@ pub fn run(arguments: &Plans) -> anyhow::Result<Exit> {
     if let Some(wanted) = &arguments.name {
         let Some((_, text)) = plans.iter().find(|(name, _)| name == wanted) else {
             let known: Vec<&str> = plans.iter().map(|(name, _)| *name).collect();
-            let problem = format!("unknown plan {wanted:?}; known: {}", known.join(", "));
+            let nearest = did_you_mean(wanted, known.iter().copied());
+            let problem = format!("unknown plan {wanted:?}{nearest}; known: {}", known.join(", "));
             return Err(usage("NAME", problem));
         };
         print(text)?;

@@ -121,15 +121,18 @@ impl CheckedRun {
                 return Err(usage(argument, problem));
             }
             lab::find(name).ok_or_else(|| {
-                let groups: Vec<&str> = groups().iter().map(|group| group.name).collect();
-                let groups = match argument {
-                    "--modes" => {
-                        format!("; groups: all, {}, {}", groups.join(", "), at_guest::GROUP)
-                    }
-                    _ => String::new(),
-                };
-                let nearest = did_you_mean(name, all.iter().copied());
+                let mut named: Vec<&str> = Vec::new();
+                if argument == "--modes" {
+                    named.push("all");
+                    named.extend(groups().iter().map(|group| group.name));
+                    named.push(at_guest::GROUP);
+                }
+                let nearest = did_you_mean(name, all.iter().chain(&named).copied());
                 let known = all.join(", ");
+                let groups = match named.is_empty() {
+                    true => String::new(),
+                    false => format!("; groups: {}", named.join(", ")),
+                };
                 usage(argument, format!("unknown mode {name:?}{nearest}; known: {known}{groups}"))
             })
         };

@@ -3,11 +3,10 @@
 
 use std::collections::HashMap;
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use results::Role;
 
 use super::text::{figure_name, verdict};
-use super::{Basis, Compared, Comparison, Verdict};
+use super::{Basis, Compared, Comparison, Verdict, table};
 use crate::style::{Style, plain, wrap};
 use crate::unit::{of_interval, ratio, three_digits};
 use crate::work::round;
@@ -137,23 +136,11 @@ pub fn compare_many_text(first: &str, others: &[Other], style: Style) -> String 
             out.push_str(&style.bold(&line));
             out.push('\n');
         }
-        let mut table = Table::new();
-        let line = comfy_table::LineStyle::none().fill('─');
-        table.load_style(presets::NOTHING.header_separator(line));
-        table.set_content_arrangement(ContentArrangement::Disabled);
-        table.force_no_tty();
-        table.set_header(heads(others));
-        for row in group {
-            table.add_row(fields(row));
-        }
-        for (at, column) in table.column_iter_mut().enumerate() {
-            column.set_padding((0, 2));
-            let is_text = at < 2;
-            let alignment = if is_text { CellAlignment::Left } else { CellAlignment::Right };
-            column.set_cell_alignment(alignment);
-        }
-        for line in table.to_string().lines() {
-            out.push_str(line.trim_end());
+        let fields: Vec<Vec<String>> = group.iter().map(fields).collect();
+        let heads = heads(others);
+        let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
+        for line in table::lines(&heads, &fields, None, style.columns()) {
+            out.push_str(&line);
             out.push('\n');
         }
         out.push('\n');

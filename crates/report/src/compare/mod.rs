@@ -23,6 +23,7 @@
 
 mod many;
 mod page;
+mod table;
 mod text;
 
 use std::collections::HashMap;

@@ -2,9 +2,7 @@
 
 use std::collections::HashMap;
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-
-use super::{Basis, Compared, Comparison, Figure, Verdict};
+use super::{Basis, Compared, Comparison, Figure, Verdict, table};
 use crate::style::{Style, plain, wrap};
 use crate::unit::{count, of_interval, percent, range, ratio, three_digits};
 use crate::work::round;
@@ -64,45 +62,46 @@ fn push(out: &mut String, style: Style, text: &str) {
 }
 
 fn push_table(out: &mut String, comparison: &Comparison, rows: &[&Compared], style: Style) {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING.header_separator(comfy_table::LineStyle::none().fill('─')));
-    table.set_content_arrangement(ContentArrangement::Disabled);
-    table.force_no_tty();
     let interval = format!("{}% interval", round(100.0 * comparison.level));
-    table.set_header(["mode", "figure", "A", "B", "B ÷ A", &interval, "p", ""]);
-    for row in rows {
-        let name = match row.role {
-            results::Role::Aa => format!("{} (A/A)", plain(&row.mode)),
-            _ => plain(&row.mode),
-        };
-        let shown = |value: Option<f64>| match (value, row.basis) {
-            (Some(value), Basis::RatioToBaseline) => ratio(value),
-            (Some(value), Basis::Absolute) => three_digits(value),
-            (None, _) => String::new(),
-        };
-        table.add_row([
-            name,
-            figure_name(row).to_string(),
-            shown(row.a),
-            shown(row.b),
-            row.ratio.as_ref().map(of_interval).unwrap_or_default(),
-            row.ratio.as_ref().map(range).unwrap_or_default(),
-            row.p_corrected.map(probability).unwrap_or_default(),
-            verdict(row.verdict).to_string(),
-        ]);
+    let mut heads = vec!["mode", "figure", "A", "B", "B ÷ A", &interval, "p", ""];
+    let mut fields: Vec<Vec<String>> = rows.iter().map(|row| fields(row)).collect();
+    // The verdict says whether p is small enough.
+    let needed: usize = (0..heads.len()).map(|at| table::widest(&heads, &fields, at) + 2).sum();
+    if needed - 2 > style.columns() {
+        heads.remove(P);
+        fields.iter_mut().for_each(|row| drop(row.remove(P)));
     }
-    for (i, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, if i == 7 { 0 } else { 2 }));
-        let text = i < 2 || i == 7;
-        column.set_cell_alignment(if text { CellAlignment::Left } else { CellAlignment::Right });
-    }
-    for line in table.to_string().lines() {
-        let line = line.trim_end();
+    for line in table::lines(&heads, &fields, Some(heads.len() - 1), style.columns()) {
         // Highlight proven changes only.
         let marked = line.ends_with("worse") || line.ends_with("better");
-        out.push_str(&if marked { style.bold(line) } else { line.to_string() });
+        out.push_str(&if marked { style.bold(&line) } else { line });
         out.push('\n');
     }
+}
+
+/// Column of the p-value.
+const P: usize = 6;
+
+fn fields(row: &Compared) -> Vec<String> {
+    let name = match row.role {
+        results::Role::Aa => format!("{} (A/A)", plain(&row.mode)),
+        _ => plain(&row.mode),
+    };
+    let shown = |value: Option<f64>| match (value, row.basis) {
+        (Some(value), Basis::RatioToBaseline) => ratio(value),
+        (Some(value), Basis::Absolute) => three_digits(value),
+        (None, _) => String::new(),
+    };
+    vec![
+        name,
+        figure_name(row).to_string(),
+        shown(row.a),
+        shown(row.b),
+        row.ratio.as_ref().map(of_interval).unwrap_or_default(),
+        row.ratio.as_ref().map(range).unwrap_or_default(),
+        row.p_corrected.map(probability).unwrap_or_default(),
+        verdict(row.verdict).to_string(),
+    ]
 }
 
 fn probability(p: f64) -> String {

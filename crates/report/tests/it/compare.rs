@@ -144,7 +144,29 @@ fn a_cell_with_few_samples_does_not_silence_the_others() {
     assert!(!compare(&b, &a, Some(0.05)).unwrap().failed, "faster is no regression");
 }
 
-/// In a flood, whole datagrams may arrive in no block, or in some only.
+#[test]
+fn no_line_of_a_comparison_is_wider_than_the_terminal() {
+    let mut machine = Machine(Pcg64::seed_from_u64(4));
+    let mut runs = [0.0, 0.4, 0.0, 0.1, 0.2].map(|cost| run(&mut machine, 2, 20, 1, cost));
+    for cell in runs.iter_mut().flat_map(|run| &mut run.cells[1..]) {
+        cell.mode = "tapbridge-vhost-user".to_owned();
+    }
+    let [a, later @ ..] = &runs;
+    let others = later.iter().map(|b| compare(a, b, None).unwrap()).enumerate();
+    let others: Vec<Other> =
+        others.map(|(at, comparison)| Other { name: format!("{at}.json"), comparison }).collect();
+    for width in [60, 64, 72, 80, 100] {
+        let style = Style { colour: false, width };
+        let two = compare_text(&others[0].comparison, style);
+        for text in [&two, &compare_many_text("a.json", &others, style)] {
+            for line in text.lines() {
+                assert!(line.chars().count() <= width, "{width} columns:\n{line}\n{text}");
+            }
+        }
+        assert_eq!(two.lines().filter(|line| line.ends_with(" worse")).count(), 2, "{two}");
+    }
+}
+
 #[test]
 fn several_files_have_a_column_each() {
     let mut machine = Machine(Pcg64::seed_from_u64(4));
