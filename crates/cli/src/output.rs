@@ -186,7 +186,8 @@ pub fn deliver(
         kept.done();
     }
     // Print the results even if the disk is full, so that the measurement is not lost.
-    print_results(results, if arguments.json { Format::Json } else { arguments.format })?;
+    let format = if arguments.json { Format::Json } else { arguments.format };
+    print_results(results, format)?;
     written?;
     let mut trials = results.faults.iter().flat_map(|fault| &fault.trials);
     let failed = results.cells.iter().any(|cell| cell.status == Status::Failed)
@@ -194,6 +195,12 @@ pub fn deliver(
         || trials.any(|trial| trial.cost.is_none())
         || !results.complete
         || by_name.is_lacking(results);
+    // Text for people lists them.
+    if failed && !matches!(format, Format::Text | Format::Markdown) {
+        for sentence in report::not_measured(results) {
+            complain(&format!("not measured: {sentence}"));
+        }
+    }
     Ok(match ended {
         Ended::Interrupted => Exit::Interrupted,
         Ended::Failed => Exit::Partly,

@@ -76,6 +76,6 @@ pub use recording_text::recording_text;
 pub use style::Style;
 pub use summary::summary;
 pub use svg_files::{ChartFile, svg};
-pub use text::text;
+pub use text::{not_measured, text};
 pub use trial::{Trial, Tried, carried_words, judged_words, trial_text};
 pub use unit::with_unit;

@@ -9,6 +9,9 @@ use crate::retransmits::retransmits;
 use crate::style::plain;
 use crate::unit::reordered;
 
+/// Metrics have base units.
+const MICROSECONDS: f64 = 1e6;
+
 /// A metric: name, unit in its help text, and value of a cell.
 struct Metric {
     name: &'static str,
@@ -34,19 +37,19 @@ const METRICS: [Metric; 16] = [
         value: |c| Some(c.ratio?.high),
     },
     Metric {
-        name: "cpu_microseconds",
-        help: "CPU time of the load per unit of work, in `cpu_unit`",
-        value: |c| Some(c.service_demand.as_ref()?.value),
+        name: "cpu_seconds",
+        help: "CPU time of the load per unit of work, which is named in `per`",
+        value: |c| Some(c.service_demand.as_ref()?.value / MICROSECONDS),
     },
     Metric {
-        name: "latency_p50_microseconds",
+        name: "latency_p50_seconds",
         help: "Median latency",
-        value: |c| Some(c.latency_us?.p50),
+        value: |c| Some(c.latency_us?.p50 / MICROSECONDS),
     },
     Metric {
-        name: "latency_p99_microseconds",
+        name: "latency_p99_seconds",
         help: "99th percentile of latency",
-        value: |c| Some(c.latency_us?.p99),
+        value: |c| Some(c.latency_us?.p99 / MICROSECONDS),
     },
     Metric {
         name: "loss_ratio",
@@ -64,9 +67,9 @@ const METRICS: [Metric; 16] = [
         value: |c| c.beside_rates?.reverse_bits_per_s,
     },
     Metric {
-        name: "jitter_microseconds",
+        name: "jitter_seconds",
         help: "Interarrival jitter of datagrams (RFC 3550)",
-        value: |c| Some(c.arrivals?.jitter_us),
+        value: |c| Some(c.arrivals?.jitter_us / MICROSECONDS),
     },
     Metric {
         name: "reordered_ratio",
@@ -128,7 +131,8 @@ fn labels(cell: &Cell) -> String {
         Role::Measured => "measured",
     };
     let percent = cell.offered.and_then(|offered| offered.percent);
-    let demand = cell.service_demand.as_ref();
+    let cpu_unit = cell.service_demand.as_ref().map(|demand| demand.unit.to_string());
+    let per = cpu_unit.map(|unit| unit.trim_start_matches("us/").to_owned());
     let pairs = [
         ("mode", cell.mode.clone()),
         ("role", role.to_owned()),
@@ -155,7 +159,7 @@ fn labels(cell: &Cell) -> String {
         ("gso", if cell.gso { "true".to_owned() } else { String::new() }),
         ("engine", cell.engine.to_string()),
         ("unit", cell.unit.to_string()),
-        ("cpu_unit", demand.map(|demand| demand.unit.to_string()).unwrap_or_default()),
+        ("per", per.unwrap_or_default()),
     ];
     // An empty label is the same as none.
     let pairs = pairs.iter().filter(|(_, value)| !value.is_empty());

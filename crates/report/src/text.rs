@@ -57,20 +57,7 @@ pub fn text(results: &Results, style: Style) -> String {
         push_detail(&mut out, &detail, style, true);
         out.push('\n');
     }
-    push_list(
-        &mut out,
-        "Not measured",
-        style,
-        missing(results).into_iter().map(|missing| {
-            let status = match missing.status {
-                Status::Unsupported => "",
-                _ => "failed: ",
-            };
-            let remedy =
-                missing.remedy.map(|remedy| format!(" (remedy: {remedy})")).unwrap_or_default();
-            format!("{}: {status}{}{remedy}", missing.what, missing.reason)
-        }),
-    );
+    push_list(&mut out, "Not measured", style, not_measured(results));
     push_list(&mut out, "Engines", style, engines(results));
     push_list(&mut out, "Notes", style, notes(results));
     push_list(&mut out, "Warnings", style, warnings(results));
@@ -79,6 +66,20 @@ pub fn text(results: &Results, style: Style) -> String {
     out.truncate(out.trim_end().len());
     out.push('\n');
     out
+}
+
+/// Returns a sentence for each mode, cell and trial that was asked for and has no figure.
+pub fn not_measured(results: &Results) -> Vec<String> {
+    let sentences = missing(results).into_iter().map(|missing| {
+        let status = match missing.status {
+            Status::Unsupported => "",
+            _ => "failed: ",
+        };
+        let remedy =
+            missing.remedy.map(|remedy| format!(" (remedy: {remedy})")).unwrap_or_default();
+        format!("{}: {status}{}{remedy}", missing.what, missing.reason)
+    });
+    sentences.collect()
 }
 
 fn push_panel(out: &mut String, results: &Results, panel: &Panel<'_>, style: Style) {

@@ -10,6 +10,8 @@ mod foreign_text;
 mod launch;
 mod overview;
 mod pandas;
+#[path = "../common/promtool.rs"]
+mod promtool;
 mod report;
 #[path = "../common/schema.rs"]
 mod schema;

@@ -6,9 +6,10 @@ use std::path::Path;
 use std::process::Stdio;
 
 use serde_json::Value;
+use test_support::{need, require};
 
 use crate::launch::{Ended, entries, overlane, run};
-use crate::{example, schema};
+use crate::{example, promtool, schema};
 
 /// Example results with valid message sizes.
 fn readable() -> Value {
@@ -249,6 +250,26 @@ fn results_are_read_from_standard_input_and_behind_a_byte_order_mark() {
     let metrics = run(["report", &file, "--format", "openmetrics"]).expect(0).stdout;
     assert!(metrics.contains("# TYPE overlane_result_ratio gauge\n"), "{metrics}");
     assert!(metrics.ends_with("# EOF\n"), "{metrics}");
+}
+
+#[test]
+fn promtool_finds_nothing_in_the_metrics_of_results() {
+    require!(need::tool("promtool"));
+    let directory = tempfile::tempdir().unwrap();
+    let (file, results) = results(directory.path(), "r.json");
+    let metrics = run(["report", &file, "--format", "openmetrics"]).expect(0).stdout;
+    promtool::assert_clean(&metrics);
+    // Base units: seconds, where the results have microseconds.
+    let cell = results["cells"].as_array().unwrap().iter().find(|cell| cell["role"] == "baseline");
+    let cell = cell.unwrap();
+    let demand = &cell["service_demand"];
+    let unit = demand["unit"].as_str().unwrap().strip_prefix("us/").unwrap();
+    let head = format!("overlane_result_cpu_seconds{{mode={},role=\"baseline\"", cell["mode"]);
+    let line = metrics.lines().find(|line| line.starts_with(&head)).unwrap();
+    assert!(line.contains(&format!("per=\"{unit}\"")), "{line}");
+    let value: f64 = line.rsplit_once(' ').unwrap().1.parse().unwrap();
+    let expected = demand["value"].as_f64().unwrap() / 1e6;
+    assert!((value / expected - 1.0).abs() < 1e-9, "{line}: {expected}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod guests;
 #[allow(dead_code, reason = "tests of other crates use the rest")]
 mod mangler;
 mod program;
+#[path = "../common/promtool.rs"]
 mod promtool;
 #[path = "../../../lab/tests/guest/qemu.rs"]
 #[allow(dead_code, reason = "tests of other crates use the rest")]

@@ -419,12 +419,15 @@ fn packets_with_ecn_are_counted_and_other_tools_are_refused() {
     assert!(tool["reason"].as_str().unwrap().contains("--ecn"), "{tool:#}");
     // The clients' own setting takes precedence for the cells that vary it.
     let more = ["--workloads", "tcp_rr", "--ecn", "--vary", "sysctl:net.ipv4.tcp_ecn=2"];
-    let results = run(lab_run("bridge", &[&more[..], &["--offload", "full", "--json"]].concat()));
-    let results: Value = serde_json::from_str(&results.stdout).unwrap();
+    let ended = run(lab_run("bridge", &[&more[..], &["--offload", "full", "--json"]].concat()));
+    let results: Value = serde_json::from_str(&ended.stdout).unwrap();
     let without = [("mode", "bridge"), ("setting", "sysctl:net.ipv4.tcp_ecn=2")];
     let without = cell(&results, &without);
     let reason = without["reason"].as_str().unwrap();
     assert!(reason.contains("has not negotiated ECN"), "{without:#}");
+    // A program that reads the results does not show them: the reasons are on standard error, too.
+    let line = ended.stderr.lines().find(|line| line.starts_with("not measured: "));
+    assert!(line.is_some_and(|line| line.contains("has not negotiated ECN")), "{}", ended.stderr);
 }
 
 #[test]
