@@ -58,16 +58,28 @@ fn opened(path: &Path) -> anyhow::Result<(File, Vec<u8>)> {
     };
     let failed = |source| ReadError::Io { path: path.to_owned(), source };
     let (file, beginning) = read().map_err(|e| anyhow::Error::new(Usage(failed(e).to_string())))?;
+    match no_json(&beginning, &path.display().to_string()) {
+        Some(kind) => Err(anyhow::Error::new(Usage(format!("{}: {kind}", path.display())))),
+        None => Ok((file, beginning)),
+    }
+}
+
+/// Returns what a file with this beginning is, and the command that helps, unless it may be JSON.
+fn no_json(beginning: &[u8], path: &str) -> Option<String> {
     // Nothing is decompressed here: a small file can become larger than any memory.
     let compressed = COMPRESSED.iter().find(|(magic, ..)| beginning.starts_with(magic));
     if let Some((_, format, program)) = compressed {
-        let problem = format!(
-            "{0}: a file compressed by {format}; use `{program} {0} | overlane report -`",
-            path.display()
-        );
-        return Err(anyhow::Error::new(Usage(problem)));
+        return Some(format!(
+            "a file compressed by {format}; use `{program} {path} | overlane report -`"
+        ));
     }
-    Ok((file, beginning))
+    if beginning.starts_with(b"\xff\xfe") || beginning.starts_with(b"\xfe\xff") {
+        return Some(format!(
+            "text in UTF-16; use `iconv -f UTF-16 -t UTF-8 {path} | overlane report -`"
+        ));
+    }
+    // JSON escapes this character (RFC 8259, section 7).
+    beginning.contains(&0).then(|| "a binary file, neither results nor a recording".to_owned())
 }
 
 /// UTF-8's, as some editors write it.
@@ -183,6 +195,8 @@ mod tests {
         for (bytes, said) in [
             (&b"\x1f\x8b\x08\x00"[..], "compressed by gzip; use `zcat "),
             (b"\x28\xb5\x2f\xfd\x00", "compressed by zstd; use `zstdcat "),
+            (b"\xff\xfe{\0}\0", "text in UTF-16; use `iconv "),
+            (b"\x7fELF\x02\x01\x01\0", "a binary file, neither results nor a recording"),
             (iperf3, "a result of iperf3"),
             (b"\xef\xbb\xbf{}", "/schema: expected the field"),
         ] {

@@ -7,7 +7,7 @@ use anyhow::bail;
 use daemon::control::{self, Claim, Of, user};
 use daemon::serving::{Door, Reply, Serving};
 use daemon::signals::wait;
-use report::listing::StandingTestbed;
+use report::listing::{StandingHost, StandingTestbed};
 
 use crate::exit::usage;
 
@@ -101,4 +101,30 @@ pub fn all() -> anyhow::Result<Vec<StandingTestbed>> {
     // Skip a testbed that goes down in the meantime.
     let names = control::names(PREFIX)?;
     Ok(names.iter().filter_map(|name| ask(name, LabRequest::Status).ok()).collect())
+}
+
+/// Host of a testbed.
+pub type Found<'a> = (&'a StandingTestbed, &'a StandingHost);
+
+/// Returns the hosts that `HOST` or `TESTBED/HOST` may mean.
+pub fn hosts<'a>(standing: &'a [StandingTestbed], wanted: &str) -> Vec<Found<'a>> {
+    let (testbed, host) = match wanted.split_once('/') {
+        Some((testbed, host)) => (Some(testbed), host),
+        None => (None, wanted),
+    };
+    let all = standing.iter().flat_map(|one| one.hosts.iter().map(move |host| (one, host)));
+    let named = all
+        .filter(|(one, known)| testbed.is_none_or(|name| name == one.name) && known.name == host);
+    named.collect()
+}
+
+/// Returns the sentence about a name that several testbeds have.
+pub fn ambiguous(wanted: &str, found: &[Found<'_>]) -> String {
+    let names: Vec<String> = found.iter().map(|(one, host)| qualified(one, host)).collect();
+    format!("{wanted:?} is ambiguous: {}", names.join(", "))
+}
+
+/// Returns `TESTBED/HOST`.
+pub fn qualified(testbed: &StandingTestbed, host: &StandingHost) -> String {
+    format!("{}/{}", testbed.name, host.name)
 }

@@ -10,35 +10,38 @@ use crate::lab_socket;
 
 /// Opens a namespace by a name that `doctor`, `trace` and `watch` print for one without a name of
 /// its own: `host`, `PID:COMMAND`, `net:[INODE]`, a pod (`NAMESPACE/POD`) or container, or a host of a
-/// testbed. `None`: it is none of them.
-fn as_printed(text: &str) -> Option<NetNs> {
+/// testbed, also as `TESTBED/HOST`. `None`: it is none of them.
+///
+/// # Errors
+/// If hosts of several testbeds have the name.
+fn as_printed(text: &str) -> Result<Option<NetNs>, String> {
     // A namespace with this name comes first.
-    if PathBuf::from("/run/netns").join(text).exists() {
-        return None;
-    }
-    if text.contains('/') {
-        // A path, unless it is a pod.
-        return if text.starts_with(['/', '.']) { None } else { by_name(text) };
+    if PathBuf::from("/run/netns").join(text).exists() || text.starts_with(['/', '.']) {
+        return Ok(None);
     }
     if text == "host" {
-        return NetNs::current().ok();
+        return Ok(NetNs::current().ok());
     }
     if let Some(inode) = text.strip_prefix("net:[").and_then(|text| text.strip_suffix(']')) {
-        let mut found = discover().ok()?.namespaces;
-        return found.remove(&inode.parse::<u64>().ok()?).map(|found| found.netns);
+        return Ok(by_inode(inode));
     }
     if let Some((pid, _)) = text.split_once(':') {
-        let pid: u32 = pid.parse().ok()?;
-        return NetNs::open(&PathBuf::from(format!("/proc/{pid}/ns/net"))).ok();
+        let pid: Option<u32> = pid.parse().ok();
+        let path = pid.map(|pid| PathBuf::from(format!("/proc/{pid}/ns/net")));
+        return Ok(path.and_then(|path| NetNs::open(&path).ok()));
     }
     let standing = lab_socket::all().unwrap_or_default();
-    let mut hosts = standing.iter().flat_map(|testbed| &testbed.hosts);
-    // Two testbeds may have hosts of one name.
-    let Some(host) = hosts.find(|host| host.name == text) else { return by_name(text) };
-    match hosts.any(|other| other.name == text) {
-        true => None,
-        false => NetNs::open(Path::new(&host.netns)).ok(),
+    let hosts = lab_socket::hosts(&standing, text);
+    match hosts[..] {
+        [] => Ok(by_name(text)),
+        [(_, host)] => Ok(NetNs::open(Path::new(&host.netns)).ok()),
+        _ => Err(lab_socket::ambiguous(text, &hosts)),
     }
+}
+
+fn by_inode(inode: &str) -> Option<NetNs> {
+    let inode: u64 = inode.parse().ok()?;
+    Some(discover().ok()?.namespaces.remove(&inode)?.netns)
 }
 
 /// Opens the only namespace with the name of a pod or container.
@@ -56,10 +59,10 @@ fn by_name(text: &str) -> Option<NetNs> {
 /// Opens a namespace by name, process ID or path. `None` is the caller's namespace.
 ///
 /// # Errors
-/// A usage error that names `argument` if there is no such network namespace.
+/// A usage error that names `argument` if there is no such network namespace, or several.
 pub fn netns(argument: &str, text: Option<&str>) -> anyhow::Result<NetNs> {
     let Some(text) = text else { return Ok(NetNs::current()?) };
-    if let Some(netns) = as_printed(text) {
+    if let Some(netns) = as_printed(text).map_err(|problem| usage(argument, problem))? {
         return Ok(netns);
     }
     let path = if text.contains('/') {

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::Context;
-use report::listing::{StandingHost, StandingTestbed};
+use report::listing::StandingTestbed;
 use sys::netns::NetNs;
 
 use crate::args::Exec;
 use crate::exit::{Exit, usage};
-use crate::lab_socket;
+use crate::lab_socket::{self, Found, ambiguous, qualified};
 
 /// Replaces this process by the command. Runs it as a child if the host has a PID namespace.
 ///
@@ -43,24 +43,13 @@ pub fn run(arguments: &Exec) -> anyhow::Result<Exit> {
 }
 
 /// Finds `HOST` or `TESTBED/HOST`.
-fn find<'a>(
-    standing: &'a [StandingTestbed],
-    wanted: &str,
-) -> anyhow::Result<(&'a StandingTestbed, &'a StandingHost)> {
-    let (testbed, host) = match wanted.split_once('/') {
-        Some((testbed, host)) => (Some(testbed), host),
-        None => (None, wanted),
-    };
-    let all = || standing.iter().flat_map(|one| one.hosts.iter().map(move |host| (one, host)));
-    let found: Vec<_> = all()
-        .filter(|(one, known)| testbed.is_none_or(|name| name == one.name) && known.name == host)
-        .collect();
-    let name =
-        |(one, host): &(&StandingTestbed, &StandingHost)| format!("{}/{}", one.name, host.name);
+fn find<'a>(standing: &'a [StandingTestbed], wanted: &str) -> anyhow::Result<Found<'a>> {
+    let found = lab_socket::hosts(standing, wanted);
     match found[..] {
         [found] => Ok(found),
         [] => {
-            let known: Vec<String> = all().map(|pair| name(&pair)).collect();
+            let all = standing.iter().flat_map(|one| one.hosts.iter().map(move |host| (one, host)));
+            let known: Vec<String> = all.map(|(one, host)| qualified(one, host)).collect();
             let known = if known.is_empty() {
                 "no testbed is running".to_owned()
             } else {
@@ -69,9 +58,6 @@ fn find<'a>(
             Err(usage("HOST", format!("no host {wanted:?}; {known}")))
         }
         // Hosts of several testbeds have the same names.
-        _ => {
-            let names: Vec<String> = found.iter().map(name).collect();
-            Err(usage("HOST", format!("{wanted:?} is ambiguous: {}", names.join(", "))))
-        }
+        _ => Err(usage("HOST", ambiguous(wanted, &found))),
     }
 }

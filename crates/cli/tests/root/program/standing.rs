@@ -93,6 +93,13 @@ fn up_exec_status_down() {
     for name in [&one.name, &two.name] {
         assert!(ambiguous.stderr.contains(&format!("{name}/tenant-a")), "{ambiguous:#?}");
     }
+    // The same names work for --netns.
+    let only = |name: &str| {
+        run(["trace", "--netns", name, "--drops-only", "--duration", "100ms", "--json"])
+    };
+    let ambiguous = only("tenant-a").expect(2);
+    assert!(ambiguous.stderr.contains(&format!("{}/tenant-a", two.name)), "{ambiguous:#?}");
+    only(&format!("{}/tenant-a", two.name)).expect(0);
     let unknown = one.exec("tenant-c", &["true"]).expect(2);
     assert!(unknown.stderr.contains(&format!("{}/tenant-b", one.name)), "{unknown:#?}");
 
