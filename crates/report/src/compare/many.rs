@@ -7,6 +7,7 @@ use results::Role;
 
 use super::text::{figure_name, verdict};
 use super::{Basis, Compared, Comparison, Verdict, table};
+use crate::remark::some_of;
 use crate::style::{Style, plain, wrap};
 use crate::unit::{of_interval, ratio, three_digits};
 use crate::work::round;
@@ -114,6 +115,14 @@ pub(super) fn remarks(first: &str, others: &[Other]) -> Vec<String> {
         }
         for difference in &comparison.differences {
             remarks.push(format!("Different {} ({a} and {b}).", plain(difference)));
+        }
+    }
+    for (at, other) in others.iter().enumerate() {
+        let (a, b) = (letter(0), letter(at + 1));
+        let lacking = [(a, &other.comparison.only_in_b), (b, &other.comparison.only_in_a)];
+        for (file, cells) in lacking.iter().filter(|(_, cells)| !cells.is_empty()) {
+            let cells: Vec<String> = cells.iter().map(|cell| plain(cell)).collect();
+            remarks.push(format!("Not in {file}: {}.", some_of(&cells, 3)));
         }
     }
     let level = others.iter().map(|other| other.comparison.level).fold(0.0, f64::max);

@@ -179,6 +179,13 @@ fn several_files_have_a_column_each() {
         })
         .collect();
     let text = compare_many_text("a.json", &others, Style { colour: false, width: 80 });
+    assert!(!text.contains("Not in "), "{text}");
+    let mut b = run(&mut machine, 2, 20, 1, 0.0);
+    b.cells.last_mut().unwrap().mode = "other".to_owned();
+    let lacking = Other { name: "b.json".to_owned(), comparison: compare(&a, &b, None).unwrap() };
+    let lacking = compare_many_text("a.json", &[lacking], Style { colour: false, width: 200 });
+    assert!(lacking.contains("Not in A: other, "), "{lacking}");
+    assert!(lacking.contains("Not in B: "), "{lacking}");
     let head = text.lines().find(|line| line.starts_with("mode")).unwrap();
     assert!(head.contains("B ÷ A") && head.contains("C ÷ A"), "{text}");
     let worse: Vec<&str> = text.lines().filter(|line| line.ends_with(" worse")).collect();

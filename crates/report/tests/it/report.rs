@@ -620,3 +620,28 @@ fn latency_beside_bulk_traffic_is_compared_with_latency_alone() {
     // A run without such cells has neither.
     assert!(!text(&example::results(), PLAIN).contains("bulk traffic"));
 }
+
+#[test]
+fn flows_and_message_sizes_are_in_one_chart() {
+    let joint = |results: &Results| {
+        let charts = report::svg(results).into_iter();
+        charts.filter(|chart| chart.file_name().contains("sizes-flows")).collect::<Vec<_>>()
+    };
+    let mut results = example::results();
+    let first = results.cells[0].clone();
+    let same = |cell: &&Cell| (cell.workload, cell.offload) == (first.workload, first.offload);
+    let cells: Vec<Cell> = results.cells.iter().filter(same).cloned().collect();
+    results.cells.clear();
+    for (flows, bytes) in [(1, 64), (1, 1400), (8, 64)] {
+        let sized = cells.iter().cloned().map(|cell| Cell { flows, message_bytes: bytes, ..cell });
+        results.cells.extend(sized);
+    }
+    let charts = joint(&results);
+    assert_eq!(charts.len(), 1, "{charts:?}");
+    for series in ["host, 1 flow<", "host, 8 flows<"] {
+        assert!(charts[0].svg.contains(series), "{}", charts[0].svg);
+    }
+    // One number of flows has its own charts only.
+    results.cells.retain(|cell| cell.flows == 1);
+    assert!(joint(&results).is_empty());
+}
