@@ -37,13 +37,17 @@ impl Limits {
         // Each flow takes a thread and a socket.
         let flows = load.all_flows();
         if flows > self.flows {
-            return Err(format!("{flows} flows: the server allows {}", self.flows));
+            return Err(format!(
+                "{flows} flows: the server allows {} (measure serve --max-flows {flows})",
+                self.flows
+            ));
         }
         let length = load.warmup.saturating_add(load.duration);
         // A load occupies the server for all other clients.
         if length > Duration::from_secs(self.load_s.into()) {
             return Err(format!(
-                "warm-up and duration of {:.1} s: the server allows {} s",
+                "warm-up and duration of {:.1} s: the server allows {} s (measure serve \
+                 --max-seconds)",
                 length.as_secs_f64(),
                 self.load_s
             ));
@@ -77,7 +81,7 @@ mod tests {
         let load = Load::new(Workload::TcpRr);
         assert_eq!(Limits::DEFAULT.check(&load), Ok(()));
         for (load, word) in [
-            (Load { flows: 65, ..load.clone() }, "65 flows"),
+            (Load { flows: 65, ..load.clone() }, "--max-flows 65)"),
             (Load { flows: 64, beside: Some(results::Beside::Both), ..load.clone() }, "66 flows"),
             (Load { duration: Duration::from_secs(60), ..load.clone() }, "60.1 s"),
             (Load { duration: Duration::MAX, ..load.clone() }, "allows 60 s"),
