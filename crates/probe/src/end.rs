@@ -90,10 +90,10 @@ impl<'a> End<'a> {
     /// # Errors
     /// If the socket fails, as text.
     pub(crate) fn send(&mut self, batch: &Batch) -> Result<Sent, String> {
-        match self {
+        giving_way(|| match self {
             End::Packets(end) => end.send(batch),
             End::Datagrams(end) => end.send(batch),
-        }
+        })
     }
 
     /// Returns ICMP errors about a batch that was sent, received so far.
@@ -126,9 +126,30 @@ impl<'a> End<'a> {
     /// # Errors
     /// If the socket fails, or nothing is expected, as text.
     pub(crate) fn collect(&mut self) -> Result<Collected, String> {
-        match self {
+        giving_way(|| match self {
             End::Packets(end) => end.collect(),
             End::Datagrams(end) => end.collect(),
-        }
+        })
+    }
+}
+
+/// Does work in a thread of the lowest priority: a probe takes little from the traffic beside it,
+/// also if that fills all CPUs. The calling thread keeps its priority, which it could not raise
+/// again.
+fn giving_way<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    let work = || {
+        // Refused by a filter: then the probe only takes more time from others.
+        let _ = sys::priority::give_way();
+        work()
+    };
+    let done = std::thread::scope(|threads| {
+        let thread = std::thread::Builder::new().name("probe".to_owned());
+        thread.spawn_scoped(threads, work).map(|thread| thread.join())
+    });
+    match done {
+        Ok(Ok(done)) => done,
+        // A panic of the work is that of its caller.
+        Ok(Err(panic)) => std::panic::resume_unwind(panic),
+        Err(error) => Err(format!("start a thread: {error}")),
     }
 }
