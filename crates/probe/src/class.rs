@@ -332,6 +332,16 @@ impl fmt::Display for Family {
     }
 }
 
+impl fmt::Display for TunnelKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TunnelKind::Vxlan => "VXLAN",
+            TunnelKind::Geneve => "Geneve",
+            TunnelKind::Gre => "GRE",
+        })
+    }
+}
+
 impl fmt::Display for Class {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let transport = match self.transport {
@@ -341,11 +351,7 @@ impl fmt::Display for Class {
         };
         write!(f, "{transport}/{}", self.inner_family())?;
         if let Some(tunnel) = self.tunnel {
-            let kind = match tunnel.kind {
-                TunnelKind::Vxlan => "VXLAN",
-                TunnelKind::Geneve => "Geneve",
-                TunnelKind::Gre => "GRE",
-            };
+            let kind = tunnel.kind;
             let sums = if tunnel.checksum { "outer checksum" } else { "no outer checksum" };
             let within = if tunnel.nested { " in VXLAN" } else { "" };
             write!(f, " in {kind}{within}/{}, {sums}", self.family)?;

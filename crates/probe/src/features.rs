@@ -1,6 +1,6 @@
 //! Features of a device that can cause a verdict. A search switches these and no others.
 
-use crate::class::{Checksum, Class, Extra, Family, Transport, Tunnel};
+use crate::class::{Checksum, Class, Extra, Family, Transport, Tunnel, TunnelKind};
 
 /// A feature of a sending device, and the classes that use it.
 pub(crate) struct Sending {
@@ -12,10 +12,12 @@ pub(crate) fn is_gso(class: &Class, transport: Transport) -> bool {
     class.segment > 0 && class.transport == transport
 }
 
-/// Whether a device must cut packets of a tunnel with or without outer checksums. The kernel itself
-/// cuts those of a tunnel in a tunnel.
+/// Whether a device must cut packets of a UDP tunnel with or without outer checksums. The kernel
+/// itself cuts those of a tunnel in a tunnel.
 fn is_tunnel_gso(class: &Class, checksum: bool) -> bool {
-    let wanted = |tunnel: Tunnel| tunnel.checksum == checksum && !tunnel.nested;
+    let wanted = |tunnel: Tunnel| {
+        tunnel.kind != TunnelKind::Gre && tunnel.checksum == checksum && !tunnel.nested
+    };
     class.segment > 0 && class.tunnel.is_some_and(wanted)
 }
 
@@ -23,6 +25,12 @@ fn is_tunnel_gso(class: &Class, checksum: bool) -> bool {
 pub(crate) const SENDING: &[Sending] = &[
     Sending { feature: "tx-udp_tnl-csum-segmentation", uses: |class| is_tunnel_gso(class, true) },
     Sending { feature: "tx-udp_tnl-segmentation", uses: |class| is_tunnel_gso(class, false) },
+    Sending {
+        feature: "tx-gre-segmentation",
+        uses: |class| {
+            class.segment > 0 && class.tunnel.is_some_and(|tunnel| tunnel.kind == TunnelKind::Gre)
+        },
+    },
     Sending {
         feature: "tx-tcp-ecn-segmentation",
         uses: |class| is_gso(class, Transport::Tcp) && class.extra == Extra::Ecn,

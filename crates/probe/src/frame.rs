@@ -35,6 +35,8 @@ pub const HOP_BY_HOP: u8 = 0;
 pub const JUMBO_PAYLOAD: u8 = 0xc2;
 /// Length of a hop-by-hop header with this option alone, bytes.
 pub const JUMBO_HEADER: usize = 8;
+/// Length of an Ethernet header, bytes.
+const ETHERNET: usize = 14;
 /// Destination port of packets inside a tunnel: discard.
 pub const INNER_PORT: u16 = 9;
 
@@ -98,6 +100,23 @@ impl Frame {
     pub fn vnet(&self) -> [u8; VNET_HEADER] {
         let bytes = self.header.to_bytes();
         std::array::from_fn(|at| bytes[at])
+    }
+
+    /// Returns the EtherType.
+    pub fn ether_type(&self) -> u16 {
+        u16::from_be_bytes([self.bytes[12], self.bytes[13]])
+    }
+
+    /// Returns vnet header and packet for a device without Ethernet headers.
+    pub fn without_ethernet(&self) -> ([u8; VNET_HEADER], &[u8]) {
+        let less = |at: u16| at.saturating_sub(ETHERNET as u16);
+        let header = VnetHdr {
+            hdr_len: less(self.header.hdr_len),
+            csum_start: less(self.header.csum_start),
+            ..self.header
+        };
+        let bytes = header.to_bytes();
+        (std::array::from_fn(|at| bytes[at]), &self.bytes[ETHERNET..])
     }
 }
 

@@ -10,10 +10,12 @@ use packet::tcp::{Flags, Tcp};
 use packet::vnet_hdr::{VnetHdr, gso_type};
 use serde::{Deserialize, Serialize};
 
-use crate::class::{Checksum, Class, Extra, Family, Port, Transport};
+use crate::class::{Checksum, Class, Extra, Family, Port, Transport, TunnelKind};
 use crate::content::{Location, Session};
 use crate::frame::{HOP_BY_HOP, JUMBO_HEADER, JUMBO_PAYLOAD};
 
+/// IP protocol of GRE.
+const GRE: Protocol = Protocol(47);
 /// Length of an Ethernet frame that may be padded, bytes.
 const PADDED: usize = 60;
 
@@ -286,6 +288,10 @@ impl<'a> Reader<'a> {
         let Some(tunnel) = self.class.tunnel else {
             return self.packet(frame, self.class.family, true);
         };
+        if tunnel.kind == TunnelKind::Gre {
+            let packet = self.out_of_gre(frame, self.class.family, tunnel.inner)?;
+            return self.transport(packet, tunnel.inner, false);
+        }
         let mut frame = self.decapsulated(frame, self.class.family)?;
         if tunnel.nested {
             frame = self.decapsulated(frame, Family::V4)?;
@@ -325,6 +331,30 @@ impl<'a> Reader<'a> {
         Some(&segment[16..])
     }
 
+    /// Reads the outer headers of a GRE packet and returns the IP packet in it.
+    fn out_of_gre(&mut self, frame: &'a [u8], outer: Family, inner: Family) -> Option<&'a [u8]> {
+        let (protocol, gre, _, _) = self.network(frame, outer)?;
+        // A damaged outer header: the inner packet cannot be located.
+        if protocol != GRE {
+            self.fault(Fault::IpHeader);
+            return None;
+        }
+        let ether_type: [u8; 2] = match inner {
+            Family::V4 => [0x08, 0x00],
+            Family::V6 => [0x86, 0xdd],
+        };
+        // RFC 2784, section 2.1: without checksum, version 0.
+        let parts = gre.split_first_chunk::<4>();
+        let Some((header, packet)) = parts else {
+            self.fault(Fault::Length);
+            return None;
+        };
+        if header[..2] != [0, 0] || header[2..] != ether_type {
+            self.fault(Fault::TunnelHeader);
+        }
+        Some(packet)
+    }
+
     /// Reads the IP header of a frame: protocol, data, sum of the pseudo-header, and whether it is
     /// a fragment.
     fn network(
@@ -332,12 +362,22 @@ impl<'a> Reader<'a> {
         frame: &'a [u8],
         family: Family,
     ) -> Option<(Protocol, &'a [u8], Sum, bool)> {
-        let packet = frame.get(14..).unwrap_or_default();
         // Another IP version than was sent: nothing behind this header can be compared.
         if Family::of(frame) != Some(family) {
             self.fault(Fault::IpHeader);
             return None;
         }
+        self.internet(frame.get(14..).unwrap_or_default(), family)
+    }
+
+    /// As [`Reader::network`], for a packet without an Ethernet header.
+    fn internet(
+        &mut self,
+        packet: &'a [u8],
+        family: Family,
+    ) -> Option<(Protocol, &'a [u8], Sum, bool)> {
+        // Ethernet pads short frames, in a tunnel those of the inner device.
+        let may_be_padded = packet.len() + 14 <= PADDED;
         match family {
             Family::V4 if self.meta.header.gso_size > 0 && packet.get(2..4) == Some(&[0, 0]) => {
                 self.big(packet)
@@ -351,7 +391,7 @@ impl<'a> Reader<'a> {
                 if !ip.checksum_is_valid() {
                     self.fault(Fault::IpHeader);
                 }
-                if ip.total_len() < packet.len() && frame.len() > PADDED {
+                if ip.total_len() < packet.len() && !may_be_padded {
                     self.fault(Fault::Length);
                 }
                 Some((ip.protocol(), ip.payload(), ip.pseudo_header(), ip.is_fragment()))
@@ -366,7 +406,7 @@ impl<'a> Reader<'a> {
                     self.fault(Fault::Length);
                     return None;
                 };
-                if 40 + ip.payload().len() < packet.len() && frame.len() > PADDED {
+                if 40 + ip.payload().len() < packet.len() && !may_be_padded {
                     self.fault(Fault::Length);
                 }
                 let length = upper.payload.len() as u32;
@@ -426,9 +466,19 @@ impl<'a> Reader<'a> {
         Some((Protocol(next), rest, Sum::ZERO, false))
     }
 
-    /// Reads a packet without a tunnel.
+    /// Reads a frame without a tunnel.
     fn packet(&mut self, frame: &'a [u8], family: Family, outermost: bool) -> Option<Body<'a>> {
-        let (protocol, segment, pseudo, fragment) = self.network(frame, family)?;
+        // Another IP version than was sent: nothing behind this header can be compared.
+        if Family::of(frame) != Some(family) {
+            self.fault(Fault::IpHeader);
+            return None;
+        }
+        self.transport(frame.get(14..).unwrap_or_default(), family, outermost)
+    }
+
+    /// Reads an IP packet without a tunnel.
+    fn transport(&mut self, packet: &'a [u8], family: Family, outermost: bool) -> Option<Body<'a>> {
+        let (protocol, segment, pseudo, fragment) = self.internet(packet, family)?;
         let wanted = match (self.class.transport, family) {
             (Transport::Tcp, _) => Protocol::TCP,
             (Transport::Udp, _) => Protocol::UDP,

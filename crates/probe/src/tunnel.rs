@@ -4,8 +4,13 @@
 //! A device is created in an anonymous namespace, with its underlay in the caller's. It has no name
 //! in the caller's namespace, no address, and a VNI that no other device uses. When the process
 //! ends, the kernel removes it.
+//!
+//! A GRE device has a name in the caller's namespace while the kernel creates it. GRE is tested only
+//! where its module is loaded: loading it adds devices to the machine's namespace (`gre0`) that
+//! would stay.
 
 use std::net::IpAddr;
+use std::path::Path;
 
 use netstate::Netlink;
 use netstate::link::{Geneve, Vxlan};
@@ -19,14 +24,29 @@ use crate::frame::{Frame, INNER_DESTINATION, INNER_SOURCE, INNER_V4, nested_port
 const NAME: &str = "tunnel";
 /// Name of a tunnel device whose underlay is another one.
 const NESTED: &str = "nested";
+/// Name of a GRE device. The caller's namespace must not have it.
+const GRE: &str = "overlane-probe";
+/// Module of GRE over IPv4, and over IPv6.
+const GRE_MODULES: [&str; 2] = ["ip_gre", "ip6_gre"];
 
-/// A temporary tunnel device to the peer.
+/// An anonymous namespace for temporary tunnel devices, one device at a time. It is made once: the
+/// kernel needs several milliseconds of CPU time to make and remove a namespace.
 #[derive(Debug)]
-pub struct TunnelDevice {
+pub struct TunnelSpace {
+    here: Netlink,
+    outside: NetNs,
     inside: Netlink,
     socket: PacketSocket,
+    netns: NetNs,
+}
+
+/// A temporary tunnel device to the peer. It is removed on drop.
+#[derive(Debug)]
+pub struct TunnelDevice<'a> {
+    space: &'a TunnelSpace,
     index: u32,
-    _netns: NetNs,
+    /// Whether frames have an Ethernet header.
+    is_ethernet: bool,
 }
 
 /// Underlay of a tunnel.
@@ -40,24 +60,40 @@ pub struct Underlay<'a> {
     pub addresses: (IpAddr, IpAddr),
 }
 
-impl TunnelDevice {
-    /// Creates a device for the tunnel of a class.
+impl TunnelSpace {
+    /// Makes the namespace. Underlays are in that of the calling thread.
     ///
     /// # Errors
-    /// The reason why this process or kernel cannot, as text.
-    pub fn create(
-        class: &Class,
-        underlay: Underlay<'_>,
-        port: u16,
-        vni: u32,
-    ) -> Result<TunnelDevice, String> {
-        let tunnel = class.tunnel.ok_or("the class has no tunnel")?;
+    /// The reason why this process cannot, as text.
+    pub fn open() -> Result<TunnelSpace, String> {
         let here = Netlink::open().map_err(|e| e.to_string())?;
+        let outside = NetNs::current().map_err(|e| e.to_string())?;
         let netns = NetNs::new().map_err(|e| e.to_string())?;
         let inside = Netlink::open_in(&netns).map_err(|e| e.to_string())?;
         // Otherwise the kernel would send multicast reports into the tunnel.
         let quiet = || std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
         netns.run(quiet).map_err(|e| e.to_string())?.ok();
+        let socket = netns.run(PacketSocket::open).and_then(|socket| socket);
+        let socket = socket.map_err(|e| e.to_string())?;
+        Ok(TunnelSpace { here, outside, inside, socket, netns })
+    }
+
+    /// Creates a device for the tunnel of a class.
+    ///
+    /// # Errors
+    /// The reason why this process or kernel cannot, as text.
+    pub fn create(
+        &self,
+        class: &Class,
+        underlay: Underlay<'_>,
+        port: u16,
+        vni: u32,
+    ) -> Result<TunnelDevice<'_>, String> {
+        let tunnel = class.tunnel.ok_or("the class has no tunnel")?;
+        let TunnelSpace { here, inside, netns, .. } = self;
+        if tunnel.kind == TunnelKind::Gre {
+            return self.create_gre(underlay);
+        }
         let device = Device {
             name: NAME,
             kind: tunnel.outermost(),
@@ -65,7 +101,9 @@ impl TunnelDevice {
             port,
             vni: Vni::new(vni).map_err(|e| e.to_string())?,
         };
-        device.create(&here, underlay, &netns)?;
+        // Dropped on failure: a device that stays would keep its VNI from the next one.
+        let mut made = TunnelDevice { space: self, index: 0, is_ethernet: true };
+        device.create(here, underlay, netns)?;
         let mut name = NAME;
         if tunnel.nested {
             let [own, peer] = INNER_V4.map(IpAddr::from);
@@ -79,32 +117,59 @@ impl TunnelDevice {
             let underlay = Underlay { device: NAME, mtu, addresses: (own, peer) };
             let port = nested_port(tunnel.kind);
             let device = Device { name: NESTED, kind: tunnel.kind, port, ..device };
-            device.create(&inside, underlay, &netns)?;
+            device.create(inside, underlay, netns)?;
             name = NESTED;
         }
         let link = inside.link(name).map_err(|e| e.to_string())?;
-        let socket = netns.run(PacketSocket::open).and_then(|socket| socket);
-        let socket = socket.map_err(|e| e.to_string())?;
         inside.set_up(&link.name).map_err(|e| e.to_string())?;
-        Ok(TunnelDevice { inside, socket, index: link.index, _netns: netns })
+        made.index = link.index;
+        Ok(made)
     }
 
+    fn create_gre(&self, underlay: Underlay<'_>) -> Result<TunnelDevice<'_>, String> {
+        let (local, remote) = underlay.addresses;
+        let module = GRE_MODULES[usize::from(remote.is_ipv6())];
+        // Refused before the kernel loads it: its devices would stay.
+        if !Path::new("/sys/module").join(module).exists() {
+            return Err(format!("GRE needs the module {module}, which is not loaded"));
+        }
+        let headers = if remote.is_ipv4() { 24 } else { 44 };
+        let mtu = underlay.mtu.saturating_sub(headers);
+        let mut made = TunnelDevice { space: self, index: 0, is_ethernet: false };
+        let added = self.inside.add_gre_from(GRE, (local, remote), mtu, &self.outside);
+        added.and_then(|()| self.inside.set_up(GRE)).map_err(|e| e.to_string())?;
+        made.index = self.inside.link(GRE).map_err(|e| e.to_string())?.index;
+        Ok(made)
+    }
+}
+
+impl TunnelDevice<'_> {
     /// Sends a frame through the tunnel.
     ///
     /// # Errors
     /// As [`PacketSocket::send`].
     pub fn send(&self, frame: &Frame) -> Result<(), nix::errno::Errno> {
-        self.socket.send(self.index, &frame.vnet(), &frame.bytes)
+        let socket = &self.space.socket;
+        match self.is_ethernet {
+            true => socket.send(self.index, &frame.vnet(), &frame.bytes),
+            false => {
+                let (header, packet) = frame.without_ethernet();
+                socket.send_as(frame.ether_type(), self.index, &header, packet)
+            }
+        }
     }
 }
 
-impl Drop for TunnelDevice {
+impl Drop for TunnelDevice<'_> {
     fn drop(&mut self) {
-        // The kernel would remove them with their namespace, but only some time later.
-        if let Ok(links) = self.inside.links() {
-            for link in links.iter().filter(|link| [NESTED, NAME].contains(&link.name.as_str())) {
-                // The namespace ends anyway; a device that stays there carries nothing.
-                let _ = self.inside.delete_link(&link.name);
+        let inside = &self.space.inside;
+        if let Ok(links) = inside.links() {
+            // The inner one first: its underlay is the other one.
+            for name in [NESTED, NAME, GRE] {
+                if links.iter().any(|link| link.name == name) {
+                    // A device that stays is removed with the namespace, and carries nothing.
+                    let _ = inside.delete_link(name);
+                }
             }
         }
     }
@@ -147,13 +212,10 @@ impl Device {
                 netlink.add_vxlan_in(&vxlan, INNER_SOURCE, mtu, netns).map_err(|e| e.to_string())
             }
             TunnelKind::Geneve => {
-                let IpAddr::V4(remote) = remote else {
-                    return Err("no Geneve device over IPv6 is made here".to_owned());
-                };
                 let geneve = Geneve { name, vni, remote, port, udp_csum };
                 netlink.add_geneve_in(&geneve, INNER_SOURCE, mtu, netns).map_err(|e| e.to_string())
             }
-            TunnelKind::Gre => Err("no GRE device is made here".to_owned()),
+            TunnelKind::Gre => Err("GRE has no UDP port".to_owned()),
         }
     }
 }

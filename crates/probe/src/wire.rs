@@ -1,5 +1,6 @@
 //! One end of a probed path: sends classes at a limited rate, and receives those of the other end.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -24,7 +25,7 @@ use crate::message::{Batch, Collected, EndFacts, IcmpError, IcmpKind, Open, Send
 use crate::rate_limit::RateLimit;
 use crate::seen::{Expected, Meta, vni_of};
 use crate::tally::Counting;
-use crate::tunnel::{TunnelDevice, Underlay};
+use crate::tunnel::{TunnelDevice, TunnelSpace, Underlay};
 
 /// Receive buffer of the packet socket, bytes: more than a batch.
 const RECEIVE_BUFFER: i32 = 16 << 20;
@@ -198,6 +199,8 @@ pub struct Wire<'a> {
     peers_other: Option<IpAddr>,
     /// Whether this process may make tunnel devices; otherwise the reason.
     may_make_tunnels: Result<(), String>,
+    /// Namespace of tunnel devices, once one was needed; or why there is none.
+    tunnels: OnceCell<Result<TunnelSpace, String>>,
     /// See [`Flow::jumbo_option`].
     jumbo_option: bool,
     listening: Option<Batch>,
@@ -240,6 +243,7 @@ impl<'a> Wire<'a> {
             open,
             peers_other,
             may_make_tunnels,
+            tunnels: OnceCell::new(),
             jumbo_option: has_jumbo_option(&kernel_release()),
             listening: None,
             buffer,
@@ -283,7 +287,7 @@ impl<'a> Wire<'a> {
         self.discard()?;
         let mut sent = Sent::default();
         let rate_limit = self.rate_limit;
-        let mut tunnel: Option<((Class, u16), Result<TunnelDevice, String>)> = None;
+        let mut tunnel: Option<(Class, Result<TunnelDevice<'_>, String>)> = None;
         for (index, class) in batch.classes.iter().enumerate() {
             let number = batch.first + index as u16;
             let is_own = (class.family == Family::V4) == self.place.addresses.1.is_ipv4();
@@ -312,7 +316,6 @@ impl<'a> Wire<'a> {
             let port = class.port.number(self.open.own_port);
             if class.needs_device() {
                 // Devices differ in these properties only.
-                let key = (Class { payload: 1, segment: 0, family: class.family, ..*class }, port);
                 let same = |a: &Class, b: &Class| {
                     let device = |class: &Class| {
                         (
@@ -323,7 +326,7 @@ impl<'a> Wire<'a> {
                     };
                     device(a) == device(b)
                 };
-                if !tunnel.as_ref().is_some_and(|((other, _), _)| same(other, class)) {
+                if !tunnel.as_ref().is_some_and(|(other, _)| same(other, class)) {
                     // Two devices with the same port would share attributes of the socket.
                     drop(tunnel.take());
                     let underlay = Underlay {
@@ -332,7 +335,10 @@ impl<'a> Wire<'a> {
                         addresses: (ends.source, ends.destination),
                     };
                     let vni = vni_of(self.open.vni, class);
-                    tunnel = Some((key, TunnelDevice::create(class, underlay, port, vni)));
+                    let space = self.tunnels.get_or_init(TunnelSpace::open).as_ref();
+                    let made = space.map_err(Clone::clone);
+                    let made = made.and_then(|space| space.create(class, underlay, port, vni));
+                    tunnel = Some((*class, made));
                 }
                 // Without the tunnel device the packet cannot be built; the reason is reported.
                 if let Some((_, Err(reason))) = &tunnel {

@@ -214,6 +214,21 @@ impl PacketSocket {
     ) -> std::result::Result<(), Errno> {
         // Without the EtherType the kernel would have to guess the protocol.
         let protocol = frame.get(12..14).map_or(0, |two| u16::from_be_bytes([two[0], two[1]]));
+        self.send_as(protocol, device, header, frame)
+    }
+
+    /// As [`PacketSocket::send`], for a device without Ethernet headers: an IP packet, and its
+    /// EtherType.
+    ///
+    /// # Errors
+    /// As [`PacketSocket::send`].
+    pub fn send_as(
+        &self,
+        protocol: u16,
+        device: u32,
+        header: &[u8; VNET_HEADER],
+        frame: &[u8],
+    ) -> std::result::Result<(), Errno> {
         let mut address = address(device, protocol);
         let vectors = [IoSlice::new(header), IoSlice::new(frame)];
         // SAFETY: all zeroes is a valid msghdr without address, data or control message.

@@ -37,6 +37,7 @@ impl Mode for Geneve {
         wire.join(&tenants.a, &tenants.b)?;
         wire.address(&tenants.a, &tenants.b)?;
         for (host, remote) in [(&tenants.a, Wire::B), (&tenants.b, Wire::A)] {
+            let remote = remote.into();
             let device = Device { name: DEVICE, vni: VNI, remote, port: UDP_PORT, udp_csum: true };
             host.netlink().add_geneve(&device, mac(host.name(), DEVICE), mtu)?;
             host.netlink().set_up(DEVICE)?;

@@ -1,14 +1,14 @@
 //! Creates, changes and deletes links. [`crate::interface`] reads them.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_core::{DefaultNla, NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
-    BridgeStpState, InfoBridge, InfoBridgePort, InfoData, InfoGeneve, InfoIpVlan, InfoKind,
-    InfoMacVlan, InfoPortData, InfoPortKind, InfoVeth, InfoVlan, InfoVrf, InfoVxlan, IpVlanMode,
-    LinkAttribute, LinkFlags, LinkInfo, LinkMessage, MacVlanMode,
+    BridgeStpState, InfoBridge, InfoBridgePort, InfoData, InfoGeneve, InfoGre, InfoGre6,
+    InfoIpVlan, InfoKind, InfoMacVlan, InfoPortData, InfoPortKind, InfoVeth, InfoVlan, InfoVrf,
+    InfoVxlan, IpVlanMode, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, MacVlanMode,
 };
 use packet::ethernet::MacAddr;
 use packet::vlan::VlanId;
@@ -47,12 +47,18 @@ pub struct Geneve<'a> {
     /// Virtual network identifier, 24 bits (RFC 8926, section 3.3).
     pub vni: Vni,
     /// Address of the remote end on the underlay.
-    pub remote: Ipv4Addr,
+    pub remote: IpAddr,
     /// UDP port; IANA's is 6081.
     pub port: u16,
     /// Send outer UDP checksums.
     pub udp_csum: bool,
 }
+
+/// `IFLA_GRE_FLAGS` (include/uapi/linux/if_tunnel.h).
+const GRE_FLAGS: u16 = 13;
+/// `IP6_TNL_F_IGN_ENCAP_LIMIT`: packets have no destination option with an encapsulation limit
+/// (RFC 2473, section 4.1.1), which would take 8 bytes.
+const NO_ENCAPSULATION_LIMIT: u32 = 1;
 
 /// Modes of macvlan for tenants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,9 +72,15 @@ pub enum Macvlan {
 fn geneve_data(geneve: &Geneve<'_>) -> InfoData {
     InfoData::Geneve(vec![
         InfoGeneve::Id(geneve.vni.get()),
-        InfoGeneve::Remote(geneve.remote),
+        match geneve.remote {
+            IpAddr::V4(remote) => InfoGeneve::Remote(remote),
+            IpAddr::V6(remote) => InfoGeneve::Remote6(remote),
+        },
         InfoGeneve::Port(geneve.port),
         InfoGeneve::UdpCsum(geneve.udp_csum),
+        // Of IPv6, where a checksum is the rule.
+        InfoGeneve::UdpZeroCsum6Tx(!geneve.udp_csum),
+        InfoGeneve::UdpZeroCsum6Rx(!geneve.udp_csum),
     ])
 }
 
@@ -206,6 +218,47 @@ impl Netlink {
             LinkAttribute::NetNsFd(netns.as_fd().as_raw_fd()),
         ];
         self.add(geneve.name, attributes, InfoKind::Geneve, Some(geneve_data(geneve)), "add geneve")
+    }
+
+    /// Creates a GRE device of layer 3 (RFC 2784, without key and checksum) with its underlay in
+    /// another namespace, in which it appears for a moment before the kernel moves it here.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` without GRE support, `EEXIST` if the name is taken here or there, `EPERM`.
+    pub fn add_gre_from(
+        &self,
+        name: &str,
+        (local, remote): (IpAddr, IpAddr),
+        mtu: u32,
+        underlay: &NetNs,
+    ) -> Result<()> {
+        self.give_number(underlay)?;
+        let number = self.number_of(underlay)?.and_then(|number| i32::try_from(number).ok());
+        let mut attributes = vec![LinkAttribute::Mtu(mtu)];
+        attributes.extend(number.map(LinkAttribute::LinkNetNsId));
+        let (kind, data) = match (local, remote) {
+            (IpAddr::V6(local), IpAddr::V6(remote)) => {
+                let flags = NO_ENCAPSULATION_LIMIT.to_ne_bytes().to_vec();
+                let data = vec![
+                    InfoGre6::Local(local),
+                    InfoGre6::Remote(remote),
+                    InfoGre6::Ttl(64),
+                    InfoGre6::Other(DefaultNla::new(GRE_FLAGS, flags)),
+                ];
+                (InfoKind::GreTun6, InfoData::GreTun6(data))
+            }
+            (local, remote) => {
+                let v4 = [local, remote].into_iter().filter_map(|address| match address {
+                    IpAddr::V4(address) => Some(address),
+                    // Mixed versions: the kernel refuses a tunnel without an address.
+                    IpAddr::V6(_) => None,
+                });
+                let mut data = vec![InfoGre::Ttl(64)];
+                data.extend(v4.zip([InfoGre::Local, InfoGre::Remote]).map(|(a, of)| of(a)));
+                (InfoKind::GreTun, InfoData::GreTun(data))
+            }
+        };
+        self.add(name, attributes, kind, Some(data), "add gre")
     }
 
     /// Creates a macvlan on `nic`, in `netns`.

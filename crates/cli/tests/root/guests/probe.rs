@@ -6,7 +6,7 @@
 //! packets alike, and writes an IPv4 header checksum into their source address
 //! (`net_tx_pkt_do_sw_fragmentation`; "hw/net/net_tx_pkt: Implement TCP segmentation").
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -95,9 +95,54 @@ fn has_fault() -> Result<(), String> {
     }
 }
 
+/// Two namespaces of one guest, whose kernel has all kinds of tunnels.
+const TUNNELS: &str = "
+set -e
+b=/bin/busybox
+for module in veth vxlan geneve; do modprobe $module; done
+$b chmod 600 /token
+$b unshare -n $b sleep 100000 &
+pid=$!
+while [ \"$($b readlink /proc/$pid/ns/net)\" = \"$($b readlink /proc/self/ns/net)\" ]; do :; done
+$b ip link add va type veth peer name vb
+$b ip link set vb netns $pid
+inside() { $b nsenter -t $pid -n \"$@\"; }
+for n in all default; do
+    for at in '' inside; do $at $b sysctl -q -w net.ipv6.conf.$n.accept_dad=0; done
+done
+$b ip addr add 10.9.0.1/24 dev va
+$b ip -6 addr add fd09::1/64 dev va
+$b ip link set lo up
+$b ip link set va up
+inside $b ip addr add 10.9.0.2/24 dev vb
+inside $b ip -6 addr add fd09::2/64 dev vb
+inside $b ip link set lo up
+inside $b ip link set vb up
+for address in 10.9.0.2 fd09::2; do
+    until $b ping -c 1 -W 1 $address >/dev/null; do :; done
+done
+inside PROGRAM measure serve --bind :: --token /token &
+probe() {
+    for attempt in 1 2 3 4 5 6 7 8; do
+        status=0
+        PROGRAM probe $1 --token /token --quick --rate 20000000 --json >$2 || status=$?
+        [ $status = 1 ] || break
+        $b sleep 2
+    done
+    echo \"exit $2 $status\"
+}
+probe 10.9.0.2 /without
+$b ip -o link | $b grep -c gre && echo 'exit /gre 1'
+for module in ip_gre ip6_gre; do modprobe $module; done
+probe 10.9.0.2 /ipv4
+probe fd09::2 /ipv6
+$b ip link | $b grep overlane && echo 'exit /left 1'
+echo end
+";
+
 fn run(guest: Guest, host: &Host, program: &Path, script: &str) -> Output {
     let program = program.to_str().unwrap();
-    let script = (COMMON.to_owned() + script).replace("PROGRAM", program);
+    let script = script.replace("PROGRAM", program);
     let guest = guest.with_programs(&[program]).containing("/token", TOKEN.into());
     guest.inside(host.netns().clone()).run(Path::new("/bin/sh"), &["-c", &script])
 }
@@ -112,22 +157,70 @@ fn report(output: &Output, path: &str) -> Value {
     report
 }
 
+/// The program without debugging information: a guest's file system is in its memory.
+fn stripped() -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("overlane");
+    let stripped = Command::new("strip").arg("-o").arg(&program).arg(OVERLANE).status().unwrap();
+    assert!(stripped.success());
+    (directory, program)
+}
+
+/// Verdicts on the classes to the peer that are GSO packets in tunnels, by a word of their names.
+fn tunnels<'a>(report: &'a Value, kind: &str) -> Vec<(&'a str, &'a Value)> {
+    let classes = report["classes"].as_array().unwrap().iter();
+    let named = classes.filter(|one| one["way"] == "out").filter_map(|one| {
+        let name = one["name"].as_str()?;
+        (name.contains(kind) && name.contains("GSO")).then_some((name, &one["verdict"]))
+    });
+    named.collect()
+}
+
+#[test]
+fn gso_packets_in_tunnels_of_each_kind_are_tested() {
+    require!(need::networks(), need::tool("strip"));
+    let guest = require!(Guest::find());
+    let host = Host::new("outside").unwrap();
+    let (_directory, program) = stripped();
+    let guest = guest.fetching("/without").fetching("/ipv4").fetching("/ipv6");
+    let output = run(guest, &host, &program, TUNNELS);
+    let said = format!("{}\n{}", output.stdout, output.stderr);
+    assert!(output.stdout.ends_with("end\n"), "{said}");
+    // The module is not loaded for a probe: its devices would stay.
+    let without = report(&output, "/without");
+    for (name, verdict) in tunnels(&without, "in GRE/IPv4") {
+        let reason = verdict["reason"].as_str().unwrap_or_default();
+        assert!(reason.contains("module ip_gre"), "{name}: {verdict}");
+    }
+    for (name, gre) in [("/ipv4", 2), ("/ipv6", 2)] {
+        let report = report(&output, name);
+        assert!(output.stdout.contains(&format!("exit {name} 0")), "{:#}\n{said}", report["bad"]);
+        let family = if name == "/ipv4" { "IPv4" } else { "IPv6" };
+        let mut found = tunnels(&report, &format!("in GRE/{family}"));
+        assert_eq!(found.len(), gre, "{found:?}");
+        found.extend(tunnels(&report, &format!("in VXLAN/{family}")));
+        found.extend(tunnels(&report, &format!("in Geneve/{family}")));
+        for (name, verdict) in found {
+            assert_eq!(verdict["verdict"], "intact", "{name}: {verdict}");
+        }
+    }
+    for wrong in ["exit /gre", "exit /left"] {
+        assert!(!output.stdout.contains(wrong), "{said}");
+    }
+}
+
 #[test]
 fn segmentation_that_a_hypervisor_does_wrongly_is_found_between_guests() {
     require!(need::networks(), need::tool("strip"), has_fault());
     let [client, server] = [require!(Guest::find()), require!(Guest::find())];
     let host = outside();
-    let directory = tempfile::tempdir().unwrap();
-    // A guest's file system is in its memory.
-    let program = directory.path().join("overlane");
-    let stripped = Command::new("strip").arg("-o").arg(&program).arg(OVERLANE).status().unwrap();
-    assert!(stripped.success());
+    let (_directory, program) = stripped();
     let server = server.with_devices(&card("server", "on", "virtio-net-pci", 1));
     let cards = card("virtio", "on", "virtio-net-pci", 2) + &card("card", "off", "vmxnet3", 3);
     let client = client.with_devices(&cards).fetching("/virtio").fetching("/vmxnet3");
     let (client, server) = std::thread::scope(|threads| {
-        let server = threads.spawn(|| run(server, &host, &program, SERVER));
-        let client = run(client, &host, &program, CLIENT);
+        let server = threads.spawn(|| run(server, &host, &program, &(COMMON.to_owned() + SERVER)));
+        let client = run(client, &host, &program, &(COMMON.to_owned() + CLIENT));
         (client, server.join().unwrap())
     });
     let said = format!("{}\n{}\n{}", client.stdout, client.stderr, server.stderr);
