@@ -49,6 +49,11 @@ pub struct Probe {
     /// Maximum bytes per second that each end sends
     #[arg(long, default_value_t = probe::message::RATE, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(50_000..=100_000_000))]
     pub rate: u32,
+    /// Destination port of packets, which the packets of a tunnel with another port share
+    ///
+    /// Beside it, its neighbour and ports 4789, 8472 and 6081 are tested.
+    #[arg(long, default_value_t = probe::exchange::OWN_PORT, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..=65_534))]
+    pub port: u16,
     /// Find the setting that causes damage, by switching settings off and on, here and where allowed
     #[arg(long)]
     pub yes: bool,

@@ -168,12 +168,17 @@ impl<'a> Datagrams<'a> {
         };
         let to = SocketAddr::new(peer, class.port.number(self.open.own_port));
         let mut outcome = SendOutcome::Sent(batch.repetitions);
+        if batch.at_once {
+            self.rate_limit.wait(class.wire_bytes() * u64::from(batch.repetitions), batch.rate);
+        }
         for repetition in 0..batch.repetitions {
             let payload =
                 Session(self.open.session).payload(number, repetition, class.payload as usize);
             let once = class.wire_bytes();
             *bytes += once;
-            self.rate_limit.wait(once, batch.rate);
+            if !batch.at_once {
+                self.rate_limit.wait(once, batch.rate);
+            }
             if let Err(error) = send_to(&socket, &payload, to) {
                 outcome = match error {
                     Errno::ENOBUFS | Errno::EAGAIN => {
@@ -338,6 +343,8 @@ fn send_to(socket: &UdpSocket, payload: &[u8], to: SocketAddr) -> Result<(), Err
 
 /// Reads all sockets until the end.
 fn read(sockets: &[(u16, UdpSocket)], waiting: &Mutex<Waiting>, stop: &AtomicBool) {
+    // Refused by a filter: then it takes more time from other threads.
+    let _ = sys::priority::give_way();
     let mut slots = ReceiveSlots::new(32);
     while !stop.load(Ordering::Relaxed) {
         let mut fds: Vec<PollFd<'_>> =

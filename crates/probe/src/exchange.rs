@@ -9,12 +9,13 @@ use rand::RngExt;
 
 use crate::class::{Checksum, Class, Transport};
 use crate::end::{Access, End};
-use crate::judge::{Verdict, confirm, judge};
+use crate::judge::{Verdict, confirm, is_explained, judge, loss_of_controls};
 use crate::message::{
-    Answer, Ask, Batch, Collected, EndFacts, MOST_BYTES, MOST_CLASSES, MOST_NUMBER, MOST_SECONDS,
-    Open, Opened, RATE, SendOutcome, Sent, VERSION, shortened,
+    Answer, Ask, Batch, Collected, EndFacts, MOST_AT_ONCE, MOST_BYTES, MOST_CLASSES, MOST_NUMBER,
+    MOST_SECONDS, Open, Opened, RATE, SendOutcome, Sent, VERSION, shortened,
 };
 use crate::report::{ClassResult, Direction};
+use crate::run::Options;
 use crate::wire::LocalPath;
 
 /// Shortest time for packets in flight.
@@ -23,6 +24,14 @@ const SETTLE: Duration = Duration::from_millis(30);
 const MOST_SETTLE: Duration = Duration::from_millis(500);
 /// Repetitions of a bad class at the second look.
 const AGAIN: u16 = 6;
+/// Packets that show whether a path is slower than the rate.
+const SAMPLE: u16 = 64;
+/// Share of lost packets above which the rate is in doubt.
+const NOTICED: f64 = 0.1;
+/// Lowest rate, bytes/s: a request must end in [`MOST_SECONDS`].
+const SLOWEST: u32 = 60_000;
+/// Payload of a packet that fits most paths.
+const FULL_SIZE: u16 = 1200;
 
 /// The other end, reached by an authenticated connection.
 pub trait Peer {
@@ -88,6 +97,11 @@ impl Exchange<'_> {
     /// Returns this end of the path.
     pub(crate) fn facts(&self) -> EndFacts {
         self.here.clone()
+    }
+
+    /// Whether both ends can send and receive packets of all classes.
+    pub(crate) fn has_packet_sockets(&self) -> bool {
+        self.here.limited.is_none() && self.there.limited.is_none()
     }
 
     /// Returns the destination port.
@@ -162,10 +176,17 @@ impl Exchange<'_> {
     pub fn go(
         &mut self,
         way: Direction,
-        mut classes: Vec<Class>,
+        classes: Vec<Class>,
         repetitions: u16,
         ttl: u8,
     ) -> Result<Done, Trouble> {
+        let batch = Batch::new(0, classes, repetitions, self.rate).with_ttl(ttl);
+        self.exchange(way, batch)
+    }
+
+    /// Numbers the classes of a batch, sends them in a direction, and returns what both ends saw.
+    fn exchange(&mut self, way: Direction, mut batch: Batch) -> Result<Done, Trouble> {
+        let classes = &mut batch.classes;
         let sender = match way {
             Direction::Out => &self.here,
             Direction::Back => &self.there,
@@ -184,7 +205,7 @@ impl Exchange<'_> {
             return Err(Trouble::Here(format!("more than {MOST_NUMBER} classes in a session")));
         }
         self.next += count;
-        let batch = Batch::new(first, classes, repetitions, self.rate).with_ttl(ttl);
+        batch.first = first;
         let odd = || Trouble::Peer("unexpected answer".to_owned());
         let (mut sent, mut collected) = match way {
             Direction::Out => {
@@ -289,6 +310,54 @@ impl Exchange<'_> {
         Ok(results)
     }
 
+    /// Lowers the rate if full packets without offloads are lost at the present one, and fewer are at
+    /// the lower one: the path is slower than the probe.
+    fn slow_down(&mut self, way: Direction, lost: &Class) -> Result<(), Trouble> {
+        let usual = self.rate;
+        let payload = lost.segment.max(FULL_SIZE).into();
+        let class = Class { payload, family: lost.family, ..Class::PLAIN };
+        let before = self.loss(way, class, SAMPLE, false)?;
+        if before < NOTICED {
+            return Ok(());
+        }
+        // The rest of the path's rate is for the headers of lower layers.
+        let passed = f64::from(usual) * (1.0 - before) * 0.7;
+        self.rate = (passed as u32).max(SLOWEST).min(usual);
+        let after = self.loss(way, class, SAMPLE, false)?;
+        if after * 2.0 > before {
+            // Loss by chance: more time would not help.
+            self.rate = usual;
+        }
+        Ok(())
+    }
+
+    /// Returns the share of packets of a class that are lost.
+    fn loss(
+        &mut self,
+        way: Direction,
+        class: Class,
+        count: u16,
+        at_once: bool,
+    ) -> Result<f64, Trouble> {
+        let batch = Batch { at_once, ..Batch::new(0, vec![class], count, self.rate) };
+        let done = self.exchange(way, batch)?;
+        // Not sent: nothing is known about losses.
+        if !matches!(done.sent.outcomes[0], SendOutcome::Sent(_)) {
+            return Ok(0.0);
+        }
+        let arrived = done.collected.tallies[0].whole.min(count.into());
+        Ok(1.0 - f64::from(arrived) / f64::from(count.max(1)))
+    }
+
+    /// Returns the share of packets without offloads that are lost if this number is sent at once, as
+    /// a device sends the segments of a GSO packet.
+    fn loss_of_burst(&mut self, way: Direction, class: &Class) -> Result<f64, Trouble> {
+        let single = Class { payload: class.segment.into(), family: class.family, ..Class::PLAIN };
+        let most = u16::try_from(MOST_AT_ONCE / single.wire_bytes()).unwrap_or(u16::MAX);
+        let count = u16::try_from(class.segments()).unwrap_or(u16::MAX).min(most).max(1);
+        self.loss(way, single, count, true)
+    }
+
     /// Looks again at bad classes, each with its control.
     ///
     /// # Errors
@@ -298,15 +367,42 @@ impl Exchange<'_> {
             let bad: Vec<usize> = (0..results.len())
                 .filter(|at| results[*at].way == way && results[*at].verdict.is_bad())
                 .collect();
+            let is_lost = |at: &&usize| matches!(results[**at].verdict, Verdict::Lost { .. });
+            let lost = bad.iter().filter(is_lost).map(|at| results[*at].class);
+            if let Some(lost) = lost.max_by_key(|class| class.segment) {
+                self.slow_down(way, &lost)?;
+            }
             let mut classes = Vec::new();
             for at in &bad {
                 classes.extend([results[*at].class, results[*at].class.control()]);
             }
-            let again = self.classes(way, &classes, AGAIN)?;
+            // At a low rate, fewer packets.
+            let largest = classes.iter().map(Class::wire_bytes).max().unwrap_or(1);
+            let most = u64::from(self.rate.min(RATE)) * MOST_SECONDS * 9 / 10 / largest;
+            let repetitions = AGAIN.min(u16::try_from(most).unwrap_or(u16::MAX)).max(1);
+            let again = self.classes(way, &classes, repetitions)?;
+            let by_chance = loss_of_controls(again.chunks_exact(2).map(|pair| &pair[1].verdict));
+            let mut bursts = BTreeMap::new();
             for (at, pair) in bad.into_iter().zip(again.chunks_exact(2)) {
                 let [second, control] = pair else { continue };
                 let first = results[at].verdict.clone();
-                results[at].verdict = confirm(first, second.verdict.clone(), &control.verdict);
+                let class = results[at].class;
+                let mut verdict = confirm(first, second.verdict.clone(), &control.verdict);
+                if is_explained(&verdict, &class, by_chance) {
+                    verdict = Verdict::Filtered;
+                }
+                if class.segment > 0 && matches!(verdict, Verdict::Lost { .. }) {
+                    let key = class.segments();
+                    let loss = match bursts.get(&key) {
+                        Some(loss) => *loss,
+                        None => self.loss_of_burst(way, &class)?,
+                    };
+                    bursts.insert(key, loss);
+                    if is_explained(&verdict, &class, loss) {
+                        verdict = Verdict::Filtered;
+                    }
+                }
+                results[at].verdict = verdict;
             }
         }
         Ok(())
@@ -321,16 +417,15 @@ pub(crate) fn open<'a>(
     access: &'a Access,
     peer: &'a mut dyn Peer,
     (own, there): (IpAddr, IpAddr),
-    via: Option<&str>,
-    rate: u32,
+    options: &Options,
     stop: &'a AtomicBool,
 ) -> Result<(Exchange<'a>, Opened), Trouble> {
-    let place = LocalPath::find(own, there, via).map_err(Trouble::Here)?;
+    let place = LocalPath::find(own, there, options.via.as_deref()).map_err(Trouble::Here)?;
     let mut rng = rand::rng();
     let open = Open {
         version: VERSION,
         session: rng.random(),
-        own_port: OWN_PORT,
+        own_port: options.port,
         source_base: rng.random_range(25_000..30_000),
         // The lowest bits distinguish tunnels.
         vni: rng.random_range(0xe0_0000_u32..0xf0_0000) & !0x1f,
@@ -355,7 +450,7 @@ pub(crate) fn open<'a>(
         peer,
         stop,
         next: 0,
-        rate,
+        rate: options.rate,
         settle,
         bytes: 0,
         late: BTreeMap::new(),
@@ -363,6 +458,6 @@ pub(crate) fn open<'a>(
     Ok((exchange, *opened))
 }
 
-/// Destination port of probe packets: the default data port of `measure serve`, which must be
+/// Default destination port of probe packets: the default data port of `measure serve`, which must be
 /// reachable in any case.
 pub const OWN_PORT: u16 = 5211;

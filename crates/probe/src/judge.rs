@@ -141,6 +141,53 @@ pub fn confirm(first: Verdict, again: Verdict, control: &Verdict) -> Verdict {
     }
 }
 
+/// Returns the share of packets that is lost by chance, from controls. Controls that are mostly lost
+/// are filtered, and say nothing about chance.
+pub fn loss_of_controls<'a>(controls: impl Iterator<Item = &'a Verdict>) -> f64 {
+    let (mut lost, mut sent) = (0, 0);
+    for control in controls {
+        match control {
+            Verdict::Lost { lost: one, of } if one * 2 < *of => {
+                lost += one;
+                sent += of;
+            }
+            Verdict::Intact | Verdict::Recut { .. } => sent += u32::from(CONTROLS),
+            // Filtered, or not sent.
+            _ => {}
+        }
+    }
+    f64::from(lost) / f64::from(sent.max(1))
+}
+
+/// Whether a loss of single packets with this probability explains a lost class: each of its packets
+/// must arrive.
+pub fn is_explained(verdict: &Verdict, class: &Class, loss: f64) -> bool {
+    let Verdict::Lost { lost, of } = verdict else { return false };
+    let of_class = 1.0 - (1.0 - loss).powi(class.segments().min(1000).cast_signed());
+    at_least(*lost, *of, of_class) > CHANCE
+}
+
+/// Repetitions of a control.
+const CONTROLS: u16 = 6;
+/// Probability below which a loss is no chance. A default run looks at about 400 classes.
+const CHANCE: f64 = 0.001;
+
+/// Returns the probability of at least `count` events among `of` trials.
+fn at_least(count: u32, of: u32, probability: f64) -> f64 {
+    let mut sum = 0.0;
+    let mut ways = 1.0;
+    for k in 0..=of {
+        if k > 0 {
+            ways *= f64::from(of - k + 1) / f64::from(k);
+        }
+        if k >= count {
+            let (hits, misses) = (k.cast_signed(), (of - k).cast_signed());
+            sum += ways * probability.powi(hits) * (1.0 - probability).powi(misses);
+        }
+    }
+    sum
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,6 +222,26 @@ mod tests {
         ] {
             assert_eq!(judge(&class, outcome, &tally, late).word(), word);
         }
+    }
+
+    #[test]
+    fn losses_that_single_packets_have_too_are_no_findings() {
+        let gso = Class { segment: 1000, payload: 4000, ..Class::PLAIN };
+        let lost = |lost| Verdict::Lost { lost, of: 6 };
+        for (verdict, class, loss, explained) in [
+            (lost(6), gso, 0.0, false),
+            (lost(3), gso, 0.0, false),
+            (lost(3), Class::PLAIN, 0.0, false),
+            (lost(6), gso, 0.3, true),
+            (lost(3), Class::PLAIN, 0.3, true),
+            (lost(6), Class::PLAIN, 0.05, false),
+            (Verdict::Corrupted { faults: vec![Fault::Tail], damaged: 1, of: 6 }, gso, 0.9, false),
+        ] {
+            assert_eq!(is_explained(&verdict, &class, loss), explained, "{verdict:?} {loss}");
+        }
+        assert!((at_least(3, 6, 0.3) - 0.255_69).abs() < 1e-5);
+        let controls = [Verdict::Intact, lost(2), lost(6), Verdict::Filtered];
+        assert!((loss_of_controls(controls.iter()) - 2.0 / 12.0).abs() < 1e-9);
     }
 
     #[test]

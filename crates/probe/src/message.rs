@@ -10,13 +10,15 @@ use crate::features::candidate_features;
 use crate::tally::Tally;
 
 /// Version of these messages. Both ends must have the same.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 /// Most classes of a request: they must fit a frame of the channel.
 pub const MOST_CLASSES: usize = 200;
 /// Most repetitions of a class in a request.
 pub const MOST_REPETITIONS: u16 = 4096;
 /// Most bytes that an end sends for one request.
 pub const MOST_BYTES: u64 = 4_000_000;
+/// Most bytes of single packets that an end sends without a pause: those of a GSO packet.
+pub const MOST_AT_ONCE: u64 = 64 << 10;
 /// Default rate, bytes/s, and the limit of an end that answers. Only one end sends at a time.
 pub const RATE: u32 = 1_000_000;
 /// Longest time for sending a request's packets, s: less than a client waits for an answer.
@@ -94,12 +96,14 @@ pub struct Batch {
     pub ttl: u8,
     /// Most bytes per second.
     pub rate: u32,
+    /// Sends all packets of a class without a pause between them, like the segments of a GSO packet.
+    pub at_once: bool,
 }
 
 impl Batch {
     /// Creates a batch with the usual time to live.
     pub fn new(first: u16, classes: Vec<Class>, repetitions: u16, rate: u32) -> Batch {
-        Batch { first, classes, repetitions, ttl: 64, rate }
+        Batch { first, classes, repetitions, ttl: 64, rate, at_once: false }
     }
 
     /// Bytes on the wire, about.
@@ -127,6 +131,12 @@ impl Batch {
         // The bytes on the wire count, not the packets: a GSO packet stands for many.
         if self.wire_bytes() > MOST_BYTES {
             return Err(format!("{} bytes in a request, above {MOST_BYTES}", self.wire_bytes()));
+        }
+        let repetitions = u64::from(self.repetitions);
+        let at_once = self.classes.iter().map(|class| class.wire_bytes() * repetitions).max();
+        // A GSO packet has as many.
+        if self.at_once && at_once.is_some_and(|bytes| bytes > MOST_AT_ONCE) {
+            return Err(format!("more than {MOST_AT_ONCE} bytes at once"));
         }
         // A slow sender would occupy a session's thread.
         if self.wire_bytes() > u64::from(self.rate) * MOST_SECONDS {
@@ -393,6 +403,7 @@ mod tests {
             (Batch { repetitions: MOST_REPETITIONS + 1, ..plain.clone() }, "packets"),
             (Batch { first: MOST_NUMBER, ..plain.clone() }, "class numbers"),
             (Batch { classes: vec![huge; MOST_CLASSES], ..plain.clone() }, "bytes in a request"),
+            (Batch { repetitions: 500, at_once: true, ..plain.clone() }, "at once"),
             (Batch { rate: 0, ..plain.clone() }, "takes more than"),
             (Batch { rate: 1, ..plain.clone() }, "takes more than"),
             (
@@ -495,9 +506,9 @@ mod tests {
         #[test]
         fn a_batch_that_passes_is_within_every_limit(
             first: u16, classes in prop::collection::vec(class(), 0..8), repetitions: u16,
-            ttl: u8, rate: u32,
+            ttl: u8, rate: u32, at_once: bool,
         ) {
-            let batch = Batch { first, classes, repetitions, ttl, rate };
+            let batch = Batch { first, classes, repetitions, ttl, rate, at_once };
             let text = serde_json::to_vec(&Ask::Send(batch.clone())).unwrap();
             prop_assert_eq!(&serde_json::from_slice::<Ask>(&text).unwrap(), &Ask::Send(batch.clone()));
             if batch.validate().is_ok() {

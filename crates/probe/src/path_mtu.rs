@@ -1,14 +1,14 @@
-//! Path MTU: the largest packet that arrives, whether larger ones are answered by ICMP, and where
-//! the path narrows.
+//! Path MTU: the largest packet that arrives, whether larger ones are answered by ICMP, where the
+//! path narrows, and the largest packet inside VXLAN.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::catalogue::overhead;
-use crate::class::{Class, Family};
+use crate::class::{Class, Family, Port, Tunnel, TunnelKind};
 use crate::exchange::{Exchange, Trouble};
 use crate::message::{Batch, IcmpKind, SendOutcome};
-use crate::report::{Direction, PathMtu};
+use crate::report::{Direction, InnerMtu, LARGEST_TESTED, PathMtu};
 
 /// MTUs that are frequent: Ethernet, tunnels in it, PPPoE, clouds, jumbo frames.
 const FREQUENT: [u32; 18] = [
@@ -36,6 +36,14 @@ fn of_size(family: Family, bytes: u32) -> Class {
     Class { payload: bytes.saturating_sub(overhead(&class)).max(32), ..class }
 }
 
+/// Returns a class whose outer packets have this size: UDP over IPv4 inside VXLAN.
+fn inside_vxlan(family: Family, bytes: u32) -> Class {
+    let (kind, inner) = (TunnelKind::Vxlan, Family::V4);
+    let tunnel = Tunnel { kind, checksum: false, inner, nested: false };
+    let class = Class { family, tunnel: Some(tunnel), port: Port::Vxlan, ..Class::PLAIN };
+    Class { payload: bytes.saturating_sub(overhead(&class)).max(32), ..class }
+}
+
 /// Finds the path MTU in one direction. `device` is the MTU of the sender's device.
 ///
 /// # Errors
@@ -46,22 +54,70 @@ pub fn find(
     family: Family,
     device: u32,
 ) -> Result<PathMtu, Trouble> {
-    let mut mtu =
-        PathMtu { way, device, path: None, reported: None, black_hole: false, narrows_after: None };
-    let device = device.min(9500);
+    let most = device.min(LARGEST_TESTED);
+    let found = largest(exchange, way, &|bytes| of_size(family, bytes), most)?;
+    let Sizes { good, bad, reported } = found;
+    let mut mtu = PathMtu {
+        way,
+        device,
+        path: (good > 0).then_some(good),
+        reported,
+        black_hole: false,
+        narrows_after: None,
+        inner: None,
+    };
+    if good == 0 {
+        // Nothing arrives: no statement on sizes.
+        return Ok(mtu);
+    }
+    if good < most {
+        mtu.black_hole = reported.is_none();
+        mtu.narrows_after = narrows_after(exchange, way, family, good, bad)?;
+    }
+    if exchange.has_packet_sockets() {
+        let class = inside_vxlan(family, good);
+        let sizes = largest(exchange, way, &|bytes| inside_vxlan(family, bytes), good)?;
+        // Outer headers, up to the inner IP header.
+        let headers = overhead(&class) - overhead(&Class::PLAIN);
+        // A filter of the tunnel's port passes no size.
+        mtu.inner = (sizes.good > 0).then(|| InnerMtu {
+            path: sizes.good.saturating_sub(headers),
+            black_hole: sizes.good < good && sizes.reported.is_none(),
+        });
+    }
+    Ok(mtu)
+}
+
+/// Sizes of packets at layer 3.
+struct Sizes {
+    /// The largest that arrived; 0: none.
+    good: u32,
+    /// The smallest that did not.
+    bad: u32,
+    /// MTU that a router reported, and its address.
+    reported: Option<(u32, IpAddr)>,
+}
+
+/// Finds the largest packets of a kind that arrive.
+fn largest(
+    exchange: &mut Exchange<'_>,
+    way: Direction,
+    class_of: &dyn Fn(u32) -> Class,
+    most: u32,
+) -> Result<Sizes, Trouble> {
     let mut sizes: BTreeSet<u32> =
-        FREQUENT.into_iter().chain([device - 1, device]).filter(|size| *size <= device).collect();
+        FREQUENT.into_iter().chain([most - 1, most]).filter(|size| *size <= most).collect();
     // Open interval: the largest size that arrived, and the smallest that did not.
-    let (mut good, mut bad) = (0, device + 1);
-    let (mut answered, mut doubts) = (false, DOUBTS);
+    let (mut good, mut bad) = (0, most + 1);
+    let (mut reported, mut doubts) = (None, DOUBTS);
     loop {
         let list: Vec<u32> = sizes.iter().copied().collect();
-        let classes = list.iter().map(|size| of_size(family, *size)).collect();
+        let classes = list.iter().map(|size| class_of(*size)).collect();
         // Twice: a single loss would look like a narrow path.
         let done = exchange.go(way, classes, 2, 64)?;
         for error in &done.sent.errors {
             if let IcmpKind::TooBig(bytes) = error.kind {
-                (mtu.reported, answered) = (Some((bytes, error.from)), true);
+                reported = Some((bytes, error.from));
             }
         }
         let before = (good, bad);
@@ -79,20 +135,19 @@ pub fn find(
             }
         }
         if good == 0 {
-            // Nothing arrives: no statement on sizes.
-            return Ok(mtu);
+            break;
         }
         // A sender that refuses all sizes in between, or claims to, narrows nothing.
         if good + 1 >= bad || before == (good, bad) {
             // On a busy machine, the larger packets may only have been late.
-            if good < device
+            if good < most
                 && doubts > 0
-                && !answered
-                && arrives(exchange, way, of_size(family, bad))?
+                && reported.is_none()
+                && arrives(exchange, way, class_of(bad))?
             {
                 doubts -= 1;
-                (good, bad) = (bad, device + 1);
-                sizes = [good, device].into();
+                (good, bad) = (bad, most + 1);
+                sizes = [good, most].into();
                 continue;
             }
             break;
@@ -100,12 +155,7 @@ pub fn find(
         let step = (bad - good).div_ceil(ROUND).max(1);
         sizes = (good + 1..bad).step_by(step as usize).collect();
     }
-    mtu.path = Some(good);
-    if good < device {
-        mtu.black_hole = !answered;
-        mtu.narrows_after = narrows_after(exchange, way, family, good, bad)?;
-    }
-    Ok(mtu)
+    Ok(Sizes { good, bad, reported })
 }
 
 /// Finds the last router that packets above the path MTU reach.

@@ -4,8 +4,10 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes that may be sent without a pause.
+/// Bytes that may be sent without a pause, at most.
 pub const BURST: u64 = 32 << 10;
+/// Time of sending at the rate that idle time earns, at most: a slow path's queue is short.
+const EARNED: Duration = Duration::from_micros(BURST);
 
 /// State of the limit.
 #[derive(Debug, Default)]
@@ -29,7 +31,7 @@ impl RateLimit {
         // Idle time earns no more than a burst.
         let next = due.map_or(now, |due| due.max(now)) + time(bytes);
         *due = Some(next);
-        next.saturating_duration_since(now).saturating_sub(time(BURST))
+        next.saturating_duration_since(now).saturating_sub(time(BURST).min(EARNED))
     }
 }
 

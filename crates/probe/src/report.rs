@@ -72,6 +72,30 @@ pub struct PathMtu {
     pub black_hole: bool,
     /// Last router that large packets reach, and its distance in hops.
     pub narrows_after: Option<(u8, IpAddr)>,
+    /// The same inside VXLAN over this path; `None`: no such packet arrived at port 4789, or an end
+    /// has no packet sockets.
+    pub inner: Option<InnerMtu>,
+}
+
+/// Largest single packet that is tested, bytes.
+pub const LARGEST_TESTED: u32 = 9500;
+
+/// Path MTU of the packets in a tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(deny_unknown_fields))]
+pub struct InnerMtu {
+    /// Largest inner IP packet that arrives, bytes.
+    pub path: u32,
+    /// Whether tunnel packets that the path's MTU allows vanish without an ICMP error.
+    pub black_hole: bool,
+}
+
+impl PathMtu {
+    /// Whether larger packets vanish without an ICMP error, inside a tunnel or not.
+    pub fn has_black_hole(&self) -> bool {
+        self.black_hole || self.inner.is_some_and(|inner| inner.black_hole)
+    }
 }
 
 /// Setting that can cause a verdict.
@@ -270,6 +294,6 @@ pub struct Report {
 impl Report {
     /// Whether anything is wrong with the path.
     pub fn has_findings(&self) -> bool {
-        !self.bad.is_empty() || self.mtu.iter().any(|mtu| mtu.black_hole)
+        !self.bad.is_empty() || self.mtu.iter().any(PathMtu::has_black_hole)
     }
 }

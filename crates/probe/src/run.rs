@@ -9,7 +9,7 @@ use crate::class::{Checksum, Class, Extra, Family, Transport};
 use crate::culprit;
 use crate::datagrams;
 use crate::end::Access;
-use crate::exchange::{Exchange, Peer, Trouble, open};
+use crate::exchange::{Exchange, OWN_PORT, Peer, Trouble, open};
 use crate::judge::Verdict;
 use crate::message::{MOST_SECONDS, RATE, shortened};
 use crate::path_mtu;
@@ -44,6 +44,8 @@ pub struct Options {
     pub via: Option<String>,
     /// Bytes per second of the sending end.
     pub rate: u32,
+    /// Destination port of packets, below 65,535: the next one is used, too.
+    pub port: u16,
     /// Devices between the ends whose settings take part in the search, in the order of packets to
     /// the peer.
     pub hops: Vec<HopFacts>,
@@ -51,7 +53,14 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { extent: Extent::Default, seed: 1, via: None, rate: RATE, hops: Vec::new() }
+        Options {
+            extent: Extent::Default,
+            seed: 1,
+            via: None,
+            rate: RATE,
+            port: OWN_PORT,
+            hops: Vec::new(),
+        }
     }
 }
 
@@ -86,8 +95,7 @@ pub fn run_with(
     say: &dyn Fn(&str),
 ) -> Result<Report, Trouble> {
     let begun = Instant::now();
-    let (mut exchange, opened) =
-        open(access, peer, (own, there), options.via.as_deref(), options.rate, stop)?;
+    let (mut exchange, opened) = open(access, peer, (own, there), options, stop)?;
     say("path MTU");
     let here = exchange.facts();
     if options.hops.iter().any(|hop| hop.netns.is_none() && hop.device == here.device) {
@@ -251,8 +259,8 @@ fn in_use(report: &Report) -> Vec<InUse> {
         let traffic = match class.tunnel {
             None => format!("{transport}/{}", class.family),
             Some(tunnel) => {
-                let within = if tunnel.nested { " in Vxlan" } else { "" };
-                format!("{transport} in {:?}{within}/{}", tunnel.kind, class.family)
+                let within = if tunnel.nested { " in VXLAN" } else { "" };
+                format!("{transport} in {}{within}/{}", tunnel.kind, class.family)
             }
         };
         let (sender, receiver) = match result.way {

@@ -394,9 +394,12 @@ impl<'a> Wire<'a> {
         batch: &Batch,
         ends: &Ends,
         port: u16,
-        device: Option<&TunnelDevice>,
+        device: Option<&TunnelDevice<'_>>,
         mut rate_limit: impl FnMut(u64),
     ) -> Result<SendOutcome, String> {
+        if batch.at_once {
+            rate_limit(class.wire_bytes() * u64::from(batch.repetitions));
+        }
         for repetition in 0..batch.repetitions {
             let payload =
                 Session(self.open.session).payload(number, repetition, class.payload as usize);
@@ -409,7 +412,9 @@ impl<'a> Wire<'a> {
                 jumbo_option: self.jumbo_option,
             };
             for frame in build(class, ends, &flow, &payload, device.is_some())? {
-                rate_limit(frame.bytes.len() as u64);
+                if !batch.at_once {
+                    rate_limit(frame.bytes.len() as u64);
+                }
                 let put = || match device {
                     Some(device) => device.send(&frame),
                     None => self.put(&frame),

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use probe::judge::Verdict;
-use probe::report::{BadPath, ClassResult, Direction, End, PathMtu, Report, Search, Setting};
+use probe::report::{
+    BadPath, ClassResult, Direction, End, LARGEST_TESTED, PathMtu, Report, Search, Setting,
+};
 
 use crate::style::{Style, plain};
 
@@ -70,10 +72,11 @@ pub fn probe_text(report: &Report, style: Style) -> String {
 
 fn mtu_words(mtu: &PathMtu) -> String {
     let Some(path) = mtu.path else { return "unknown: no probe arrived".to_owned() };
-    if path >= mtu.device {
-        return format!("{path}");
-    }
-    let mut words = format!("{path}, below the device's {}", mtu.device);
+    let mut words = match path >= mtu.device.min(LARGEST_TESTED) {
+        true if path >= mtu.device => format!("{path}"),
+        true => format!("{path} or more: larger packets are not tested"),
+        false => format!("{path}, below the device's {}", mtu.device),
+    };
     if let Some((bytes, from)) = mtu.reported {
         let _ = write!(words, "; {from} reports {bytes} by ICMP");
     }
@@ -82,6 +85,12 @@ fn mtu_words(mtu: &PathMtu) -> String {
     }
     if let Some((hops, router)) = mtu.narrows_after {
         let _ = write!(words, "; decreases after {router}, hop {hops}");
+    }
+    if let Some(inner) = mtu.inner {
+        let _ = write!(words, "; inside VXLAN {}", inner.path);
+        if inner.black_hole {
+            words.push_str("; BLACK HOLE: larger packets of the tunnel vanish without ICMP");
+        }
     }
     words
 }

@@ -37,7 +37,8 @@ pub fn run(asked: &Probe) -> anyhow::Result<Exit> {
     let (seed, rate) = (asked.seed, asked.rate);
     let hops = hops(&asked.hops)?;
     let facts = hops.iter().map(|hop| hop.facts().clone()).collect();
-    let options = Options { extent, seed, rate, via: asked.via.clone(), hops: facts };
+    let (via, port) = (asked.via.clone(), asked.port);
+    let options = Options { extent, seed, rate, via, port, hops: facts };
     let (mut peer, own) = match ProbePeer::connect(target, token.as_ref(), &stop) {
         Err(RemoteError::Stopped) => return Ok(Exit::Interrupted),
         connected => connected?,

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use netstate::Netlink;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -55,6 +56,8 @@ pub enum Fault {
     LargeGsoLost,
     /// Packets above this size vanish.
     BlackHole(usize),
+    /// UDP packets to port 4789 above this size vanish.
+    TunnelHole(usize),
     /// Packets above this size are answered by ICMP.
     Narrow(usize),
     /// There are three routers. Packets above this size vanish after this router.
@@ -71,6 +74,73 @@ pub enum Fault {
     NestedPayload,
     /// One packet in 1,000 is damaged.
     Rare,
+    /// This share of packets vanishes, percent.
+    Loss(u64),
+    /// Every packet arrives twice.
+    Twice,
+    /// Each pair of packets arrives in the other order.
+    Swapped,
+    /// A wire of this rate, bytes/s, behind a queue of this length, bytes.
+    Slow(u64, u64),
+}
+
+impl Fault {
+    /// Whether packets are neither damaged nor lost because of an offload.
+    fn is_of_the_wire(self) -> bool {
+        matches!(self, Fault::Loss(_) | Fault::Twice | Fault::Swapped | Fault::Slow(..))
+    }
+}
+
+/// A wire between both ends.
+#[derive(Default)]
+struct Link {
+    count: u64,
+    held: Option<Vec<u8>>,
+    /// Bytes that wait in the queue, and when they were counted.
+    queue: (f64, Option<Instant>),
+}
+
+impl Link {
+    /// Passes a frame on as the fault of the wire wants it.
+    fn pass(&mut self, fault: Fault, tap: &Tap, frame: &[u8]) {
+        self.count += 1;
+        match fault {
+            // Fibonacci hashing: neither regular nor different in each run.
+            Fault::Loss(percent)
+                if self.count.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 < (percent << 32) / 100 => {
+            }
+            Fault::Twice => {
+                put(tap, frame);
+                put(tap, frame);
+            }
+            Fault::Swapped => match self.held.take() {
+                Some(held) => {
+                    put(tap, frame);
+                    put(tap, &held);
+                }
+                None => self.held = Some(frame.to_vec()),
+            },
+            Fault::Slow(rate, length) => {
+                let now = Instant::now();
+                let (waiting, since) = self.queue;
+                let gone = since.map_or(0.0, |since| (now - since).as_secs_f64() * rate as f64);
+                let waiting = (waiting - gone).max(0.0);
+                let fits = waiting + frame.len() as f64 <= length as f64;
+                self.queue = (waiting + if fits { frame.len() as f64 } else { 0.0 }, Some(now));
+                if fits {
+                    put(tap, frame);
+                }
+            }
+            _ => put(tap, frame),
+        }
+    }
+
+    /// Passes a held frame on: no other one follows.
+    fn rest(&mut self, tap: &Tap) {
+        if let Some(held) = self.held.take() {
+            put(tap, &held);
+        }
+    }
 }
 
 /// Place of a fault.
@@ -198,10 +268,12 @@ fn forward(taps: &[Tap; 2], from: usize, mangled: &Mutex<Mangled>, stop: &Atomic
     let mut buffer = vec![0; 80 << 10];
     let mut wire = vec![0; 256 << 10];
     let count = AtomicU64::new(0);
+    let mut link = Link::default();
     while !stop.load(Ordering::Relaxed) {
         let length = match taps[from].read(&mut buffer) {
             Ok(length) => length,
             Err(_) => {
+                link.rest(&taps[1 - from]);
                 let mut fds = [PollFd::new(taps[from].as_fd(), PollFlags::POLLIN)];
                 let _ = poll(&mut fds, PollTimeout::from(50_u8));
                 continue;
@@ -225,6 +297,7 @@ fn forward(taps: &[Tap; 2], from: usize, mangled: &Mutex<Mangled>, stop: &Atomic
             let is_last = at + 1 == total;
             let pass = mangle(fault, &header, frame, &mut segment, is_last, &count);
             match pass {
+                Pass::On if fault.is_of_the_wire() => link.pass(fault, &taps[1 - from], &segment),
                 Pass::On => put(&taps[1 - from], &segment),
                 Pass::Drop => {}
                 Pass::Answer(icmp) => put(&taps[from], &icmp),
@@ -243,6 +316,11 @@ enum Pass {
     On,
     Drop,
     Answer(Vec<u8>),
+}
+
+/// Whether a frame is a UDP packet over IPv4 to port 4789.
+fn to_vxlan(frame: &[u8]) -> bool {
+    frame[12] == 0x08 && frame[23] == 17 && frame[36..38] == 4789_u16.to_be_bytes()
 }
 
 /// Start of the transport header of a frame without a tunnel.
@@ -285,6 +363,9 @@ fn mangle(
             segment[at..at + 2].copy_from_slice(&(header.gso_size + 8).to_be_bytes());
         }
         Fault::BlackHole(mtu) if segment.len() > mtu + 14 => return Pass::Drop,
+        Fault::TunnelHole(mtu) if segment.len() > mtu + 14 && to_vxlan(segment) => {
+            return Pass::Drop;
+        }
         Fault::Narrow(mtu) if segment.len() > mtu + 14 => return too_big(segment, mtu),
         Fault::HoleAfter(router, mtu) if segment[12] == 0x08 => {
             let ttl = segment[22];

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use probe::class::{Checksum, Class, Extra, Family, Transport};
 use probe::end::Access;
 use probe::judge::Verdict;
-use probe::report::{Direction, Search};
+use probe::message::RATE;
+use probe::report::{Direction, InnerMtu, Search};
 use probe::run::{Extent, Options};
 use settings::journal::Journal;
 use test_support::{need, require};
@@ -34,6 +35,52 @@ fn each_fault_has_its_verdict_direction_and_setting() {
         let entries = Journal::open(journal.path()).unwrap().entries().unwrap();
         assert!(entries.is_empty(), "{}: {entries:?}", case.name);
     }
+}
+
+/// Loss by chance, a slow wire, and packets that come twice or in another order are no offload's
+/// doing, in either direction.
+#[test]
+fn faults_of_the_wire_are_not_blamed_on_offloads() {
+    require!(need::root(), need::device("vxlan"));
+    let bed = Bed::new(false);
+    let slow = Fault::Slow(125_000, 6_000);
+    for fault in [Fault::Loss(30), Fault::Twice, Fault::Swapped, slow] {
+        bed.mangle(Mangled { fault, out: true, back: true });
+        let rate = if fault == slow { RATE } else { quick().rate };
+        let report = bed.probe(&Options { rate, ..quick() }, None);
+        assert!(report.bad.is_empty(), "{fault:?}: {}", summary(&report));
+        assert!(report.mtu.iter().all(|mtu| !mtu.has_black_hole()), "{fault:?}: {:?}", report.mtu);
+    }
+}
+
+/// The largest packets in a tunnel are measured, and are those that the path's MTU allows.
+#[test]
+fn the_path_mtu_inside_vxlan_is_measured() {
+    require!(need::root(), need::device("vxlan"));
+    for (ipv6, headers) in [(false, 50), (true, 70)] {
+        let bed = Bed::new(ipv6);
+        for (fault, path) in [(Fault::None, 1500), (Fault::BlackHole(1400), 1400)] {
+            bed.mangle(Mangled { fault, out: true, back: true });
+            for mtu in bed.probe(&quick(), None).mtu {
+                let inner = mtu.inner.unwrap();
+                assert_eq!((mtu.path, inner.path), (Some(path), path - headers), "{mtu:?}");
+                assert!(!inner.black_hole, "{mtu:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn larger_tunnel_packets_that_vanish_are_a_black_hole() {
+    require!(need::root(), need::device("vxlan"));
+    let bed = Bed::new(false);
+    bed.mangle(Mangled { fault: Fault::TunnelHole(1400), out: true, back: false });
+    let report = bed.probe(&quick(), None);
+    let [out, back] = &report.mtu[..] else { panic!("{:?}", report.mtu) };
+    assert_eq!(out.path, Some(1500));
+    assert_eq!(out.inner, Some(InnerMtu { path: 1350, black_hole: true }));
+    assert_eq!(back.inner, Some(InnerMtu { path: 1450, black_hole: false }));
+    assert!(report.has_findings());
 }
 
 #[test]
