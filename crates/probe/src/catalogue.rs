@@ -151,7 +151,7 @@ pub fn tso_cases(mtu: u32) -> Vec<Class> {
 }
 
 /// The cases of the kernel's selftest `drivers/net/hw/csum.py`: received checksums of TCP and UDP,
-/// valid and wrong; sent partial checksums of UDP, and UDP packets without one.
+/// valid and wrong; sent partial checksums of UDP, also of packets that add up to zero.
 pub fn checksum_cases() -> Vec<Class> {
     let mut classes = Vec::new();
     for family in FAMILIES {
@@ -160,9 +160,9 @@ pub fn checksum_cases() -> Vec<Class> {
                 classes.push(Class { family, transport, checksum, payload: 301, ..Class::PLAIN });
             }
         }
-        for checksum in [Checksum::Partial, Checksum::Zero] {
-            classes.push(Class { family, checksum, payload: 301, ..Class::PLAIN });
-        }
+        let partial = Class { family, checksum: Checksum::Partial, ..Class::PLAIN };
+        classes.push(Class { payload: 301, ..partial });
+        classes.push(Class { payload: 302, extra: Extra::ZeroSum, ..partial });
     }
     classes
 }
@@ -210,6 +210,7 @@ pub fn quick(mtu: u32) -> Vec<Class> {
         }
         classes.push(Class { extra: Extra::Ecn, ..tcp(family, Size::Equal, mtu) });
         classes.push(fragmented(Class { family, ..Class::PLAIN }, mtu));
+        classes.push(Class { family, checksum: Checksum::Zero, payload: 301, ..Class::PLAIN });
         classes.push(Class { transport: Transport::Icmp, payload: 301, family, ..Class::PLAIN });
         let kind = TunnelKind::Geneve;
         let tunnel = Tunnel { kind, checksum: false, inner: Family::V4, nested: false };
@@ -401,17 +402,20 @@ mod tests {
     fn each_case_of_csum_py_has_a_class() {
         let cases = checksum_cases();
         for (family, v) in [(Family::V4, 4), (Family::V6, 6)] {
-            for (name, transport, checksum) in [
-                ("rx_tcp", Transport::Tcp, Checksum::Finished),
-                ("rx_tcp_invalid", Transport::Tcp, Checksum::Wrong),
-                ("rx_udp", Transport::Udp, Checksum::Finished),
-                ("rx_udp_invalid", Transport::Udp, Checksum::Wrong),
-                ("tx_udp_csum_offload", Transport::Udp, Checksum::Partial),
-                ("tx_udp_zero_checksum", Transport::Udp, Checksum::Zero),
+            let plain = Extra::Plain;
+            for (name, transport, checksum, extra) in [
+                ("rx_tcp", Transport::Tcp, Checksum::Finished, plain),
+                ("rx_tcp_invalid", Transport::Tcp, Checksum::Wrong, plain),
+                ("rx_udp", Transport::Udp, Checksum::Finished, plain),
+                ("rx_udp_invalid", Transport::Udp, Checksum::Wrong, plain),
+                ("tx_udp_csum_offload", Transport::Udp, Checksum::Partial, plain),
+                // `csum -U -Z`: `cfg_zero_sum`, not `cfg_zero_disable`.
+                ("tx_udp_zero_checksum", Transport::Udp, Checksum::Partial, Extra::ZeroSum),
             ] {
-                let wanted = (family, transport, checksum);
+                let wanted = (family, transport, checksum, extra);
                 let found = cases.iter().filter(|class| {
-                    (class.family, class.transport, class.checksum) == wanted && class.segment == 0
+                    (class.family, class.transport, class.checksum, class.extra) == wanted
+                        && class.segment == 0
                 });
                 assert_eq!(found.count(), 1, "ipv{v}_{name}");
             }

@@ -138,6 +138,9 @@ pub enum Extra {
     Options,
     /// Sent as two IP fragments.
     Fragments,
+    /// The last two bytes make the UDP checksum add up to zero. It must be sent as 0xffff, since 0
+    /// stands for no checksum (RFC 768).
+    ZeroSum,
 }
 
 /// A class of packets.
@@ -226,6 +229,17 @@ impl Class {
         }
         if self.extra == Extra::Fragments && (self.payload < 256 || self.tunnel.is_some()) {
             return no("fragments need 256 bytes, and no tunnel");
+        }
+        let may_add_up = self.transport == Transport::Udp
+            && self.tunnel.is_none()
+            && self.segment == 0
+            && [Checksum::Finished, Checksum::Partial].contains(&self.checksum);
+        if self.extra == Extra::ZeroSum
+            && !(may_add_up && self.payload >= 64 && self.payload % 2 == 0)
+        {
+            return no(
+                "a checksum adds up to zero in single UDP packets of 64, 66 and so on bytes",
+            );
         }
         match self.tunnel {
             Some(tunnel) => {
@@ -378,6 +392,7 @@ impl fmt::Display for Class {
             Extra::Dscp => f.write_str(", DSCP")?,
             Extra::Options => f.write_str(", options")?,
             Extra::Fragments => f.write_str(", 2 fragments")?,
+            Extra::ZeroSum => f.write_str(", adding up to zero")?,
         }
         match self.port {
             Port::Own => Ok(()),
@@ -416,6 +431,8 @@ mod tests {
             (Class { checksum: Checksum::Finished, ..gso }, "partial"),
             (Class { transport: Transport::Udp, segment: 128, payload: 64_000, ..gso }, "many"),
             (Class { payload: 3001, ..gso }, "too short"),
+            (Class { extra: Extra::ZeroSum, payload: 301, ..Class::PLAIN }, "zero"),
+            (Class { extra: Extra::ZeroSum, ..gso }, "zero"),
             (Class { checksum: Checksum::Zero, transport: Transport::Tcp, ..Class::PLAIN }, "UDP"),
             (Class { port: Port::Geneve, ..in_tunnel }, "another port"),
             (Class { port: Port::Vxlan, ..gso }, "only UDP"),

@@ -357,6 +357,14 @@ fn plain(
     };
     let start = 14 + ip.len();
     let mut header = VnetHdr::default();
+    if class.extra == Extra::ZeroSum
+        && let Some(end) = body.last_chunk_mut::<2>()
+    {
+        *end = [0; 2];
+        let rest = pseudo.plus_bytes(&body).checksum();
+        let end = body.len() - 2;
+        body[end..].copy_from_slice(&rest.to_be_bytes());
+    }
     let finished = finish(pseudo.plus_bytes(&body));
     let field = match class.checksum {
         Checksum::Finished => finished,

@@ -485,7 +485,14 @@ mod tests {
             .prop_map(|(kind, checksum, inner, nested)| Tunnel { kind, checksum, inner, nested });
         let transport = vec![Transport::Tcp, Transport::Udp, Transport::Icmp];
         let checksum = vec![Checksum::Finished, Checksum::Partial, Checksum::Zero, Checksum::Wrong];
-        let extra = vec![Extra::Plain, Extra::Ecn, Extra::Dscp, Extra::Options, Extra::Fragments];
+        let extra = vec![
+            Extra::Plain,
+            Extra::Ecn,
+            Extra::Dscp,
+            Extra::Options,
+            Extra::Fragments,
+            Extra::ZeroSum,
+        ];
         (
             (family(), prop::option::of(tunnel), prop::sample::select(transport)),
             (any::<u16>(), prop::sample::select(checksum)),

@@ -48,6 +48,8 @@ pub enum Fault {
     UsoTail,
     /// The checksum of UDP packets that it should finish is zero.
     ChecksumZeroed,
+    /// A UDP checksum that adds up to zero is sent as 0, which stands for no checksum.
+    ZeroSum,
     /// Checksums that it should finish stay partial.
     ChecksumUnfinished,
     /// The last segment of a UDP GSO packet has the length of the others.
@@ -353,6 +355,9 @@ fn mangle(
             segment.swap(at + 1, at + 3);
         }
         Fault::ChecksumZeroed if single_partial && is_udp => {
+            segment[field..field + 2].copy_from_slice(&[0, 0]);
+        }
+        Fault::ZeroSum if single_partial && is_udp && segment[field..field + 2] == [0xff, 0xff] => {
             segment[field..field + 2].copy_from_slice(&[0, 0]);
         }
         Fault::ChecksumUnfinished if single_partial => {

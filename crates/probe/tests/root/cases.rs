@@ -64,6 +64,12 @@ pub const CASES: &[Case] = &[
         Wanted::Bad("corrupted", CHECKSUM),
     ),
     case(
+        "checksum that adds up to zero sent as none",
+        Fault::ZeroSum,
+        Direction::Out,
+        Wanted::Bad("corrupted", CHECKSUM),
+    ),
+    case(
         "checksum left undone",
         Fault::ChecksumUnfinished,
         Direction::Out,
