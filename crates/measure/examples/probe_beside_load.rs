@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use load::{Ends, Load, Workload};
 use measure::path_netns::PathNetns;
-use measure::path_probe::{Extent, report};
+use measure::path_probe::{Access, Extent, report};
 use measure::path_under_test::{PathUnderTest, ServerEnd};
 use results::Profile;
 use results::stats::{block_order, ratio_interval};
@@ -27,6 +27,11 @@ const CONFIDENCE: f64 = 0.95;
 /// Default rate of `overlane probe`, bytes/s.
 const RATE: u32 = 1_000_000;
 const KINDS: [&str; 3] = ["alone", "alone again", "beside a probe"];
+
+/// Sockets as `overlane probe` and its server use them.
+fn giving_way() -> Access {
+    Access::open().giving_way()
+}
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -74,7 +79,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             rates[kind] = std::thread::scope(|threads| {
                 threads.spawn(|| {
                     while !done.load(Ordering::Relaxed) {
-                        match report(&path, Extent::Quick, RATE, &done) {
+                        match report(&path, giving_way, Extent::Quick, RATE, &done) {
                             Ok(report) if report.has_findings() => {
                                 eprintln!("round {round}: false finding: {:?}", report.bad);
                             }

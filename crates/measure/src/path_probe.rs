@@ -7,16 +7,17 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use probe::end::Access;
 use probe::local::Between;
 use probe::report::Report;
-use probe::run::Options;
+use probe::run::{Options, run};
 use results::PathProbe;
 use sys::netns::NetNs;
 
 use crate::confirmed_probe::confirmed;
 use crate::path_under_test::{PathUnderTest, ServerEnd};
+use crate::remote::{ProbePeer, Token};
 
+pub use probe::end::Access;
 pub use probe::run::Extent;
 
 /// Bytes per second of each end on a path that nothing else uses yet.
@@ -31,17 +32,38 @@ pub fn probe(path: &PathUnderTest, stop: &AtomicBool) -> PathProbe {
     let probed = match &path.server {
         // The client's guest probes the path to the other one.
         ServerEnd::Guests(guests) => guests.probe(stop).map_err(|error| error.to_string()),
-        _ => confirmed(|| report(path, Extent::Sample, RATE, stop)),
+        _ => confirmed(|| report(path, Access::open, Extent::Sample, RATE, stop)),
     };
     probed.unwrap_or_else(|reason| PathProbe { untested: vec![reason], ..PathProbe::default() })
 }
 
-/// Runs a probe over a path. Each end sends at most `rate` bytes per second.
+/// Probes the path from the namespace of the calling thread to a server, at the rate of
+/// `overlane probe`. A finding counts only if a second probe finds damage again.
+///
+/// # Errors
+/// Why the path cannot be probed, as text.
+pub fn of_server(
+    server: SocketAddr,
+    token: Option<&Token>,
+    stop: &AtomicBool,
+) -> Result<PathProbe, String> {
+    let connected = ProbePeer::connect(server, token, stop);
+    let (mut peer, own) = connected.map_err(|error| error.to_string())?;
+    let addresses = (own, server.ip().to_canonical());
+    let options = Options { extent: Extent::Sample, ..Options::default() };
+    confirmed(|| {
+        run(&mut peer, addresses, &options, None, stop, &|_| {})
+            .map_err(|trouble| trouble.to_string())
+    })
+}
+
+/// Runs a probe over a path, with these sockets. Each end sends at most `rate` bytes per second.
 ///
 /// # Errors
 /// Why the path cannot be probed, as text.
 pub fn report(
     path: &PathUnderTest,
+    access: fn() -> Access,
     extent: Extent,
     rate: u32,
     stop: &AtomicBool,
@@ -58,7 +80,7 @@ pub fn report(
         namespaces: [client, server],
         client: (own, target.ip()),
         server: (listen.ip(), seen),
-        access: [Access::open; 2],
+        access: [access; 2],
         rate,
         settings: None,
     };

@@ -59,7 +59,7 @@ impl Answerer {
     /// Opens the sockets in the namespace of the calling thread. Without the right to do so, fewer
     /// classes are tested.
     pub fn open() -> Answerer {
-        Answerer::with(Access::open())
+        Answerer::with(Access::open().giving_way())
     }
 
     /// As [`Answerer::open`], with these sockets.

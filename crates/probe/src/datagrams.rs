@@ -45,6 +45,7 @@ pub(crate) fn cannot(class: &Class, own: Family) -> Option<&'static str> {
         (_, _, Extra::Options | Extra::Fragments) => {
             Some("options and fragments need packet sockets")
         }
+        (_, _, Extra::ZeroSum) => Some("a given checksum needs packet sockets"),
         _ if class.family != own => Some("the other IP version needs packet sockets"),
         _ => None,
     }
@@ -343,8 +344,6 @@ fn send_to(socket: &UdpSocket, payload: &[u8], to: SocketAddr) -> Result<(), Err
 
 /// Reads all sockets until the end.
 fn read(sockets: &[(u16, UdpSocket)], waiting: &Mutex<Waiting>, stop: &AtomicBool) {
-    // Refused by a filter: then it takes more time from other threads.
-    let _ = sys::priority::give_way();
     let mut slots = ReceiveSlots::new(32);
     while !stop.load(Ordering::Relaxed) {
         let mut fds: Vec<PollFd<'_>> =

@@ -13,6 +13,7 @@ pub struct Access {
     packets: Result<Sockets, String>,
     /// Limit on the bytes that are sent.
     rate_limit: RateLimit,
+    gives_way: bool,
 }
 
 impl Access {
@@ -20,18 +21,32 @@ impl Access {
     /// fewer classes are tested.
     pub fn open() -> Access {
         let packets = Sockets::open().map_err(|error| error.to_string());
-        Access { packets, rate_limit: RateLimit::default() }
+        Access { packets, rate_limit: RateLimit::default(), gives_way: false }
     }
 
     /// As an ordinary user has it: UDP sockets only, for this reason.
     pub fn datagrams(reason: &str) -> Access {
-        Access { packets: Err(reason.to_owned()), rate_limit: RateLimit::default() }
+        let packets = Err(reason.to_owned());
+        Access { packets, rate_limit: RateLimit::default(), gives_way: false }
+    }
+
+    /// Works at low priority, so that traffic beside the probe keeps its CPU time. For a path that
+    /// is in use.
+    #[must_use]
+    pub fn giving_way(self) -> Access {
+        Access { gives_way: true, ..self }
     }
 }
 
 /// An end of a session.
 #[derive(Debug)]
-pub(crate) enum End<'a> {
+pub(crate) struct End<'a> {
+    sockets: Kind<'a>,
+    gives_way: bool,
+}
+
+#[derive(Debug)]
+enum Kind<'a> {
     /// All classes.
     Packets(Wire<'a>),
     /// UDP only.
@@ -51,15 +66,16 @@ impl<'a> End<'a> {
         peers_other: Option<IpAddr>,
         may_make_tunnels: Result<(), String>,
     ) -> Result<End<'a>, String> {
-        match End::limits(access, &place) {
+        let sockets = match End::limits(access, &place) {
             None => {
                 let sockets = access.packets.as_ref().map_err(Clone::clone)?;
                 let rate_limit = &access.rate_limit;
                 Wire::open(sockets, rate_limit, place, open, peers_other, may_make_tunnels)
-                    .map(End::Packets)
+                    .map(Kind::Packets)?
             }
-            Some(_) => Datagrams::open(&access.rate_limit, place, open).map(End::Datagrams),
-        }
+            Some(_) => Datagrams::open(&access.rate_limit, place, open).map(Kind::Datagrams)?,
+        };
+        Ok(End { sockets, gives_way: access.gives_way })
     }
 
     /// Returns the facts of a path for the other end.
@@ -79,9 +95,9 @@ impl<'a> End<'a> {
     }
 
     pub(crate) fn own_port(&self) -> u16 {
-        match self {
-            End::Packets(end) => end.own_port(),
-            End::Datagrams(end) => end.own_port(),
+        match &self.sockets {
+            Kind::Packets(end) => end.own_port(),
+            Kind::Datagrams(end) => end.own_port(),
         }
     }
 
@@ -90,10 +106,12 @@ impl<'a> End<'a> {
     /// # Errors
     /// If the socket fails, as text.
     pub(crate) fn send(&mut self, batch: &Batch) -> Result<Sent, String> {
-        giving_way(|| match self {
-            End::Packets(end) => end.send(batch),
-            End::Datagrams(end) => end.send(batch),
-        })
+        let End { sockets, gives_way } = self;
+        let mut send = || match sockets {
+            Kind::Packets(end) => end.send(batch),
+            Kind::Datagrams(end) => end.send(batch),
+        };
+        if *gives_way { giving_way(send) } else { send() }
     }
 
     /// Returns ICMP errors about a batch that was sent, received so far.
@@ -101,9 +119,9 @@ impl<'a> End<'a> {
     /// # Errors
     /// If the socket fails, as text.
     pub(crate) fn errors(&mut self, batch: &Batch) -> Result<Vec<IcmpError>, String> {
-        match self {
-            End::Packets(end) => end.errors(batch),
-            End::Datagrams(end) => end.errors(),
+        match &mut self.sockets {
+            Kind::Packets(end) => end.errors(batch),
+            Kind::Datagrams(end) => end.errors(),
         }
     }
 
@@ -112,9 +130,9 @@ impl<'a> End<'a> {
     /// # Errors
     /// If the socket fails, as text.
     pub(crate) fn listen(&mut self, batch: Batch) -> Result<(), String> {
-        match self {
-            End::Packets(end) => end.listen(batch),
-            End::Datagrams(end) => {
+        match &mut self.sockets {
+            Kind::Packets(end) => end.listen(batch),
+            Kind::Datagrams(end) => {
                 end.listen(batch);
                 Ok(())
             }
@@ -126,20 +144,22 @@ impl<'a> End<'a> {
     /// # Errors
     /// If the socket fails, or nothing is expected, as text.
     pub(crate) fn collect(&mut self) -> Result<Collected, String> {
-        giving_way(|| match self {
-            End::Packets(end) => end.collect(),
-            End::Datagrams(end) => end.collect(),
-        })
+        let End { sockets, gives_way } = self;
+        let mut collect = || match sockets {
+            Kind::Packets(end) => end.collect(),
+            Kind::Datagrams(end) => end.collect(),
+        };
+        if *gives_way { giving_way(collect) } else { collect() }
     }
 }
 
-/// Does work in a thread of the lowest priority: a probe takes little from the traffic beside it,
-/// also if that fills all CPUs. The calling thread keeps its priority, which it could not raise
-/// again.
+/// Does work in a thread of low priority: it preempts no other thread, and takes little from the
+/// traffic beside the probe, also if that fills all CPUs. The calling thread keeps its priority,
+/// which it could not raise again.
 fn giving_way<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
     let work = || {
         // Refused by a filter: then the probe only takes more time from others.
-        let _ = sys::priority::give_way();
+        let _ = sys::priority::give_most_way();
         work()
     };
     let done = std::thread::scope(|threads| {

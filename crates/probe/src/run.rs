@@ -78,7 +78,7 @@ pub fn run(
     stop: &AtomicBool,
     say: &dyn Fn(&str),
 ) -> Result<Report, Trouble> {
-    run_with(&Access::open(), peer, addresses, options, switch, stop, say)
+    run_with(&Access::open().giving_way(), peer, addresses, options, switch, stop, say)
 }
 
 /// As [`run`], with these sockets.

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use lab::{Capabilities, Mode, Params};
-use measure::path_probe::{Extent, RATE, report};
+use measure::path_probe::{Access, Extent, RATE, report};
 use probe::report::{BadPath, Report};
 use session::testbeds::{BuildOptions, stand, subject};
 use testbed::Offload;
@@ -70,7 +70,13 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
                 Ok(built) => {
                     let path = subject(&built);
                     for _ in 0..rounds {
-                        match report(&path, Extent::Quick, RATE, &AtomicBool::new(false)) {
+                        match report(
+                            &path,
+                            Access::open,
+                            Extent::Quick,
+                            RATE,
+                            &AtomicBool::new(false),
+                        ) {
                             Ok(report) => {
                                 probed += 1;
                                 if is_right(mode.name(), &report) {

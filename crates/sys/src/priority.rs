@@ -109,6 +109,8 @@ fn policy() -> libc::c_int {
 
 /// The lowest priority of setpriority(2).
 const NICEST: libc::c_int = 19;
+/// A priority with a tenth of the default weight (`sched_prio_to_weight`: 110 of 1024).
+const NICE: libc::c_int = 10;
 /// Time slice in nanoseconds after which such a thread yields the CPU to a waiting thread: the
 /// shortest that Linux accepts. The default is several milliseconds.
 const SHORT_SLICE: u64 = 100_000;
@@ -124,12 +126,25 @@ const SHORT_SLICE: u64 = 100_000;
 ///
 /// Source: sched(7), sched_setattr(2); `__setparam_fair` in Linux' `kernel/sched/fair.c`.
 pub fn give_way() -> Result<()> {
+    give_way_at(NICEST)
+}
+
+/// As [`give_way`], but the thread keeps a tenth of the CPU time beside a busy thread of the default
+/// priority (nice 10): for work that others wait for.
+///
+/// # Errors
+/// As [`give_way`].
+pub fn give_most_way() -> Result<()> {
+    give_way_at(NICE)
+}
+
+fn give_way_at(nice: libc::c_int) -> Result<()> {
     let size = std::mem::size_of::<libc::sched_attr>();
     let attributes = libc::sched_attr {
         size: u32::try_from(size).unwrap_or(u32::MAX),
         sched_policy: libc::SCHED_BATCH as u32,
         sched_flags: 0,
-        sched_nice: NICEST,
+        sched_nice: nice,
         sched_priority: 0,
         sched_runtime: SHORT_SLICE,
         sched_deadline: 0,
@@ -144,8 +159,8 @@ pub fn give_way() -> Result<()> {
     // Fallback for a kernel or filter without the call.
     // SAFETY: applies to the calling thread (Linux has a nice value for each thread; see
     // setpriority(2), "C library/kernel differences"); nothing is passed by reference.
-    let set = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICEST) };
-    let failed = |errno| Error::new("setpriority(19)", "calling thread", errno);
+    let set = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
+    let failed = |errno| Error::new("setpriority", "calling thread", errno);
     Errno::result(set).map(drop).map_err(failed)
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use load::Workload;
 use load::ask::{Ask, Task};
 use measure::observer::Observer;
-use measure::path_probe::{Extent, RATE, probe, report};
+use measure::path_probe::{Access, Extent, RATE, probe, report};
 use measure::path_under_test::PathUnderTest;
 use measure::plan::PlannedCell;
 use measure::sampler::Machine;
@@ -131,7 +131,8 @@ fn packets_above_64_kib_are_tested_where_big_tcp_is_on() {
     require!(need::root());
     let pair = Pair::new();
     let path = subject(&pair);
-    let quick = || report(&path, Extent::Quick, RATE, &AtomicBool::new(false)).unwrap();
+    let quick =
+        || report(&path, Access::open, Extent::Quick, RATE, &AtomicBool::new(false)).unwrap();
     let big = |report: &probe::report::Report| {
         let big = report.classes.iter().filter(|one| one.class.needs_big_tcp());
         big.cloned().collect::<Vec<_>>()
