@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
+use measure::path_probe;
 use measure::plan::{self, PlannedCell};
 use measure::remote::{Remote, RemoteError, Token, reach};
 use measure::run::Ended;
@@ -224,6 +225,17 @@ impl Session {
         mut outcome: TrialOutcome,
     ) -> anyhow::Result<(Vec<u64>, TrialOutcome)> {
         let Session { address, token, stop, mut trial, .. } = self;
+        if outcome.end == End::Whole && outcome.verdict == Verdict::Better {
+            // A faster path that damages packets is not better.
+            match probe(&mut trial, address, token.as_ref(), &stop)? {
+                Probed::Sound => {}
+                Probed::Damaged(damage) => {
+                    outcome.verdict = Verdict::Worse;
+                    outcome.reason = format!("with it, {damage}; {}", outcome.reason);
+                }
+                Probed::Unknown(remark) => outcome.reason = format!("{}; {remark}", outcome.reason),
+            }
+        }
         if outcome.end != End::Whole || outcome.verdict != Verdict::Better || !may_keep {
             if outcome.end == End::Whole && outcome.verdict == Verdict::Better {
                 outcome.reason = format!("{}; --keep never", outcome.reason);
@@ -244,6 +256,40 @@ impl Session {
         let entries = trial.keep()?.iter().map(|entry| entry.id).collect();
         Ok((entries, outcome))
     }
+}
+
+/// Result of a probe of the path with the change.
+enum Probed {
+    Sound,
+    /// Damage that the path does not have without the change.
+    Damaged(String),
+    /// Damage of another cause, or no probe, as a remark.
+    Unknown(String),
+}
+
+/// Probes the path with the change, and without it if packets are damaged.
+fn probe(
+    trial: &mut Trial,
+    address: SocketAddr,
+    token: Option<&Token>,
+    stop: &AtomicBool,
+) -> anyhow::Result<Probed> {
+    trial.make()?;
+    let damage = match path_probe::of_server(address, token, stop) {
+        Ok(probed) => probed.damage,
+        Err(reason) => return Ok(Probed::Unknown(format!("the path was not probed: {reason}"))),
+    };
+    if damage.is_empty() {
+        return Ok(Probed::Sound);
+    }
+    let damage = damage.join("; ");
+    trial.take_back()?;
+    Ok(match path_probe::of_server(address, token, stop) {
+        Ok(probed) if !probed.damage.is_empty() => {
+            Probed::Unknown(format!("with and without it, {damage}"))
+        }
+        _ => Probed::Damaged(damage),
+    })
 }
 
 fn interrupted() -> TrialOutcome {

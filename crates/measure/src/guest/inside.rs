@@ -7,17 +7,16 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use load::{Between, Load, MeasuredRecord, Watch};
-use probe::run::{Extent, Options, run};
 use results::{PathProbe, Privileges};
 use sys::netns::NetNs;
 
 use super::channel::{self, ChannelError};
 use super::message::{FromGuest, Ran, Run, Seen, ToGuest};
-use crate::confirmed_probe::confirmed;
 use crate::path_netns::PathNetns;
+use crate::path_probe;
 use crate::probes::{Probes, Reading};
 use crate::remote::message::Observed;
-use crate::remote::{Limits, ProbePeer, Remote, Server, Token, device_to};
+use crate::remote::{Limits, Remote, Server, Token, device_to};
 use crate::sampler::{Machine, MachineSnapshot};
 
 /// Reason why a guest ends early.
@@ -145,14 +144,7 @@ impl Inside<'_> {
     /// Probes the path to the other guest's server.
     fn probe(&self, server: SocketAddr, token: &str) -> Result<PathProbe, String> {
         let token = Token::of(token).ok_or("the token is too short")?;
-        let connected = ProbePeer::connect(server, Some(&token), &self.stop);
-        let (mut peer, own) = connected.map_err(|error| error.to_string())?;
-        let addresses = (own, server.ip().to_canonical());
-        let options = Options { extent: Extent::Sample, ..Options::default() };
-        confirmed(|| {
-            run(&mut peer, addresses, &options, None, &self.stop, &|_| {})
-                .map_err(|trouble| trouble.to_string())
-        })
+        path_probe::of_server(server, Some(&token), &self.stop)
     }
 
     fn measure(&self, remote: &Remote, load: &Load) -> Result<Ran, String> {

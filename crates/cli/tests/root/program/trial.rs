@@ -159,6 +159,38 @@ fn a_path_that_drops_full_size_packets_is_proven_by_what_arrives() {
     assert!(two.a.run(list.args(["list", "tables"])).unwrap().contains("inet cut"));
 }
 
+/// TCP carries more with the change, and datagrams are damaged.
+#[test]
+fn a_faster_path_that_damages_packets_is_worse() {
+    require!(possible(), need::tools(&["nft"]));
+    let two = Two::new();
+    let cut = "table inet cut { chain out { type filter hook output priority 0; \
+               meta length > 1000 drop; }; }";
+    // The 90th byte of outer UDP packets that carry UDP: in the payload of the inner packet.
+    let harm = "table inet harm { chain out { type filter hook output priority 0; \
+                udp dport 4789 @th,312,8 17 @th,720,16 set 0xdead; }; }";
+    two.a.nft(cut).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: String| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        format!("nft -f {}", path.display())
+    };
+    let change = file("change", format!("delete table inet cut\n{harm}\n"));
+    let inverse = file("inverse", format!("delete table inet harm\n{cut}\n"));
+    let _server = two.serve();
+    let arguments = [&change, "--undo-with", &inverse, "--against", "10.9.0.2", "--json"];
+    let arguments = [&arguments[..], &STREAM, &QUICK].concat();
+    let json = trial(&two, &arguments).wait().expect(10).json();
+    schema::validate("try", &json);
+    assert_eq!((&json["verdict"], &json["kept"]), (&"worse".into(), &false.into()), "{json:#}");
+    let reason = json["reason"].as_str().unwrap();
+    assert!(reason.contains("packets to the server corrupted"), "{reason}");
+    let mut list = Command::new("nft");
+    let tables = two.a.run(list.args(["list", "tables"])).unwrap();
+    assert!(tables.contains("inet cut") && !tables.contains("inet harm"), "{tables}");
+}
+
 #[test]
 fn every_end_of_a_trial_undoes_the_change() {
     require!(possible());
