@@ -104,8 +104,9 @@ $b chmod 600 /token
 $b unshare -n $b sleep 100000 &
 pid=$!
 while [ \"$($b readlink /proc/$pid/ns/net)\" = \"$($b readlink /proc/self/ns/net)\" ]; do :; done
-$b ip link add va type veth peer name vb
-$b ip link set vb netns $pid
+# Its peer is veth0: busybox cannot name it.
+$b ip link add va type veth
+$b ip link set veth0 netns $pid
 inside() { $b nsenter -t $pid -n \"$@\"; }
 for n in all default; do
     for at in '' inside; do $at $b sysctl -q -w net.ipv6.conf.$n.accept_dad=0; done
@@ -114,10 +115,10 @@ $b ip addr add 10.9.0.1/24 dev va
 $b ip -6 addr add fd09::1/64 dev va
 $b ip link set lo up
 $b ip link set va up
-inside $b ip addr add 10.9.0.2/24 dev vb
-inside $b ip -6 addr add fd09::2/64 dev vb
+inside $b ip addr add 10.9.0.2/24 dev veth0
+inside $b ip -6 addr add fd09::2/64 dev veth0
 inside $b ip link set lo up
-inside $b ip link set vb up
+inside $b ip link set veth0 up
 for address in 10.9.0.2 fd09::2; do
     until $b ping -c 1 -W 1 $address >/dev/null; do :; done
 done
