@@ -341,9 +341,9 @@ impl Exchange<'_> {
     ) -> Result<f64, Trouble> {
         let batch = Batch { at_once, ..Batch::new(0, vec![class], count, self.rate) };
         let done = self.exchange(way, batch)?;
-        // Not sent: nothing is known about losses.
+        // The sender's own queue is full: it is the slow part of the path.
         if !matches!(done.sent.outcomes[0], SendOutcome::Sent(_)) {
-            return Ok(0.0);
+            return Ok(1.0);
         }
         let arrived = done.collected.tallies[0].whole.min(count.into());
         Ok(1.0 - f64::from(arrived) / f64::from(count.max(1)))

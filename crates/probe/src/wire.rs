@@ -422,6 +422,9 @@ impl<'a> Wire<'a> {
                 match put() {
                     Ok(()) => {}
                     // The queue of the device is full: this end would cause the loss.
+                    Err(Errno::ENOBUFS) if batch.at_once => {
+                        return Ok(SendOutcome::Skipped("the device's queue is full".to_owned()));
+                    }
                     Err(Errno::ENOBUFS) => {
                         std::thread::sleep(Duration::from_millis(5));
                         if put().is_err() {
