@@ -32,6 +32,7 @@ DESCRIBE(enum, flow_flag);
 DESCRIBE(struct, flow);
 DESCRIBE(enum, connection_state);
 DESCRIBE(enum, connection_flag);
+DESCRIBE(enum, connection_last);
 DESCRIBE(struct, window);
 DESCRIBE(struct, connection);
 DESCRIBE(struct, tracked);

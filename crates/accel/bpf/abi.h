@@ -260,6 +260,16 @@ enum connection_flag {
 	CONNECTION_FIN = 2,	/* a side has sent all of its data */
 	CONNECTION_SYN = 4,	/* `syn_end` is that of the last SYN */
 	CONNECTION_SYNCED = 8,	/* the reply side has acknowledged that SYN */
+	CONNECTION_NOTED = 16,	/* conntrack has seen no segment since that SYN */
+};
+
+/* The last segment that conntrack would have noted (last_index). */
+enum connection_last {
+	LAST_OTHER,
+	LAST_ACK,	/* none of SYN, FIN, RST; `last_end` is set */
+	LAST_SYN,	/* of the original direction, amid the connection */
+	LAST_FIN,
+	LAST_RST,
 };
 
 /* A direction's window as conntrack tracks it (struct ip_ct_tcp_state), host byte order. */
@@ -283,10 +293,10 @@ struct connection {
 	u32 last;	/* direction of the last segment */
 	u64 copied;	/* time of the last copy, or FLOW_SYNCED, CLOCK_MONOTONIC, ns */
 	struct window seen[2];
-	u32 last_end;	/* behind the last byte of the last segment */
+	u32 last_end;	/* behind the last byte of the last LAST_ACK */
 	u32 flags;	/* CONNECTION_* */
 	u32 syn_end;	/* behind the number of a SYN amid the connection */
-	u32 padding;
+	u32 last_kind;	/* LAST_* */
 };
 
 /* Value by direction: a connection in `connections`. */

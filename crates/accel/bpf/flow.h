@@ -389,14 +389,16 @@ static __always_inline int bypasses(struct __sk_buff *skb, u32 at, const struct 
  * these addresses and ports has ended, conntrack would begin a new entry. But it may not know about
  * the end, because it has not seen all segments. Then let the old entry expire.
  */
-__verified_once int reopen(struct __sk_buff *skb, const struct flow_key *packet)
+__verified_once int reopen(struct __sk_buff *skb, const struct flow_key *packet, u32 at)
 {
 	struct bpf_ct_opts opts;
 	struct flow_key key;
 	struct connection *connection;
 	struct tracked *tracked;
+	struct segment segment;
 	struct nf_conn *ct;
-	u32 index, state, last, flags, ends = 1;
+	struct tcphdr tcp;
+	u32 index, state, was_reset, flags, ends = 1;
 
 	if (!bpf_skb_ct_lookup || !bpf_ct_release || !bpf_ct_change_timeout || !packet)
 		return 0;
@@ -414,15 +416,19 @@ __verified_once int reopen(struct __sk_buff *skb, const struct flow_key *packet)
 	connection = bpf_map_lookup_elem(&connections, &index);
 	if (!connection)
 		return 0;
+	/* Conntrack calls it invalid, and does not begin a new entry. */
+	if (bpf_skb_load_bytes(skb, at, &tcp, TCP_HLEN) ||
+	    read_segment(&tcp, skb->len - at, &segment) || !are_flags_valid(tcp.flags))
+		return 0;
 	state = connection->state;
-	last = connection->last;
+	was_reset = connection->last_kind == LAST_RST && !connection->last;
 	ct = entry_of(skb, &key, &opts);
 	if (ct) {
 		flags = ct->proto.tcp.seen[0].flags & ct->proto.tcp.seen[1].flags;
 		if (flags & IP_CT_TCP_FLAG_BE_LIBERAL) {
 			/* nf_conntrack_tcp_packet, TCP_CONNTRACK_SYN_SENT. */
 			ends = ct->proto.tcp.state == TCP_CONNTRACK_TIME_WAIT ||
-			       (state == CONNECTION_RESET && !opts.dir && !last);
+			       (state == CONNECTION_RESET && !opts.dir && was_reset);
 			if (ends)
 				bpf_ct_change_timeout(ct, 0);
 		}

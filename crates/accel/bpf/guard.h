@@ -8,6 +8,7 @@
 #ifndef OVERLANE_ACCEL_GUARD_H
 #define OVERLANE_ACCEL_GUARD_H
 
+#include "kernel.h"
 #include "window.h"
 
 #define NF_DROP 0
@@ -20,8 +21,12 @@
 #define NEXTHDR_DEST 60
 #define MOST_HEADERS 8
 
+struct nf_hook_state {
+	struct net *net;
+} __attribute__((preserve_access_index));
+
 struct bpf_nf_ctx {
-	const void *state;
+	const struct nf_hook_state *state;
 	struct sk_buff *skb;
 } __attribute__((preserve_access_index));
 
@@ -78,6 +83,66 @@ static __always_inline s32 read_addresses(const struct bpf_dynptr *packet, struc
 	return -1;
 }
 
+/* A sum over a part of a packet. */
+#define CHUNK 64
+struct summing {
+	const struct bpf_dynptr *packet;
+	u32 at;
+	u32 end;
+	u64 sum;
+};
+
+/* Adds the next chunk. Nonzero: the end, or an error. */
+static long add_chunk(u32 turn, struct summing *summing)
+{
+	u32 words[CHUNK / 4] = {}, length = summing->end - summing->at;
+
+	if (!length)
+		return 1;
+	if (length > CHUNK)
+		length = CHUNK;
+	if (bpf_dynptr_read(words, length, summing->packet, summing->at, 0)) {
+		summing->sum = 1;
+		return 1;
+	}
+	for (u32 word = 0; word < CHUNK / 4; word++)
+		summing->sum += words[word];
+	summing->at += length;
+	return 0;
+}
+
+/*
+ * Whether the checksum of a TCP packet is right, if conntrack verifies it (nf_checksum). No helper
+ * for programs at netfilter's hooks does. Few packets get here: cards verify, and GSO packets are
+ * verified.
+ */
+static __always_inline int is_sum_accepted(const struct bpf_nf_ctx *ctx,
+					   const struct bpf_dynptr *packet,
+					   const struct flow_key *key, u32 at)
+{
+	const struct sk_buff *skb = ctx->skb;
+	u32 summed = ip_summed(skb), length = skb->len - at;
+	struct summing summing = { .packet = packet, .at = at, .end = skb->len };
+
+	if (summed != CHECKSUM_NONE && summed != CHECKSUM_COMPLETE)
+		return 1;
+	/* bpf_core_field_exists(). */
+	if (__builtin_preserve_field_info(((struct net *)0)->ct.sysctl_checksum, 2) &&
+	    !ctx->state->net->ct.sysctl_checksum)
+		return 1;
+	for (u32 word = 0; word < 4; word++) {
+		summing.sum += key->source[word];
+		summing.sum += key->dest[word];
+	}
+	summing.sum += htons(IPPROTO_TCP);
+	summing.sum += htons(length >> 16);
+	summing.sum += htons(length & 0xffff);
+	bpf_loop(0x10000 / CHUNK + 1, add_chunk, &summing, 0);
+	for (u32 turn = 0; turn < 4; turn++)
+		summing.sum = (summing.sum & 0xffff) + (summing.sum >> 16);
+	return summing.sum == 0xffff;
+}
+
 /* Interval between requests FLOW_SYNCED for a connection, ns. */
 #define SYNCED_NS 10000000ULL
 
@@ -92,7 +157,7 @@ static __always_inline int is_refused(struct connection *connection, u32 reply,
 	u32 state = connection->state, flags = segment->flags, fate;
 	const int guards = state >= CONNECTION_TRACKED;
 	const u32 maxack = connection->seen[~reply & 1].maxack;
-	int exact;
+	int exact, was_reset, synced_late;
 
 	if (state < CONNECTION_COPIED)
 		return 0;
@@ -106,30 +171,57 @@ static __always_inline int is_refused(struct connection *connection, u32 reply,
 		 * closes the entry. So it must see that segment.
 		 */
 		connection->flags |= CONNECTION_NUDGE;
+		was_reset = connection->last_kind == LAST_RST && !connection->last;
+		synced_late = connection->last_kind != LAST_SYN;
+		/* Conntrack notes those that it ignores, and calls the others invalid. */
+		if (!!(flags & TCP_ACK) == (reply & 1))
+			note(connection, reply, flags);
 		if (!(flags & TCP_ACK) && !(reply & 1)) {
-			connection->flags = (connection->flags | CONNECTION_SYN) &
-					    ~CONNECTION_SYNCED;
+			connection->flags =
+				(connection->flags | CONNECTION_SYN | CONNECTION_NOTED) &
+				~CONNECTION_SYNCED;
 			connection->syn_end = segment->end;
 		} else if (flags & TCP_ACK && reply & 1 && connection->flags & CONNECTION_SYN &&
 			   segment->ack == connection->syn_end) {
+			/*
+			 * Conntrack does not begin anew if another segment came between the two. But
+			 * it may not have seen that segment.
+			 */
+			if (synced_late)
+				return guards;
 			connection->flags |= CONNECTION_SYNCED;
 			*synced = 1;
 		}
-		return state == CONNECTION_RESET && (reply & 1 || !connection->last);
+		return state == CONNECTION_RESET && (reply & 1 || was_reset);
 	}
-	/* Conntrack resets a connection only by the exact number, or by the last segment's. */
-	exact = segment->seq == maxack || connection->flags & CONNECTION_FIN ||
-		(connection->last == (reply & 1) && segment->seq == connection->last_end);
+	/*
+	 * Conntrack resets a connection only by the exact number, or by the last segment's, or after a
+	 * SYN that it has ignored.
+	 */
+	exact = connection->last_kind == LAST_SYN || segment->seq == maxack || connection->flags & CONNECTION_FIN ||
+		(connection->last_kind == LAST_ACK && connection->last == (reply & 1) &&
+		 segment->seq == connection->last_end);
 	if (flags & TCP_RST && before(segment->seq, maxack))
 		return guards;
 	fate = advance(connection, reply, segment);
+	/* Conntrack notes an invalid end (nf_tcp_handle_invalid). */
+	if (fate == SEGMENT_INVALID && flags & (TCP_RST | TCP_FIN) &&
+	    (connection->last == (reply & 1) || connection->last_kind < LAST_FIN))
+		note(connection, reply, flags);
+	/*
+	 * Conntrack would not ignore the flags, because it accepts any number. After a FIN any
+	 * acknowledgement changes the state of the entry.
+	 */
+	if (guards && fate != SEGMENT_VALID &&
+	    (fate == SEGMENT_INVALID || flags & (TCP_RST | TCP_FIN) ||
+	     connection->flags & CONNECTION_FIN))
+		return 1;
+	/* Conntrack has not seen that another segment came after the SYN. */
+	if (guards && flags & TCP_RST && !exact && connection->flags & CONNECTION_NOTED)
+		return 1;
+	connection->flags &= ~CONNECTION_NOTED;
 	if (fate != SEGMENT_VALID)
-		/*
-		 * Conntrack would not ignore the flags, because it accepts any number. After a FIN
-		 * any acknowledgement changes the state of the entry.
-		 */
-		return guards && (fate == SEGMENT_INVALID || flags & (TCP_RST | TCP_FIN) ||
-				  connection->flags & CONNECTION_FIN);
+		return 0;
 	if (flags & TCP_FIN)
 		connection->flags |= CONNECTION_FIN;
 	if (flags & TCP_RST && exact) {
@@ -173,8 +265,9 @@ int overlane_guard(struct bpf_nf_ctx *ctx)
 	key.source_port = tcp.source;
 	key.dest_port = tcp.dest;
 	tracked = bpf_map_lookup_elem(&tracked_flows, &key);
-	/* Conntrack itself recognises malformed segments. */
-	if (!tracked || skb->len < at || read_segment(&tcp, skb->len - at, &segment))
+	/* Conntrack itself recognises malformed segments. They have no effect on the windows. */
+	if (!tracked || skb->len < at || read_segment(&tcp, skb->len - at, &segment) ||
+	    !are_flags_valid(tcp.flags) || !is_sum_accepted(ctx, &packet, &key, at))
 		return NF_ACCEPT;
 	index = tracked->connection;
 	reply = tracked->reply;

@@ -110,10 +110,16 @@ struct netns_nf {
 	struct nf_hook_entries *hooks_bridge[NF_HOOKS];
 } __attribute__((preserve_access_index));
 
+/* Whether conntrack verifies checksums (net.netfilter.nf_conntrack_checksum). */
+struct netns_ct {
+	u8 sysctl_checksum;
+} __attribute__((preserve_access_index));
+
 struct net {
 	struct netns_nftables nft;
 	struct netns_ipv4 ipv4;
 	struct netns_nf nf;
+	struct netns_ct ct;
 } __attribute__((preserve_access_index));
 
 struct nsproxy {

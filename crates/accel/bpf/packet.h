@@ -91,7 +91,7 @@ static __always_inline u32 admit(struct packet *packet, const int is_tunnel, u32
 	starts = flow_of(skb, packet->start, packet->proto, packet->ip, device, key);
 	at = packet->start + header_length(key);
 	if (starts == FLOW_STARTS)
-		reopen(skb, key);
+		reopen(skb, key, at);
 	if (starts || !is_verified(skb, at, key->protocol, is_tunnel))
 		return REASON(is_tunnel, TRACKING);
 	flow = verdict_of(skb, key, packet->live);

@@ -17,6 +17,7 @@
 #define TCP_SYN 0x02
 #define TCP_RST 0x04
 #define TCP_ACK 0x10
+#define TCP_URG 0x20
 /* Size of a copy of options, for the verifier a power of two. */
 #define TCP_OPTIONS 64
 /* MAXACKWINCONST. */
@@ -150,6 +151,18 @@ static __always_inline int read_segment(const struct tcphdr *tcp, u32 length,
 	return 0;
 }
 
+/* Combinations of flags that conntrack accepts (tcp_valid_flags), one bit for each. */
+#define BIT_OF(flags) (1ULL << (flags))
+#define VALID_FLAGS                                                                               \
+	(BIT_OF(TCP_SYN) | BIT_OF(TCP_SYN | TCP_URG) | BIT_OF(TCP_SYN | TCP_ACK) |                \
+	 BIT_OF(TCP_RST) | BIT_OF(TCP_RST | TCP_ACK) | BIT_OF(TCP_FIN | TCP_ACK) |                \
+	 BIT_OF(TCP_FIN | TCP_ACK | TCP_URG) | BIT_OF(TCP_ACK) | BIT_OF(TCP_ACK | TCP_URG))
+
+static __always_inline int are_flags_valid(u32 flags)
+{
+	return VALID_FLAGS >> (flags & (TCP_SYN | TCP_FIN | TCP_RST | TCP_ACK | TCP_URG)) & 1;
+}
+
 /* Finds the largest right edge of selective acknowledgements in the first `length` bytes. */
 static __always_inline void find_sack(struct search *search, u32 length, struct segment *segment)
 {
@@ -166,6 +179,16 @@ static __always_inline void find_sack(struct search *search, u32 length, struct 
 static __always_inline int is_stamp(const struct tcphdr *tcp, u32 first)
 {
 	return tcp->offset >> 4 == 8 && first == htonl(0x0101080a);
+}
+
+/* Notes a segment as conntrack does. The caller holds the lock. */
+static __always_inline void note(struct connection *connection, u32 reply, u32 flags)
+{
+	connection->last = reply & 1;
+	connection->last_kind = flags & TCP_RST	  ? LAST_RST :
+				flags & TCP_SYN	  ? flags & TCP_ACK ? LAST_OTHER : LAST_SYN :
+				flags & TCP_FIN	  ? LAST_FIN :
+						    LAST_ACK;
 }
 
 /*
@@ -211,8 +234,9 @@ static __always_inline u32 advance(struct connection *connection, u32 reply,
 		receiver->maxwin += end - sender->maxend;
 	if (before(receiver->maxend - 1, sack + window))
 		receiver->maxend = sack + window + !window;
-	connection->last = reply & 1;
-	connection->last_end = end;
+	note(connection, reply, segment->flags);
+	if (connection->last_kind == LAST_ACK)
+		connection->last_end = end;
 	return SEGMENT_VALID;
 }
 

@@ -146,7 +146,7 @@ pub(crate) struct RawConnection {
     pub(crate) last_end: u32,
     pub(crate) flags: u32,
     pub(crate) syn_end: u32,
-    pub(crate) padding: u32,
+    pub(crate) last_kind: u32,
 }
 
 /// `struct tracked`.
