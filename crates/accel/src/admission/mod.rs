@@ -6,7 +6,9 @@
 //! verdicts, tagged with the number of the state they depend on. The reconciler changes that number
 //! when the state changes, so a late verdict is void.
 
+mod caretaker;
 mod judge;
+mod renewal;
 mod route;
 
 use std::collections::HashSet;
@@ -14,14 +16,16 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use netstate::connection::{self, Connections, Tuple};
+use netstate::connection::{self, Connections};
 
 use crate::Result;
 use crate::lock::lock;
 use crate::model::Basis;
 use crate::programs::FlowMaps;
 use crate::status::FlowsStatus;
+pub use caretaker::Caretaker;
 pub(crate) use judge::{Denied, judge};
+use renewal::{renew, take_over};
 
 /// Interval at which copied windows are expected.
 const SOON: Duration = Duration::from_millis(2);
@@ -112,30 +116,6 @@ pub(crate) fn run(
         }
     }
     leave(&mut maps, &connections)
-}
-
-/// Leaves to conntrack the connections of a process that was killed. Those of a predecessor that
-/// still runs take the slow path from then on.
-fn take_over(connections: &Connections) {
-    let mut left_behind = Vec::new();
-    let found = connection::connections(|entry| {
-        if entry.is_marked {
-            left_behind.push(entry.original);
-        }
-    });
-    if let Err(error) = found {
-        tracing::warn!("cannot look for connections of a killed process: {error}");
-    }
-    for original in left_behind {
-        renew(connections, &original);
-    }
-}
-
-/// Lets conntrack begin with new windows of a connection.
-fn renew(connections: &Connections, original: &Tuple) {
-    if let Err(error) = connections.forget_windows(original) {
-        tracing::warn!("cannot renew conntrack's entry of a TCP connection: {error}");
-    }
 }
 
 /// Leaves all connections to conntrack. Its windows of them are outdated, so it begins with new ones.

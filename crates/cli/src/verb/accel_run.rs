@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use accel::events::What;
-use accel::{Accel, Finder, Options, Security, Wanted};
+use accel::{Accel, Caretaker, Finder, Options, Security, Wanted};
 use anyhow::Context;
 use daemon::accelerator;
 use daemon::background::READY;
@@ -56,6 +56,7 @@ pub fn run(serve: &AccelServe) -> anyhow::Result<Exit> {
     }
     // The finder keeps rights that this process gives up below.
     let finder = Finder::start(&netns, confined::give_up_but_looking)?;
+    let caretaker = Caretaker::start(&netns, confined::give_up_but_renewing)?;
     // Reads addresses of the kernel, which it hides from the confined process.
     let security = Security::open();
     let rights = confined::give_up()?;
@@ -103,6 +104,8 @@ pub fn run(serve: &AccelServe) -> anyhow::Result<Exit> {
         events.send(What::HandedOver);
     }
     detach(accel);
+    // Every connection was left to conntrack, or belongs to a successor.
+    caretaker.end();
     if let Some(events) = events {
         events.send(What::Stopped);
         drop(events);

@@ -21,6 +21,9 @@ const CAPABILITIES: &[Capability] = &[
 /// none for root's files in `/proc`, because it runs as root.
 const LOOKING: &[Capability] = &[Capability::NetAdmin, Capability::SysAdmin, Capability::SysPtrace];
 
+/// Remaining capability of the process that replaces conntrack's entries at the end.
+const RENEWING: &[Capability] = &[Capability::NetAdmin];
+
 /// Files with kernel state.
 const READING: &[&str] = &["/proc", "/sys"];
 
@@ -43,6 +46,35 @@ pub fn give_up_but_looking() -> sys::Result<()> {
     filter.allow(&[libc::SYS_sendmsg]);
     filter.apply(Otherwise::Refuse)
 }
+
+/// Executes both steps for the process that replaces conntrack's entries if this one is killed. It
+/// needs netlink only.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn give_up_but_renewing() -> sys::Result<()> {
+    Rights::only(RENEWING, Some(&[]))?;
+    let mut filter = Filter::default();
+    filter.allow_basics().allow(NETLINK_CALLS).kill(FATAL);
+    allow_netlink(&mut filter, &[libc::NETLINK_NETFILTER]);
+    filter.apply(Otherwise::Refuse)
+}
+
+/// System calls for netlink and for waiting on a socket.
+const NETLINK_CALLS: &[libc::c_long] = &[
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_recvfrom,
+    libc::SYS_sendto,
+    libc::SYS_recvmsg,
+    libc::SYS_ppoll,
+    libc::SYS_close,
+    libc::SYS_bind,
+    libc::SYS_getsockname,
+    libc::SYS_setsockopt,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_poll,
+];
 
 /// System calls that kill the process: only an attacker in control of it would use them.
 const FATAL: &[libc::c_long] = &[
@@ -204,11 +236,7 @@ fn reading() -> Filter {
             filter.allow_if(libc::SYS_socket, &socket);
         }
     }
-    for protocol in NETLINK {
-        let socket =
-            [Argument::is(0, libc::AF_NETLINK.into()), Argument::is(2, (*protocol).into())];
-        filter.allow_if(libc::SYS_socket, &socket);
-    }
+    allow_netlink(&mut filter, NETLINK);
     for request in REQUESTS.iter().copied().chain(NAMESPACES) {
         filter.allow_if(libc::SYS_ioctl, &[Argument::is(1, request)]);
     }
@@ -223,6 +251,14 @@ fn reading() -> Filter {
     // A filter cannot see the flags of clone3. With ENOSYS, glibc falls back to clone.
     filter.missing(&[libc::SYS_clone3]);
     filter
+}
+
+fn allow_netlink(filter: &mut Filter, protocols: &[libc::c_int]) {
+    for protocol in protocols {
+        let socket =
+            [Argument::is(0, libc::AF_NETLINK.into()), Argument::is(2, (*protocol).into())];
+        filter.allow_if(libc::SYS_socket, &socket);
+    }
 }
 
 const DUPLICATE: libc::c_int = libc::F_DUPFD_CLOEXEC;

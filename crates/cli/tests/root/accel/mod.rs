@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use foreground::{Foreground, LIMIT, OVERLANE, path};
 use lab::{Network, Params};
+use netstate::connection::{Connections, Entry, Tuple};
 use netstate::link::Vxlan;
 use nix::sys::signal::Signal;
 use packet::vxlan::Vni;
@@ -225,6 +226,43 @@ fn survives(network: &Network) {
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(a.status().is_null(), "{}", a.status());
     connection.exchange();
+}
+
+/// A confined process replaces conntrack's entries after the end of the killed one.
+#[test]
+fn entries_are_left_to_conntrack_after_a_kill() {
+    require!(need::tool("conntrack"));
+    let network = require!(network());
+    let a = Served::of(&network, "a");
+    let mut foreground = run_one(&a);
+    let conntrack = "conntrack -I -p tcp -s 192.0.2.1 -d 192.0.2.2 --sport 1234 --dport 80 \
+                     --state ESTABLISHED -t 300 -u ASSURED,SEEN_REPLY";
+    let run = || Command::new("sh").args(["-ec", conntrack]).output().unwrap();
+    let output = a.host.netns().run(run).unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let tuple = Tuple {
+        source: ([192, 0, 2, 1].into(), 1234),
+        destination: ([192, 0, 2, 2].into(), 80),
+        protocol: 6,
+    };
+    let entry = || {
+        let of = || Connections::open().unwrap().get(&tuple).unwrap();
+        a.host.netns().run(of).unwrap()
+    };
+    let mark = || Connections::open().unwrap().make_liberal(&tuple).unwrap();
+    a.host.netns().run(mark).unwrap();
+    // There are no rules, so the process itself has no reason to look for entries.
+    assert!(entry().is_some_and(|entry| entry.is_marked));
+
+    foreground.child.kill().unwrap();
+    assert_eq!(foreground.end(), None);
+    poll("the entry to be replaced", LIMIT, || {
+        let entry = entry();
+        let is_fresh = |entry: &Entry| !entry.is_marked && entry.liberal == [false; 2];
+        let is_replaced = entry.as_ref().is_some_and(is_fresh);
+        Ok(is_replaced.then_some(()).ok_or_else(|| format!("{entry:?}")))
+    })
+    .unwrap();
 }
 
 #[test]
