@@ -1,0 +1,152 @@
+//! Connections after the end of accel: conntrack compares their segments with its windows again.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use accel::{Accel, Caretaker, Wanted};
+use netstate::connection::{Connections, Entry};
+use sys::netns::NetNs;
+use test_support::standing::{Standing, is_meant, stands};
+use test_support::{need, require};
+use testbed::{Host, poll};
+
+use super::super::pair::{LIMIT, sh};
+use super::world::{ACK, FIN, RST, Shape, World, entries};
+use super::{Act, blind, off, reset_and_reuse};
+
+/// After the end, conntrack must refuse the segments that the guard refuses while accel runs.
+fn compare_after_end(shape: Shape) {
+    require!(need::root(), need::tool("nft"));
+    const ACTS: &[(&str, Act)] = &[
+        ("blind resets", |world| blind(world, RST, 0)),
+        ("blind ends", |world| blind(world, FIN | ACK, 0)),
+        ("sequence numbers off", |world| off(world, 1 << 30, 0)),
+        ("its own reset, and the port again", reset_and_reuse),
+    ];
+    for v6 in [false, true] {
+        let [mut slow, mut fast] = [false, true].map(|fast| World::new(shape, v6, fast));
+        for (number, (name, act)) in ACTS.iter().enumerate() {
+            let [expected, seen] = [&mut slow, &mut fast].map(|world| {
+                let is_fast = world.accels.is_some();
+                world.connect((number as u32).wrapping_mul(0x3000_0001) + 17);
+                if is_fast {
+                    // A successor takes the connection to the fast path again.
+                    world.accels = None;
+                    world.accelerate();
+                    world.becomes_fast();
+                    world.accels = None;
+                }
+                for _ in 0..3 {
+                    world.data(false, 100);
+                    world.data(true, 50);
+                }
+                let seen = (act(world), world.states());
+                if is_fast {
+                    world.accelerate();
+                }
+                seen
+            });
+            assert_eq!(seen, expected, "{name}, IPv{}", if v6 { 6 } else { 4 });
+        }
+    }
+}
+
+#[test]
+fn routed_segments_are_compared_with_windows_after_the_end() {
+    compare_after_end(Shape::Routed);
+}
+
+#[test]
+fn bridged_segments_are_compared_with_windows_after_the_end() {
+    compare_after_end(Shape::Bridged);
+}
+
+/// Names the namespace for the process that is to be killed.
+const NETNS: &str = "OVERLANE_ACCEL_TEST_NETNS";
+const STANDING: &str =
+    "fastpath::invalid::ended::entries_of_a_killed_process_are_replaced_without_a_next_start";
+
+/// In a process of its own.
+fn stands_until_killed() {
+    let netns = NetNs::open(std::env::var(NETNS).unwrap().as_ref()).unwrap();
+    let _caretaker = Caretaker::start(&netns, || Ok(())).unwrap();
+    let _accel = Accel::start(&netns, Wanted::All).unwrap();
+    stands("").for_each(drop);
+}
+
+#[test]
+fn entries_of_a_killed_process_are_replaced_without_a_next_start() {
+    if is_meant() {
+        return stands_until_killed();
+    }
+    require!(need::root(), need::tool("nft"));
+    let mut world = World::new(Shape::Routed, false, false);
+    let start = |host: &Host| {
+        let fd = host.netns().as_fd().as_raw_fd();
+        let path = format!("/proc/{}/fd/{fd}", std::process::id());
+        Standing::start(STANDING, &[(NETNS, &path)]).unwrap()
+    };
+    let processes = world.hosts.each_ref().map(start);
+    world.connect(17);
+    poll("marked entries", LIMIT, || {
+        let mut all = [world.connection];
+        for back in [false, true] {
+            world.burst(&mut all, back, 100);
+        }
+        [world.connection] = all;
+        let seen = entries(&world);
+        let is_marked = seen.iter().all(|entry| entry.is_marked);
+        Ok(is_marked.then_some(()).ok_or_else(|| format!("{seen:#?}")))
+    })
+    .unwrap();
+    for mut process in processes {
+        process.kill().unwrap();
+    }
+    poll("the entries to be renewed", LIMIT, || {
+        let seen = entries(&world);
+        let is_renewed = |entry: &Entry| !entry.is_marked && entry.liberal == [false; 2];
+        Ok(seen.iter().all(is_renewed).then_some(()).ok_or_else(|| format!("{seen:#?}")))
+    })
+    .unwrap();
+    for back in [false, true, false] {
+        world.data(back, 100);
+    }
+    assert_eq!(off(&world, 1 << 30, 0), [false, false]);
+}
+
+#[test]
+fn connections_of_a_killed_process_are_left_to_conntrack() {
+    require!(need::root(), need::tool("nft"), need::tool("conntrack"));
+    let mut world = World::new(Shape::Routed, false, false);
+    world.connect(17);
+    // As the killed process has left it.
+    for (host, entry) in world.hosts.iter().zip(entries(&world)) {
+        let make_liberal = || Connections::open().unwrap().make_liberal(&entry.original);
+        host.netns().run(make_liberal).unwrap().unwrap();
+    }
+    assert_eq!(off(&world, 1 << 30, 0), [true, true]);
+    world.accelerate();
+    poll("the entries to be renewed", LIMIT, || {
+        let seen = entries(&world);
+        let is_renewed = |entry: &Entry| !entry.is_marked && entry.liberal == [false; 2];
+        Ok(seen.iter().all(is_renewed).then_some(()).ok_or_else(|| format!("{seen:#?}")))
+    })
+    .unwrap();
+    world.becomes_fast();
+    world.accels = None;
+    // Conntrack itself makes an entry liberal that it begins amid a connection.
+    world.hosts.iter().for_each(|host| sh(host, "conntrack -F"));
+    world.data(false, 100);
+    world.data(true, 50);
+    let before = entries(&world);
+    assert!(before.iter().all(|entry| entry.liberal == [true; 2]), "{before:#?}");
+    let before_port = world.connection;
+    world.accelerate();
+    world.connect(18);
+    world.connection = before_port;
+    assert_eq!(entries(&world), before);
+}
+
+#[test]
+fn translated_segments_are_compared_with_windows_after_the_end() {
+    compare_after_end(Shape::Service);
+}
