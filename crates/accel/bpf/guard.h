@@ -152,7 +152,7 @@ static __always_inline int is_sum_accepted(const struct bpf_nf_ctx *ctx,
  * anew.
  */
 static __always_inline int is_refused(struct connection *connection, u32 reply,
-				      const struct segment *segment, int *reset, int *synced)
+				      struct segment *segment, int *reset, int *synced)
 {
 	u32 state = connection->state, flags = segment->flags, fate;
 	const int guards = state >= CONNECTION_TRACKED;
@@ -203,6 +203,9 @@ static __always_inline int is_refused(struct connection *connection, u32 reply,
 		 segment->seq == connection->last_end);
 	if (flags & TCP_RST && before(segment->seq, maxack))
 		return guards;
+	/* Conntrack does not compare a RST of an ending connection with the windows. */
+	if (flags & TCP_RST && (connection->flags & CONNECTION_FIN || state == CONNECTION_RESET))
+		segment->flags |= SEGMENT_FROZEN;
 	fate = advance(connection, reply, segment);
 	/* Conntrack notes an invalid end (nf_tcp_handle_invalid). */
 	if (fate == SEGMENT_INVALID && flags & (TCP_RST | TCP_FIN) &&

@@ -18,6 +18,8 @@
 #define TCP_RST 0x04
 #define TCP_ACK 0x10
 #define TCP_URG 0x20
+/* Beside TCP_*: the segment leaves the windows as they are. */
+#define SEGMENT_FROZEN 0x100
 /* Size of a copy of options, for the verifier a power of two. */
 #define TCP_OPTIONS 64
 /* MAXACKWINCONST. */
@@ -223,6 +225,10 @@ static __always_inline u32 advance(struct connection *connection, u32 reply,
 	/* A retransmission, or an overly delayed acknowledgement. */
 	if (is_late || ack_is_late)
 		return SEGMENT_IGNORED;
+	if (segment->flags & SEGMENT_FROZEN) {
+		note(connection, reply, segment->flags);
+		return SEGMENT_VALID;
+	}
 	window <<= sender->scale & 15;
 	if (sender->maxwin < window + (sack - ack))
 		sender->maxwin = window + (sack - ack);

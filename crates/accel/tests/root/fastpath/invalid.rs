@@ -200,6 +200,13 @@ const CASES: &[(&str, Act)] = &[
         arrived.push(world.send(&reset));
         arrived
     }),
+    ("two resets, the second with data, then an acknowledgement of that data", |world| {
+        let mut arrived = vec![world.send(&world.segment(false, RST | ACK, 0))];
+        arrived.push(world.send(&world.segment(true, RST, 40)));
+        let ack = world.segment(false, ACK, 0);
+        arrived.push(world.send(&Segment { ack: ack.ack.wrapping_add(1), ..ack }));
+        arrived
+    }),
     ("its own reset, then a malformed SYN", |world| {
         let mut arrived = vec![world.send(&world.segment(false, RST, 0))];
         let syn = Segment { flaw: Flaw::Offset(15), ..world.segment(false, SYN, 1) };
