@@ -20,7 +20,7 @@ use sys::netns::NetNs;
 use super::renewal::take_over;
 use crate::Result;
 
-/// The process is ready, or must end without doing anything.
+/// The process must end without doing anything.
 const DONE: u8 = b'k';
 const LIMIT: Duration = Duration::from_secs(10);
 /// A list may miss entries that change meanwhile.
@@ -31,6 +31,7 @@ const PASSES: usize = 2;
 #[derive(Debug)]
 pub struct Caretaker {
     socket: UnixStream,
+    pid: u32,
 }
 
 impl Caretaker {
@@ -50,8 +51,14 @@ impl Caretaker {
         })?;
         let failed = |e| sys::Error::io("start", "caretaker of connections", &e);
         socket.set_read_timeout(Some(LIMIT)).map_err(failed)?;
-        (&socket).read_exact(&mut [0]).map_err(failed)?;
-        Ok(Caretaker { socket })
+        let mut pid = [0; 4];
+        (&socket).read_exact(&mut pid).map_err(failed)?;
+        Ok(Caretaker { socket, pid: u32::from_ne_bytes(pid) })
+    }
+
+    /// Number of the process.
+    pub fn pid(&self) -> u32 {
+        self.pid
     }
 
     /// Ends the process: the connections were left to conntrack, or to a successor.
@@ -65,7 +72,8 @@ impl Caretaker {
 fn wait(mut socket: UnixStream) {
     // Opened now: if it fails, the fast path does not start.
     let Ok(connections) = Connections::open() else { return };
-    if socket.write_all(&[DONE]).is_err() {
+    // Ready.
+    if socket.write_all(&std::process::id().to_ne_bytes()).is_err() {
         return;
     }
     let mut word = [0];

@@ -127,17 +127,22 @@ pub struct Finder {
 }
 
 impl Finder {
-    /// Starts the process, for sandboxes of `home`. `prepare` drops privileges that it does not
-    /// need. Call this before any thread exists.
+    /// Starts the process, for sandboxes of `home`. `own` are further processes of the fast path,
+    /// which do not count as keeping `home` alive. `prepare` drops privileges that it does not need.
+    /// Call this before any thread exists.
     ///
     /// # Errors
     /// If the process cannot be started or `prepare` fails.
-    pub fn start(home: &NetNs, prepare: impl FnOnce() -> sys::Result<()>) -> Result<Finder> {
+    pub fn start(
+        home: &NetNs,
+        own: &[u32],
+        prepare: impl FnOnce() -> sys::Result<()>,
+    ) -> Result<Finder> {
         let home = home.try_clone()?;
         let kept = [home.as_fd().as_raw_fd()];
-        let parent = std::process::id();
+        let own = [own, &[std::process::id()]].concat();
         let monitor = Monitor::start(FINDER, &kept, prepare, |asker, request| {
-            answer(&home, parent, asker, request)
+            answer(&home, &own, asker, request)
         })?;
         Ok(Finder { monitor, asking: Mutex::default(), stopped: AtomicBool::new(false) })
     }
@@ -180,7 +185,7 @@ impl Finder {
 /// Answers a request in the finder process.
 fn answer(
     home: &NetNs,
-    parent: u32,
+    own: &[u32],
     asker: &Asker,
     request: &[u8],
 ) -> std::result::Result<Vec<Item>, String> {
@@ -200,7 +205,7 @@ fn answer(
         }
         Some((&HELD, last)) => {
             let last = last.try_into().map(u32::from_ne_bytes).ok().filter(|last| *last > 0);
-            let text = match holder(home.inode(), &[parent, std::process::id()], last) {
+            let text = match holder(home.inode(), &[own, &[std::process::id()]].concat(), last) {
                 Held::By(pid) => [&b"b"[..], &pid.to_ne_bytes()].concat(),
                 Held::No => b"n".to_vec(),
                 Held::Unknown => b"u".to_vec(),

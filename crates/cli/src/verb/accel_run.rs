@@ -54,9 +54,9 @@ pub fn run(serve: &AccelServe) -> anyhow::Result<Exit> {
     if let Some(takeover) = &mut takeover {
         takeover.prepare(&claim, also)?;
     }
-    // The finder keeps rights that this process gives up below.
-    let finder = Finder::start(&netns, confined::give_up_but_looking)?;
     let caretaker = Caretaker::start(&netns, confined::give_up_but_renewing)?;
+    // The finder keeps rights that this process gives up below.
+    let finder = Finder::start(&netns, &[caretaker.pid()], confined::give_up_but_looking)?;
     // Reads addresses of the kernel, which it hides from the confined process.
     let security = Security::open();
     let rights = confined::give_up()?;

@@ -45,13 +45,14 @@ impl Block {
         self.tags.iter().any(|own| own == tag)
     }
 
-    /// The simple commands in it: all of a block tagged `sh`, text after `$ ` in a block tagged
-    /// `console`, none of any other.
+    /// The simple commands in it: all of a block tagged `sh`, text after `$ ` with its continued
+    /// lines in a block tagged `console`, none of any other.
     pub fn commands(&self) -> Vec<Vec<String>> {
         if self.is("sh") {
             commands(&self.text)
         } else if self.is("console") {
-            let typed = self.text.lines().filter_map(|line| line.strip_prefix("$ "));
+            let text = self.text.replace("\\\n", " ");
+            let typed = text.lines().filter_map(|line| line.strip_prefix("$ "));
             typed.flat_map(commands).collect()
         } else {
             Vec::new()
