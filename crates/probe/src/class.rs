@@ -235,7 +235,7 @@ impl Class {
             && self.segment == 0
             && [Checksum::Finished, Checksum::Partial].contains(&self.checksum);
         if self.extra == Extra::ZeroSum
-            && !(may_add_up && self.payload >= 64 && self.payload % 2 == 0)
+            && !(may_add_up && self.payload >= 64 && self.payload.is_multiple_of(2))
         {
             return no(
                 "a checksum adds up to zero in single UDP packets of 64, 66 and so on bytes",

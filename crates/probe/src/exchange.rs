@@ -310,10 +310,11 @@ impl Exchange<'_> {
         Ok(results)
     }
 
-    /// Lowers the rate if full packets without offloads are lost at the present one, and fewer are at
-    /// the lower one: the path is slower than the probe.
+    /// Lowers the rate if full packets without offloads are lost at the present one, and fewer are
+    /// at the lower one: the path is slower than the probe.
     fn slow_down(&mut self, way: Direction, lost: &Class) -> Result<(), Trouble> {
         let usual = self.rate;
+        // UDP to this port arrives, because the path MTU was found with it.
         let payload = lost.segment.max(FULL_SIZE).into();
         let class = Class { payload, family: lost.family, ..Class::PLAIN };
         let before = self.loss(way, class, SAMPLE, false)?;
@@ -339,23 +340,32 @@ impl Exchange<'_> {
         count: u16,
         at_once: bool,
     ) -> Result<f64, Trouble> {
+        let count = count.min(self.most_repetitions(class.wire_bytes()));
         let batch = Batch { at_once, ..Batch::new(0, vec![class], count, self.rate) };
         let done = self.exchange(way, batch)?;
-        // The sender's own queue is full: it is the slow part of the path.
-        if !matches!(done.sent.outcomes[0], SendOutcome::Sent(_)) {
-            return Ok(1.0);
+        match done.sent.outcomes[0] {
+            SendOutcome::Sent(_) => {}
+            // The sender's kernel refuses the size, which says nothing about the path.
+            SendOutcome::Refused { .. } => return Ok(0.0),
+            // The sender's own queue is full: it is the slow part of the path.
+            SendOutcome::Skipped(_) => return Ok(1.0),
         }
         let arrived = done.collected.tallies[0].whole.min(count.into());
         Ok(1.0 - f64::from(arrived) / f64::from(count.max(1)))
     }
 
-    /// Returns the share of packets without offloads that are lost if this number is sent at once, as
-    /// a device sends the segments of a GSO packet.
-    fn loss_of_burst(&mut self, way: Direction, class: &Class) -> Result<f64, Trouble> {
-        let single = Class { payload: class.segment.into(), family: class.family, ..Class::PLAIN };
-        let most = u16::try_from(MOST_AT_ONCE / single.wire_bytes()).unwrap_or(u16::MAX);
-        let count = u16::try_from(class.segments()).unwrap_or(u16::MAX).min(most).max(1);
-        self.loss(way, single, count, true)
+    /// Returns how often packets of this size can be sent in a request at the present rate.
+    fn most_repetitions(&self, bytes: u64) -> u16 {
+        let most = u64::from(self.rate.min(RATE)) * MOST_SECONDS * 9 / 10 / bytes.max(1);
+        u16::try_from(most).unwrap_or(u16::MAX).max(1)
+    }
+
+    /// Returns the share of packets without offloads that are lost if this number is sent at once,
+    /// as a device sends the segments of a GSO packet.
+    fn loss_of_burst(&mut self, way: Direction, class: Class, count: u32) -> Result<f64, Trouble> {
+        let most = u16::try_from(MOST_AT_ONCE / class.wire_bytes()).unwrap_or(u16::MAX);
+        let count = u16::try_from(count).unwrap_or(u16::MAX).min(most).max(1);
+        self.loss(way, class, count, true)
     }
 
     /// Looks again at bad classes, each with its control.
@@ -378,10 +388,10 @@ impl Exchange<'_> {
             }
             // At a low rate, fewer packets.
             let largest = classes.iter().map(Class::wire_bytes).max().unwrap_or(1);
-            let most = u64::from(self.rate.min(RATE)) * MOST_SECONDS * 9 / 10 / largest;
-            let repetitions = AGAIN.min(u16::try_from(most).unwrap_or(u16::MAX)).max(1);
+            let repetitions = AGAIN.min(self.most_repetitions(largest));
             let again = self.classes(way, &classes, repetitions)?;
-            let by_chance = loss_of_controls(again.chunks_exact(2).map(|pair| &pair[1].verdict));
+            let controls = again.chunks_exact(2).map(|pair| &pair[1].verdict);
+            let by_chance = loss_of_controls(controls, repetitions);
             let mut bursts = BTreeMap::new();
             for (at, pair) in bad.into_iter().zip(again.chunks_exact(2)) {
                 let [second, control] = pair else { continue };
@@ -392,10 +402,10 @@ impl Exchange<'_> {
                     verdict = Verdict::Filtered;
                 }
                 if class.segment > 0 && matches!(verdict, Verdict::Lost { .. }) {
-                    let key = class.segments();
+                    let key = (single(&class, class.segment), class.segments());
                     let loss = match bursts.get(&key) {
                         Some(loss) => *loss,
-                        None => self.loss_of_burst(way, &class)?,
+                        None => self.loss_of_burst(way, key.0, key.1)?,
                     };
                     bursts.insert(key, loss);
                     if is_explained(&verdict, &class, loss) {
@@ -458,6 +468,40 @@ pub(crate) fn open<'a>(
     Ok((exchange, *opened))
 }
 
-/// Default destination port of probe packets: the default data port of `measure serve`, which must be
-/// reachable in any case.
+/// Returns a class without offloads that packet filters treat like this one, outside tunnels.
+fn single(class: &Class, payload: u16) -> Class {
+    // Tunnels are UDP. GRE has no port, and is compared with UDP, too.
+    let transport = if class.tunnel.is_some() { Transport::Udp } else { class.transport };
+    let Class { family, port, .. } = *class;
+    Class { family, transport, port, payload: payload.into(), ..Class::PLAIN }
+}
+
+/// Default destination port of probe packets: the default data port of `measure serve`, which must
+/// be reachable in any case.
 pub const OWN_PORT: u16 = 5211;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::class::{Family, Port, Tunnel, TunnelKind};
+
+    /// A packet filter may drop UDP and pass TCP, or drop one IP version or port.
+    #[test]
+    fn bursts_have_the_transport_and_port_of_the_lost_class() {
+        let family = Family::V6;
+        let (checksum, transport) = (Checksum::Partial, Transport::Tcp);
+        let tcp =
+            Class { family, transport, checksum, segment: 1400, payload: 4200, ..Class::PLAIN };
+        let kind = TunnelKind::Vxlan;
+        let tunnel = Some(Tunnel { kind, checksum: false, inner: Family::V4, nested: false });
+        let in_tunnel = Class { tunnel, port: Port::Vxlan, ..tcp };
+        for (lost, transport, port) in
+            [(tcp, Transport::Tcp, Port::Own), (in_tunnel, Transport::Udp, Port::Vxlan)]
+        {
+            let class = single(&lost, lost.segment);
+            assert_eq!((class.transport, class.port, class.family), (transport, port, family));
+            assert_eq!((class.payload, class.segment, class.tunnel), (1400, 0, None));
+            assert_eq!(class.validate(), Ok(()));
+        }
+    }
+}

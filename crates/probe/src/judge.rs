@@ -141,9 +141,9 @@ pub fn confirm(first: Verdict, again: Verdict, control: &Verdict) -> Verdict {
     }
 }
 
-/// Returns the share of packets that is lost by chance, from controls. Controls that are mostly lost
-/// are filtered, and say nothing about chance.
-pub fn loss_of_controls<'a>(controls: impl Iterator<Item = &'a Verdict>) -> f64 {
+/// Returns the share of packets that is lost by chance, from controls sent with this number of
+/// repetitions. Controls that are mostly lost are filtered, and say nothing about chance.
+pub fn loss_of_controls<'a>(controls: impl Iterator<Item = &'a Verdict>, repetitions: u16) -> f64 {
     let (mut lost, mut sent) = (0, 0);
     for control in controls {
         match control {
@@ -151,7 +151,7 @@ pub fn loss_of_controls<'a>(controls: impl Iterator<Item = &'a Verdict>) -> f64 
                 lost += one;
                 sent += of;
             }
-            Verdict::Intact | Verdict::Recut { .. } => sent += u32::from(CONTROLS),
+            Verdict::Intact | Verdict::Recut { .. } => sent += u32::from(repetitions),
             // Filtered, or not sent.
             _ => {}
         }
@@ -159,16 +159,14 @@ pub fn loss_of_controls<'a>(controls: impl Iterator<Item = &'a Verdict>) -> f64 
     f64::from(lost) / f64::from(sent.max(1))
 }
 
-/// Whether a loss of single packets with this probability explains a lost class: each of its packets
-/// must arrive.
+/// Whether a loss of single packets with this probability explains a lost class: each of its
+/// packets must arrive.
 pub fn is_explained(verdict: &Verdict, class: &Class, loss: f64) -> bool {
     let Verdict::Lost { lost, of } = verdict else { return false };
     let of_class = 1.0 - (1.0 - loss).powi(class.segments().min(1000).cast_signed());
     at_least(*lost, *of, of_class) > CHANCE
 }
 
-/// Repetitions of a control.
-const CONTROLS: u16 = 6;
 /// Probability below which a loss is no chance. A default run looks at about 400 classes.
 const CHANCE: f64 = 0.001;
 
@@ -241,7 +239,7 @@ mod tests {
         }
         assert!((at_least(3, 6, 0.3) - 0.255_69).abs() < 1e-5);
         let controls = [Verdict::Intact, lost(2), lost(6), Verdict::Filtered];
-        assert!((loss_of_controls(controls.iter()) - 2.0 / 12.0).abs() < 1e-9);
+        assert!((loss_of_controls(controls.iter(), 6) - 2.0 / 12.0).abs() < 1e-9);
     }
 
     #[test]
