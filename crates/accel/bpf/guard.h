@@ -112,9 +112,9 @@ static long add_chunk(u32 turn, struct summing *summing)
 }
 
 /*
- * Whether the checksum of a TCP packet is right, if conntrack verifies it (nf_checksum). No helper
- * for programs at netfilter's hooks does. Few packets get here: cards verify, and GSO packets are
- * verified.
+ * Whether the checksum of a TCP packet is right, if conntrack verifies it (nf_checksum). Programs at
+ * netfilter's hooks have no helper for it. Few checksums are computed here: most NICs verify them,
+ * and those of GSO packets are verified.
  */
 static __always_inline int is_sum_accepted(const struct bpf_nf_ctx *ctx,
 					   const struct bpf_dynptr *packet,
@@ -184,8 +184,8 @@ static __always_inline int is_refused(struct connection *connection, u32 reply,
 		} else if (flags & TCP_ACK && reply & 1 && connection->flags & CONNECTION_SYN &&
 			   segment->ack == connection->syn_end) {
 			/*
-			 * Conntrack does not begin anew if another segment came between the two. But
-			 * it may not have seen that segment.
+			 * Conntrack does not begin anew if another segment came between the two.
+			 * But it may not have seen that segment.
 			 */
 			if (synced_late)
 				return guards;
@@ -195,10 +195,11 @@ static __always_inline int is_refused(struct connection *connection, u32 reply,
 		return state == CONNECTION_RESET && (reply & 1 || was_reset);
 	}
 	/*
-	 * Conntrack resets a connection only by the exact number, or by the last segment's, or after a
-	 * SYN that it has ignored.
+	 * Conntrack resets a connection only by the exact number, or by the last segment's, or after
+	 * a SYN that it has ignored.
 	 */
-	exact = connection->last_kind == LAST_SYN || segment->seq == maxack || connection->flags & CONNECTION_FIN ||
+	exact = connection->last_kind == LAST_SYN || segment->seq == maxack ||
+		connection->flags & CONNECTION_FIN ||
 		(connection->last_kind == LAST_ACK && connection->last == (reply & 1) &&
 		 segment->seq == connection->last_end);
 	if (flags & TCP_RST && before(segment->seq, maxack))
@@ -207,7 +208,7 @@ static __always_inline int is_refused(struct connection *connection, u32 reply,
 	if (flags & TCP_RST && (connection->flags & CONNECTION_FIN || state == CONNECTION_RESET))
 		segment->flags |= SEGMENT_FROZEN;
 	fate = advance(connection, reply, segment);
-	/* Conntrack notes an invalid end (nf_tcp_handle_invalid). */
+	/* Conntrack notes an invalid FIN or RST (nf_tcp_handle_invalid). */
 	if (fate == SEGMENT_INVALID && flags & (TCP_RST | TCP_FIN) &&
 	    (connection->last == (reply & 1) || connection->last_kind < LAST_FIN))
 		note(connection, reply, flags);

@@ -64,7 +64,8 @@ fn opened(path: &Path) -> anyhow::Result<(File, Vec<u8>)> {
     }
 }
 
-/// Returns what a file with this beginning is, and the command that helps, unless it may be JSON.
+/// Returns the kind of a file with this beginning and the command that helps; `None` if it may be
+/// JSON.
 fn no_json(beginning: &[u8], path: &str) -> Option<String> {
     // Nothing is decompressed here: a small file can become larger than any memory.
     let compressed = COMPRESSED.iter().find(|(magic, ..)| beginning.starts_with(magic));

@@ -153,12 +153,12 @@ impl<'a> End<'a> {
     }
 }
 
-/// Does work in a thread of low priority: it preempts no other thread, and takes little from the
-/// traffic beside the probe, also if that fills all CPUs. The calling thread keeps its priority,
-/// which it could not raise again.
+/// Does work in a thread of low priority, which preempts no other thread and takes little CPU time
+/// from traffic beside the probe, even on busy CPUs. The calling thread keeps its priority, because
+/// an unprivileged thread could not raise it again.
 fn giving_way<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
     let work = || {
-        // Refused by a filter: then the probe only takes more time from others.
+        // If a filter refuses it, the probe only takes more CPU time from other programs.
         let _ = sys::priority::give_most_way();
         work()
     };
@@ -168,7 +168,7 @@ fn giving_way<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Resul
     });
     match done {
         Ok(Ok(done)) => done,
-        // A panic of the work is that of its caller.
+        // Without the thread, the caller itself would panic.
         Ok(Err(panic)) => std::panic::resume_unwind(panic),
         Err(error) => Err(format!("start a thread: {error}")),
     }

@@ -96,7 +96,8 @@ pub struct Batch {
     pub ttl: u8,
     /// Most bytes per second.
     pub rate: u32,
-    /// Sends all packets of a class without a pause between them, like the segments of a GSO packet.
+    /// Sends all packets of a class without a pause between them, like the segments of a GSO
+    /// packet.
     pub at_once: bool,
 }
 
@@ -134,7 +135,7 @@ impl Batch {
         }
         let repetitions = u64::from(self.repetitions);
         let at_once = self.classes.iter().map(|class| class.wire_bytes() * repetitions).max();
-        // A GSO packet has as many.
+        // As many as a GSO packet has: more would overflow queues that an offload does not.
         if self.at_once && at_once.is_some_and(|bytes| bytes > MOST_AT_ONCE) {
             return Err(format!("more than {MOST_AT_ONCE} bytes at once"));
         }

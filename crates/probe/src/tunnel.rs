@@ -5,9 +5,9 @@
 //! in the caller's namespace, no address, and a VNI that no other device uses. When the process
 //! ends, the kernel removes it.
 //!
-//! A GRE device has a name in the caller's namespace while the kernel creates it. GRE is tested only
-//! where its module is loaded: loading it adds devices to the machine's namespace (`gre0`) that
-//! would stay.
+//! A GRE device has a name in the caller's namespace while the kernel creates it. GRE is tested
+//! only if its module is loaded: loading it adds devices (`gre0`) to the machine's namespace, which
+//! would remain.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -101,7 +101,7 @@ impl TunnelSpace {
             port,
             vni: Vni::new(vni).map_err(|e| e.to_string())?,
         };
-        // Dropped on failure: a device that stays would keep its VNI from the next one.
+        // Dropped on failure: while a device exists, the next one cannot have its VNI.
         let mut made = TunnelDevice { space: self, index: 0, is_ethernet: true };
         device.create(here, underlay, netns)?;
         let mut name = NAME;
@@ -129,7 +129,7 @@ impl TunnelSpace {
     fn create_gre(&self, underlay: Underlay<'_>) -> Result<TunnelDevice<'_>, String> {
         let (local, remote) = underlay.addresses;
         let module = GRE_MODULES[usize::from(remote.is_ipv6())];
-        // Refused before the kernel loads it: its devices would stay.
+        // Checked first, because a request would load the module, whose devices would remain.
         if !Path::new("/sys/module").join(module).exists() {
             return Err(format!("GRE needs the module {module}, which is not loaded"));
         }

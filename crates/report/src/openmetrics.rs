@@ -9,7 +9,7 @@ use crate::retransmits::retransmits;
 use crate::style::plain;
 use crate::unit::reordered;
 
-/// Metrics have base units.
+/// Per second. Metrics have base units.
 const MICROSECONDS: f64 = 1e6;
 
 /// A metric: name, unit in its help text, and value of a cell.

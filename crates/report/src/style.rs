@@ -41,8 +41,8 @@ pub(crate) fn named(text: &str) -> String {
 }
 
 /// Breaks `text` between words into lines of at most `width` columns. The first line begins with
-/// `first`, the other lines with as many spaces. A word longer than a line breaks after `|`, as between
-/// flags; without one, it gets its own line.
+/// `first`, the other lines with as many spaces. A word longer than a line, such as a list of flags,
+/// breaks after `|`; without one, it gets its own line.
 pub(crate) fn wrap(first: &str, text: &str, width: usize) -> Vec<String> {
     let indent = first.chars().count();
     let mut lines = Vec::new();

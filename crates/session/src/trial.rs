@@ -226,7 +226,7 @@ impl Session {
     ) -> anyhow::Result<(Vec<u64>, TrialOutcome)> {
         let Session { address, token, stop, mut trial, .. } = self;
         if outcome.end == End::Whole && outcome.verdict == Verdict::Better {
-            // A faster path that damages packets is not better.
+            // A faster path that damages packets is worse.
             match probe(&mut trial, address, token.as_ref(), &stop)? {
                 Probed::Sound => {}
                 Probed::Damaged(damage) => {
@@ -263,7 +263,7 @@ enum Probed {
     Sound,
     /// Damage that the path does not have without the change.
     Damaged(String),
-    /// Damage of another cause, or no probe, as a remark.
+    /// Damage that has another cause, or a failed probe, as a remark.
     Unknown(String),
 }
 

@@ -129,8 +129,8 @@ pub fn give_way() -> Result<()> {
     give_way_at(NICEST)
 }
 
-/// As [`give_way`], but the thread keeps a tenth of the CPU time beside a busy thread of the default
-/// priority (nice 10): for work that others wait for.
+/// As [`give_way`], but at nice 10: the thread gets about a tenth of the CPU time beside a busy
+/// thread of the default priority. For work whose result another host waits for.
 ///
 /// # Errors
 /// As [`give_way`].

@@ -1,12 +1,12 @@
 //! A process that leaves connections to conntrack when the process of the fast path is killed.
 //!
-//! Conntrack accepts any sequence number of connections on the fast path; the guard, a BPF program,
-//! refuses wrong ones. The kernel detaches it when its process ends. The caretaker is forked before,
-//! waits on a socket, and replaces the entries when the other end closes without a last word. It
-//! accepts no request.
+//! Conntrack accepts any sequence number of connections on the fast path. The guard, a BPF program,
+//! refuses wrong ones, but the kernel detaches it when its process ends. The caretaker is forked at
+//! the start and waits on a socket. If the other end closes without sending `DONE`, the caretaker
+//! replaces the entries. It accepts no request.
 //!
-//! Limit: whoever kills both processes, for example all of a control group or of a container's
-//! process namespace, leaves the entries to the next start.
+//! Limit: if both processes are killed, for example with a whole control group or a container's
+//! process namespace, the entries remain until the next start.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -20,14 +20,15 @@ use sys::netns::NetNs;
 use super::renewal::take_over;
 use crate::Result;
 
-/// The process must end without doing anything.
+/// Message to the caretaker: end without replacing entries.
 const DONE: u8 = b'k';
+/// Longest time until the caretaker is ready.
 const LIMIT: Duration = Duration::from_secs(10);
-/// A list may miss entries that change meanwhile.
+/// Number of passes: a list may miss entries that change meanwhile.
 const PASSES: usize = 2;
 
-/// The process of the fast path holds this. If it is dropped, or the process is killed, the
-/// caretaker replaces the entries.
+/// The caretaker, as the process of the fast path holds it. If this is dropped without
+/// [`Caretaker::end`], or the process is killed, the caretaker replaces the entries.
 #[derive(Debug)]
 pub struct Caretaker {
     socket: UnixStream,
@@ -63,14 +64,14 @@ impl Caretaker {
 
     /// Ends the process: the connections were left to conntrack, or to a successor.
     pub fn end(self) {
-        // It was killed, so there is nothing to end.
+        // An error: the caretaker was killed, so there is nothing to end.
         let _ = (&self.socket).write_all(&[DONE]);
     }
 }
 
 /// The child process.
 fn wait(mut socket: UnixStream) {
-    // Opened now: if it fails, the fast path does not start.
+    // Opened before the fast path starts, which fails if this does.
     let Ok(connections) = Connections::open() else { return };
     // Ready.
     if socket.write_all(&std::process::id().to_ne_bytes()).is_err() {

@@ -128,8 +128,8 @@ pub struct Finder {
 
 impl Finder {
     /// Starts the process, for sandboxes of `home`. `own` are further processes of the fast path,
-    /// which do not count as keeping `home` alive. `prepare` drops privileges that it does not need.
-    /// Call this before any thread exists.
+    /// which do not count as keeping `home` alive. `prepare` drops privileges that it does not
+    /// need. Call this before any thread exists.
     ///
     /// # Errors
     /// If the process cannot be started or `prepare` fails.

@@ -224,7 +224,8 @@ fn faults_from_public_reports_are_named_first() {
     }
 }
 
-/// Nightly: `make test` judges the records of these hosts (`hosts::judgements_are_those_on_record`).
+/// Nightly: `make test` judges the records of these hosts
+/// (`hosts::judgements_are_those_on_record`).
 #[test]
 fn further_faults_of_the_same_checks_are_named_first() {
     require!(need::networks(), need::root(), tools());

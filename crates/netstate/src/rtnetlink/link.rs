@@ -78,7 +78,7 @@ fn geneve_data(geneve: &Geneve<'_>) -> InfoData {
         },
         InfoGeneve::Port(geneve.port),
         InfoGeneve::UdpCsum(geneve.udp_csum),
-        // Of IPv6, where a checksum is the rule.
+        // Over IPv6, checksums are sent and required unless these flags are set.
         InfoGeneve::UdpZeroCsum6Tx(!geneve.udp_csum),
         InfoGeneve::UdpZeroCsum6Rx(!geneve.udp_csum),
     ])

@@ -7,8 +7,9 @@ const GAP: usize = 2;
 /// Columns that name a row: mode and figure.
 const NAMES: usize = 2;
 
-/// Renders rows as lines of at most `width` columns. Figures that do not fit beside each other follow
-/// in further tables with the same names. A name longer than the width makes its lines longer.
+/// Renders rows as lines of at most `width` columns. Figures that do not fit beside each other
+/// follow in further tables with the same names. A name longer than the width makes its lines
+/// longer.
 ///
 /// Column `last_text` has text like the names, all others have numbers.
 pub(super) fn lines(

@@ -1,7 +1,7 @@
 //! Random segments of connections on the fast path, compared with the kernel's own path: what
 //! arrives, and the states of conntrack's entries afterwards.
 //!
-//! Many connections are compared at once. In a round each of them sends one segment, in both worlds.
+//! Many connections are compared at once. In a round each of them sends one segment in both worlds.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -16,14 +16,14 @@ const AT_ONCE: usize = 64;
 const ROUNDS: usize = 6;
 /// Segments between the same hosts.
 const SEGMENTS: usize = 2_000;
-/// Time in which the two worlds must become equal. Conntrack handles a reset a moment later.
+/// Time in which the two worlds must become equal. A reset takes effect with a short delay.
 const SETTLE: Duration = Duration::from_secs(1);
-/// A segment of a listed kind that has not arrived until then was dropped.
+/// Time after which a segment of a listed kind that has not arrived counts as dropped.
 const DROPPED: Duration = Duration::from_millis(100);
 /// Time that a packet on the slow path may take longer than the last one.
 const LATE: Duration = Duration::from_millis(3);
 
-/// Segments in and out of the window, of all flags, with flaws. With the tenant that sends it.
+/// Returns a segment in or out of the window, with any flags or flaws, and the tenant that sends it.
 fn random(random: &mut Random, world: &World) -> (usize, Segment) {
     const FLAGS: [u8; 12] = [
         ACK,
@@ -82,7 +82,7 @@ struct Pair {
     history: Vec<Sent>,
     /// States of the entries in both hosts, by world.
     states: [[&'static str; 2]; 2],
-    /// Nothing is to be learned from further segments.
+    /// Whether the worlds are no longer comparable, so further segments prove nothing.
     has_ended: bool,
 }
 
@@ -91,8 +91,8 @@ impl Pair {
         self.history.last()
     }
 
-    /// The kind of the last segment, if the page on the fast path lists it as one that only the fast
-    /// path drops. Then the entries differ, too.
+    /// Returns the kind of the last segment, if the page on the fast path lists it as one that only
+    /// the fast path drops. Then the entries differ, too.
     fn listed(&self) -> Option<&'static str> {
         let had = |flag| self.history.iter().any(|sent| sent.segment.flags & flag != 0);
         match self.last()?.segment.flags {
@@ -196,7 +196,7 @@ fn settle(pairs: &mut [Pair], worlds: &[World; 2], of_number: &[HashMap<u16, usi
     loop {
         for (side, world) in worlds.iter().enumerate() {
             for number in [0, 1].iter().flat_map(|&tenant| world.arrived(tenant)) {
-                // Otherwise an answer of an earlier round, which a later one reports as missing.
+                // An unknown number is late, from an earlier round, which counted it as missing.
                 let Some(at) = of_number[side].get(&number) else { continue };
                 pairs[*at].history.last_mut().unwrap().arrived[side] = true;
                 last = Instant::now();
@@ -277,7 +277,7 @@ fn random_segments_leave_the_same_entries_behind() {
     compare_random(count, seed as u64);
 }
 
-/// The same with enough random segments to be a proof.
+/// The same with many segments, for rare combinations.
 #[test]
 fn many_random_segments_leave_the_same_entries_behind() {
     require!(need::root(), need::tool("nft"), need::tool("iptables-nft"));
