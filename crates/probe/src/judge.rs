@@ -1,8 +1,9 @@
 //! Verdicts on classes, from what was sent and what arrived.
 
+use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::class::{Checksum, Class};
+use crate::class::{Checksum, Class, Transport};
 use crate::message::SendOutcome;
 use crate::seen::Fault;
 use crate::tally::Tally;
@@ -89,6 +90,16 @@ impl Verdict {
     }
 }
 
+/// Why this kernel does not send a class.
+fn refusal(class: &Class, errno: i32) -> String {
+    let errno = Errno::from_raw(errno);
+    // VIRTIO_NET_HDR_GSO_UDP_L4, include/linux/virtio_net.h.
+    match errno == Errno::EINVAL && class.transport == Transport::Udp && class.segments() > 1 {
+        true => "packet sockets of this kernel send no UDP GSO packets (since Linux 6.2)".into(),
+        false => format!("sendmsg: {}", errno.desc()),
+    }
+}
+
 /// Judges a class. `late` is the number of its packets that arrived during a later batch.
 pub fn judge(class: &Class, outcome: &SendOutcome, tally: &Tally, late: u32) -> Verdict {
     let sent = match outcome {
@@ -96,8 +107,7 @@ pub fn judge(class: &Class, outcome: &SendOutcome, tally: &Tally, late: u32) -> 
         SendOutcome::Skipped(reason) => return Verdict::Untestable { reason: reason.clone() },
         SendOutcome::Refused { errno: EMSGSIZE, sent: 0 } => return Verdict::RefusedHere,
         SendOutcome::Refused { errno, sent: 0 } => {
-            let errno = nix::errno::Errno::from_raw(*errno);
-            return Verdict::Untestable { reason: format!("sendmsg: {}", errno.desc()) };
+            return Verdict::Untestable { reason: refusal(class, *errno) };
         }
         SendOutcome::Refused { sent, .. } | SendOutcome::Sent(sent) => u32::from(*sent),
     };
