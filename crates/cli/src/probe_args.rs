@@ -52,7 +52,7 @@ pub struct Probe {
     /// Destination port of packets, which the packets of a tunnel with another port share
     ///
     /// Beside it, its neighbour and ports 4789, 8472 and 6081 are tested.
-    #[arg(long, default_value_t = probe::exchange::OWN_PORT, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..=65_534))]
+    #[arg(long, default_value_t = probe::options::OWN_PORT, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..=65_534))]
     pub port: u16,
     /// Find the setting that causes damage, by switching settings off and on, here and where allowed
     #[arg(long)]

@@ -1,8 +1,14 @@
 //! The result of a probe as it is kept with the measurement of a path.
 
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
+
 use probe::judge::Verdict;
 use probe::report::{BadPath, Direction, Report};
+use probe::run::{Extent, Options, run};
 use results::PathProbe;
+
+use crate::remote::{ProbePeer, Token};
 
 /// Classes of a finding that its description names.
 const NAMED: usize = 2;
@@ -62,4 +68,23 @@ fn damage(bad: &BadPath) -> String {
         text += &format!("; likely cause: {} of {}", first.feature, first.device);
     }
     text
+}
+/// Probes the path from the namespace of the calling thread to a server, at the rate of
+/// `overlane probe`. A finding counts only if a second probe finds damage again.
+///
+/// # Errors
+/// Why the path cannot be probed, as text.
+pub fn of_server(
+    server: SocketAddr,
+    token: Option<&Token>,
+    stop: &AtomicBool,
+) -> Result<PathProbe, String> {
+    let connected = ProbePeer::connect(server, token, stop);
+    let (mut peer, own) = connected.map_err(|error| error.to_string())?;
+    let addresses = (own, server.ip().to_canonical());
+    let options = Options { extent: Extent::Sample, ..Options::default() };
+    confirmed(|| {
+        run(&mut peer, addresses, &options, None, stop, &|_| {})
+            .map_err(|trouble| trouble.to_string())
+    })
 }

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use probe::local::Between;
 use probe::report::Report;
-use probe::run::{Options, run};
+use probe::run::Options;
 use results::PathProbe;
 use sys::netns::NetNs;
 
 use crate::confirmed_probe::confirmed;
 use crate::path_under_test::{PathUnderTest, ServerEnd};
-use crate::remote::{ProbePeer, Token};
 
+pub use crate::confirmed_probe::of_server;
 pub use probe::end::Access;
 pub use probe::run::Extent;
 
@@ -35,26 +35,6 @@ pub fn probe(path: &PathUnderTest, stop: &AtomicBool) -> PathProbe {
         _ => confirmed(|| report(path, Access::open, Extent::Sample, RATE, stop)),
     };
     probed.unwrap_or_else(|reason| PathProbe { untested: vec![reason], ..PathProbe::default() })
-}
-
-/// Probes the path from the namespace of the calling thread to a server, at the rate of
-/// `overlane probe`. A finding counts only if a second probe finds damage again.
-///
-/// # Errors
-/// Why the path cannot be probed, as text.
-pub fn of_server(
-    server: SocketAddr,
-    token: Option<&Token>,
-    stop: &AtomicBool,
-) -> Result<PathProbe, String> {
-    let connected = ProbePeer::connect(server, token, stop);
-    let (mut peer, own) = connected.map_err(|error| error.to_string())?;
-    let addresses = (own, server.ip().to_canonical());
-    let options = Options { extent: Extent::Sample, ..Options::default() };
-    confirmed(|| {
-        run(&mut peer, addresses, &options, None, stop, &|_| {})
-            .map_err(|trouble| trouble.to_string())
-    })
 }
 
 /// Runs a probe over a path, with these sockets. Each end sends at most `rate` bytes per second.

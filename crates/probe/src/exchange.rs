@@ -14,8 +14,8 @@ use crate::message::{
     Answer, Ask, Batch, Collected, EndFacts, MOST_AT_ONCE, MOST_BYTES, MOST_CLASSES, MOST_NUMBER,
     MOST_SECONDS, Open, Opened, RATE, SendOutcome, Sent, VERSION, shortened,
 };
+use crate::options::Options;
 use crate::report::{ClassResult, Direction};
-use crate::run::Options;
 use crate::wire::LocalPath;
 
 /// Shortest time for packets in flight.
@@ -475,10 +475,6 @@ fn single(class: &Class, payload: u16) -> Class {
     let Class { family, port, .. } = *class;
     Class { family, transport, port, payload: payload.into(), ..Class::PLAIN }
 }
-
-/// Default destination port of probe packets: the default data port of `measure serve`, which must
-/// be reachable in any case.
-pub const OWN_PORT: u16 = 5211;
 
 #[cfg(test)]
 mod tests {

@@ -12,7 +12,7 @@
 //! - [`mod@judge`] gives verdicts.
 //! - [`message`] and [`answering`]: the requests of one end, and the other end that answers them.
 //! - [`exchange`]: batches of classes between both ends.
-//! - [`run`]: a run, with the [`path_mtu`] in both directions.
+//! - [`run`]: a run with its [`options`], and the [`path_mtu`] in both directions.
 //! - [`local`]: both ends in one process.
 //! - [`features`] and [`culprit`]: the settings that can cause a verdict.
 //! - [`mod@search`], [`switch`] and [`switcher`]: the search for the cause, and the settings that it
@@ -40,6 +40,7 @@ pub mod frame;
 pub mod judge;
 pub mod local;
 pub mod message;
+pub mod options;
 pub mod path_mtu;
 mod rate_limit;
 pub mod report;

@@ -9,60 +9,18 @@ use crate::class::{Checksum, Class, Extra, Family, Transport};
 use crate::culprit;
 use crate::datagrams;
 use crate::end::Access;
-use crate::exchange::{Exchange, OWN_PORT, Peer, Trouble, open};
+use crate::exchange::{Exchange, Peer, Trouble, open};
 use crate::judge::Verdict;
 use crate::message::{MOST_SECONDS, RATE, shortened};
 use crate::path_mtu;
-use crate::report::{ClassResult, Direction, FORMAT, HopFacts, InUse, Rare, Report};
+use crate::report::{ClassResult, Direction, FORMAT, InUse, Rare, Report};
 use crate::search::search;
 use crate::switch::Switch;
 
+pub use crate::options::{Extent, Options};
+
 /// Packets of a kind that show a fault of 1 in 1,000 with 95% confidence.
 const OFTEN: u16 = 3000;
-
-/// Number of classes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Extent {
-    /// A few, for a path that is about to be measured.
-    Sample,
-    /// The most important ones.
-    Quick,
-    /// Each pair of properties, and packets sent often.
-    Default,
-    /// All combinations.
-    Full,
-}
-
-/// Options of a run.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Number of classes.
-    pub extent: Extent,
-    /// Seed of the list of classes.
-    pub seed: u64,
-    /// Device that must be used.
-    pub via: Option<String>,
-    /// Bytes per second of the sending end.
-    pub rate: u32,
-    /// Destination port of packets, below 65,535: the next one is used, too.
-    pub port: u16,
-    /// Devices between the ends whose settings take part in the search, in the order of packets to
-    /// the peer.
-    pub hops: Vec<HopFacts>,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            extent: Extent::Default,
-            seed: 1,
-            via: None,
-            rate: RATE,
-            port: OWN_PORT,
-            hops: Vec::new(),
-        }
-    }
-}
 
 /// Runs a probe. Without `switch`, nothing is changed on any machine. With it, settings of this
 /// machine, and of the peer if its administrator allows it, are switched off one at a time to find

@@ -12,8 +12,8 @@ use sys::netns::NetNs;
 
 use super::channel::{self, ChannelError};
 use super::message::{FromGuest, Ran, Run, Seen, ToGuest};
+use crate::confirmed_probe::of_server;
 use crate::path_netns::PathNetns;
-use crate::path_probe;
 use crate::probes::{Probes, Reading};
 use crate::remote::message::Observed;
 use crate::remote::{Limits, Remote, Server, Token, device_to};
@@ -144,7 +144,7 @@ impl Inside<'_> {
     /// Probes the path to the other guest's server.
     fn probe(&self, server: SocketAddr, token: &str) -> Result<PathProbe, String> {
         let token = Token::of(token).ok_or("the token is too short")?;
-        path_probe::of_server(server, Some(&token), &self.stop)
+        of_server(server, Some(&token), &self.stop)
     }
 
     fn measure(&self, remote: &Remote, load: &Load) -> Result<Ran, String> {
