@@ -271,12 +271,14 @@ int overlane_guard(struct bpf_nf_ctx *ctx)
 	tracked = bpf_map_lookup_elem(&tracked_flows, &key);
 	/* Conntrack itself recognises malformed segments. They have no effect on the windows. */
 	if (!tracked || skb->len < at || read_segment(&tcp, skb->len - at, &segment) ||
-	    !are_flags_valid(tcp.flags) || !is_sum_accepted(ctx, &packet, &key, at))
+	    !are_flags_valid(tcp.flags))
 		return NF_ACCEPT;
 	index = tracked->connection;
 	reply = tracked->reply;
 	connection = bpf_map_lookup_elem(&connections, &index);
-	if (!connection)
+	/* Nothing is known of a connection before the copy, so the checksum does not matter. */
+	if (!connection || connection->state < CONNECTION_COPIED ||
+	    !is_sum_accepted(ctx, &packet, &key, at))
 		return NF_ACCEPT;
 	options = ((tcp.offset >> 4) * 4 - TCP_HLEN) & (TCP_OPTIONS - 1);
 	if (options && !bpf_dynptr_read(search.options, options, &packet, at + TCP_HLEN, 0))

@@ -25,6 +25,26 @@ pub(crate) fn confirmed(
     Ok(record(&last))
 }
 
+/// Probes the path from the namespace of the calling thread to a server, at the rate of
+/// `overlane probe`. A finding counts only if a second probe finds damage again.
+///
+/// # Errors
+/// Why the path cannot be probed, as text.
+pub fn of_server(
+    server: SocketAddr,
+    token: Option<&Token>,
+    stop: &AtomicBool,
+) -> Result<PathProbe, String> {
+    let connected = ProbePeer::connect(server, token, stop);
+    let (mut peer, own) = connected.map_err(|error| error.to_string())?;
+    let addresses = (own, server.ip().to_canonical());
+    let options = Options { extent: Extent::Sample, ..Options::default() };
+    confirmed(|| {
+        run(&mut peer, addresses, &options, None, stop, &|_| {})
+            .map_err(|trouble| trouble.to_string())
+    })
+}
+
 /// Describes the result of a probe.
 fn record(report: &Report) -> PathProbe {
     let mut untested = Vec::new();
@@ -68,23 +88,4 @@ fn damage(bad: &BadPath) -> String {
         text += &format!("; likely cause: {} of {}", first.feature, first.device);
     }
     text
-}
-/// Probes the path from the namespace of the calling thread to a server, at the rate of
-/// `overlane probe`. A finding counts only if a second probe finds damage again.
-///
-/// # Errors
-/// Why the path cannot be probed, as text.
-pub fn of_server(
-    server: SocketAddr,
-    token: Option<&Token>,
-    stop: &AtomicBool,
-) -> Result<PathProbe, String> {
-    let connected = ProbePeer::connect(server, token, stop);
-    let (mut peer, own) = connected.map_err(|error| error.to_string())?;
-    let addresses = (own, server.ip().to_canonical());
-    let options = Options { extent: Extent::Sample, ..Options::default() };
-    confirmed(|| {
-        run(&mut peer, addresses, &options, None, stop, &|_| {})
-            .map_err(|trouble| trouble.to_string())
-    })
 }

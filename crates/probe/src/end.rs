@@ -159,7 +159,7 @@ impl<'a> End<'a> {
 fn giving_way<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
     let work = || {
         // If a filter refuses it, the probe only takes more CPU time from other programs.
-        let _ = sys::priority::give_most_way();
+        let _ = sys::priority::lower_priority();
         work()
     };
     let done = std::thread::scope(|threads| {

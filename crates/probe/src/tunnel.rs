@@ -92,7 +92,7 @@ impl TunnelSpace {
         let tunnel = class.tunnel.ok_or("the class has no tunnel")?;
         let TunnelSpace { here, inside, netns, .. } = self;
         if tunnel.kind == TunnelKind::Gre {
-            return self.create_gre(underlay);
+            return self.create_gre(underlay, vni);
         }
         let device = Device {
             name: NAME,
@@ -126,7 +126,7 @@ impl TunnelSpace {
         Ok(made)
     }
 
-    fn create_gre(&self, underlay: Underlay<'_>) -> Result<TunnelDevice<'_>, String> {
+    fn create_gre(&self, underlay: Underlay<'_>, key: u32) -> Result<TunnelDevice<'_>, String> {
         let (local, remote) = underlay.addresses;
         let module = GRE_MODULES[usize::from(remote.is_ipv6())];
         // Checked first, because a request would load the module, whose devices would remain.
@@ -136,7 +136,7 @@ impl TunnelSpace {
         let headers = if remote.is_ipv4() { 24 } else { 44 };
         let mtu = underlay.mtu.saturating_sub(headers);
         let mut made = TunnelDevice { space: self, index: 0, is_ethernet: false };
-        let added = self.inside.add_gre_from(GRE, (local, remote), mtu, &self.outside);
+        let added = self.inside.add_gre_from(GRE, (local, remote), key, mtu, &self.outside);
         added.and_then(|()| self.inside.set_up(GRE)).map_err(|e| e.to_string())?;
         made.index = self.inside.link(GRE).map_err(|e| e.to_string())?.index;
         Ok(made)

@@ -48,7 +48,8 @@ pub(crate) fn wrap(first: &str, text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = first.to_string();
     let mut empty = true;
-    for word in text.split_whitespace().flat_map(|word| pieces(word, width.saturating_sub(indent)))
+    for word in
+        text.split_whitespace().flat_map(|word| fragments(word, width.saturating_sub(indent)))
     {
         let needed = line.chars().count() + usize::from(!empty) + word.chars().count();
         // A word longer than the line still gets a line.
@@ -66,20 +67,20 @@ pub(crate) fn wrap(first: &str, text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// Divides a word after `|` into pieces of at most `most` characters, if it is longer.
-fn pieces(word: &str, most: usize) -> Vec<&str> {
-    let mut pieces = Vec::new();
+/// Divides a word after `|` into fragments of at most `most` characters, if it is longer.
+fn fragments(word: &str, most: usize) -> Vec<&str> {
+    let mut fragments = Vec::new();
     let mut rest = word;
     while rest.chars().count() > most {
         let flags = rest.match_indices('|').map(|(at, _)| at + 1);
         let fits = flags.take_while(|end| rest[..*end].chars().count() <= most);
         let Some(end) = fits.last() else { break };
-        let (piece, after) = rest.split_at(end);
-        pieces.push(piece);
+        let (fragment, after) = rest.split_at(end);
+        fragments.push(fragment);
         rest = after;
     }
-    pieces.push(rest);
-    pieces
+    fragments.push(rest);
+    fragments
 }
 
 #[cfg(test)]

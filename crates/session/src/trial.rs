@@ -235,6 +235,11 @@ impl Session {
                 }
                 Probed::Unknown(remark) => outcome.reason = format!("{}; {remark}", outcome.reason),
             }
+            if stop.load(Ordering::Relaxed) {
+                trial.take_back()?;
+                let (end, reason) = (End::Interrupted, interrupted().reason);
+                return Ok((Vec::new(), TrialOutcome { end, reason, ..outcome }));
+            }
         }
         if outcome.end != End::Whole || outcome.verdict != Verdict::Better || !may_keep {
             if outcome.end == End::Whole && outcome.verdict == Verdict::Better {

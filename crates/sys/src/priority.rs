@@ -134,7 +134,7 @@ pub fn give_way() -> Result<()> {
 ///
 /// # Errors
 /// As [`give_way`].
-pub fn give_most_way() -> Result<()> {
+pub fn lower_priority() -> Result<()> {
     give_way_at(NICE)
 }
 

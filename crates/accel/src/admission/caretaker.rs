@@ -2,8 +2,8 @@
 //!
 //! Conntrack accepts any sequence number of connections on the fast path. The guard, a BPF program,
 //! refuses wrong ones, but the kernel detaches it when its process ends. The caretaker is forked at
-//! the start and waits on a socket. If the other end closes without sending `DONE`, the caretaker
-//! replaces the entries. It accepts no request.
+//! the start and waits on a socket. If the other end closes after `ARM` and without `DONE`, the
+//! caretaker replaces the entries. It accepts no other message.
 //!
 //! Limit: if both processes are killed, for example with a whole control group or a container's
 //! process namespace, the entries remain until the next start.
@@ -20,6 +20,8 @@ use sys::netns::NetNs;
 use super::renewal::take_over;
 use crate::Result;
 
+/// Message to the caretaker: replace entries if the socket closes from now on.
+const ARM: u8 = b'a';
 /// Message to the caretaker: end without replacing entries.
 const DONE: u8 = b'k';
 /// Longest time until the caretaker is ready.
@@ -27,8 +29,9 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// Number of passes: a list may miss entries that change meanwhile.
 const PASSES: usize = 2;
 
-/// The caretaker, as the process of the fast path holds it. If this is dropped without
-/// [`Caretaker::end`], or the process is killed, the caretaker replaces the entries.
+/// The caretaker, as the process of the fast path holds it. If this is dropped after
+/// [`Caretaker::arm`] and without [`Caretaker::end`], or the process is killed, the caretaker
+/// replaces the entries.
 #[derive(Debug)]
 pub struct Caretaker {
     socket: UnixStream,
@@ -62,6 +65,16 @@ impl Caretaker {
         self.pid
     }
 
+    /// Call this before the fast path is attached. Earlier errors leave the entries of a running
+    /// predecessor alone.
+    ///
+    /// # Errors
+    /// If the process was killed.
+    pub fn arm(&self) -> Result<()> {
+        let failed = |e| sys::Error::io("arm", "caretaker of connections", &e);
+        Ok((&self.socket).write_all(&[ARM]).map_err(failed)?)
+    }
+
     /// Ends the process: the connections were left to conntrack, or to a successor.
     pub fn end(self) {
         // An error: the caretaker was killed, so there is nothing to end.
@@ -77,14 +90,17 @@ fn wait(mut socket: UnixStream) {
     if socket.write_all(&std::process::id().to_ne_bytes()).is_err() {
         return;
     }
-    let mut word = [0];
+    let (mut word, mut is_armed) = ([0], false);
     loop {
         match socket.read(&mut word) {
+            Ok(1) if word == [ARM] => is_armed = true,
             Ok(1) => return,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             // The other end has closed.
             _ => break,
         }
     }
-    (0..PASSES).for_each(|_| take_over(&connections));
+    if is_armed {
+        (0..PASSES).for_each(|_| take_over(&connections));
+    }
 }

@@ -74,15 +74,13 @@ pub fn run(serve: &AccelServe) -> anyhow::Result<Exit> {
         security: Some(security),
         ..Options::default()
     };
-    let begun = match begin(&netns, &wanted, options, &end) {
-        Ok(begun) => begun,
-        Err(error) => {
-            // Nothing was attached. A running predecessor's connections stay on its fast path.
-            caretaker.end();
-            return Err(error);
-        }
+    caretaker.arm()?;
+    let begun = begin(&netns, &wanted, options, &end);
+    let Ok(Some(accel)) = begun else {
+        // Nothing is attached. A running predecessor's connections stay on its fast path.
+        caretaker.end();
+        return begun.map(|_| Exit::Done);
     };
-    let Some(accel) = begun else { return Ok(Exit::Done) };
     let accel = Arc::new(accel);
     let _ = running.set(Arc::downgrade(&accel));
     let handed_over = Arc::new(AtomicBool::new(false));

@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, AsRawFd};
 use netlink_packet_core::{DefaultNla, NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
-    BridgeStpState, InfoBridge, InfoBridgePort, InfoData, InfoGeneve, InfoGre, InfoGre6,
-    InfoIpVlan, InfoKind, InfoMacVlan, InfoPortData, InfoPortKind, InfoVeth, InfoVlan, InfoVrf,
-    InfoVxlan, IpVlanMode, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, MacVlanMode,
+    BridgeStpState, GreIOFlags, InfoBridge, InfoBridgePort, InfoData, InfoGeneve, InfoGre,
+    InfoGre6, InfoIpVlan, InfoKind, InfoMacVlan, InfoPortData, InfoPortKind, InfoVeth, InfoVlan,
+    InfoVrf, InfoVxlan, IpVlanMode, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, MacVlanMode,
 };
 use packet::ethernet::MacAddr;
 use packet::vlan::VlanId;
@@ -220,8 +220,9 @@ impl Netlink {
         self.add(geneve.name, attributes, InfoKind::Geneve, Some(geneve_data(geneve)), "add geneve")
     }
 
-    /// Creates a GRE device of layer 3 (RFC 2784, without key and checksum) with its underlay in
-    /// another namespace, in which it appears for a moment before the kernel moves it here.
+    /// Creates a GRE device of layer 3 that sends packets without key and checksum (RFC 2784), with
+    /// its underlay in another namespace, in which it appears for a moment before the kernel moves
+    /// it here. It receives only packets with this key (RFC 2890), none of another device's.
     ///
     /// # Errors
     /// `EOPNOTSUPP` without GRE support, `EEXIST` if the name is taken here or there, `EPERM`.
@@ -229,6 +230,7 @@ impl Netlink {
         &self,
         name: &str,
         (local, remote): (IpAddr, IpAddr),
+        key: u32,
         mtu: u32,
         underlay: &NetNs,
     ) -> Result<()> {
@@ -243,6 +245,8 @@ impl Netlink {
                     InfoGre6::Local(local),
                     InfoGre6::Remote(remote),
                     InfoGre6::Ttl(64),
+                    InfoGre6::IFlags(GreIOFlags::Key),
+                    InfoGre6::IKey(key),
                     InfoGre6::Other(DefaultNla::new(GRE_FLAGS, flags)),
                 ];
                 (InfoKind::GreTun6, InfoData::GreTun6(data))
@@ -253,7 +257,8 @@ impl Netlink {
                     // Mixed versions: the kernel refuses a tunnel without an address.
                     IpAddr::V6(_) => None,
                 });
-                let mut data = vec![InfoGre::Ttl(64)];
+                let mut data =
+                    vec![InfoGre::Ttl(64), InfoGre::IFlags(GreIOFlags::Key), InfoGre::IKey(key)];
                 data.extend(v4.zip([InfoGre::Local, InfoGre::Remote]).map(|(a, of)| of(a)));
                 (InfoKind::GreTun, InfoData::GreTun(data))
             }

@@ -68,7 +68,8 @@ const STANDING: &str =
 /// In a process of its own.
 fn stands_until_killed() {
     let netns = NetNs::open(std::env::var(NETNS).unwrap().as_ref()).unwrap();
-    let _caretaker = Caretaker::start(&netns, || Ok(())).unwrap();
+    let caretaker = Caretaker::start(&netns, || Ok(())).unwrap();
+    caretaker.arm().unwrap();
     let _accel = Accel::start(&netns, Wanted::All).unwrap();
     stands("").for_each(drop);
 }

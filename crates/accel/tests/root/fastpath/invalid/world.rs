@@ -33,7 +33,7 @@ const MACS: [MacAddr; 3] = [
 ];
 const RULES: &str = "nft 'table inet t { chain c { type filter hook forward priority -5; \
                      ct state invalid drop; }; }'";
-/// What kube-proxy writes for a service with one endpoint, in a family.
+/// Rules of kube-proxy for a service with one endpoint, for one IP version.
 const SERVICE: &str = "IPT -N KUBE-FORWARD
     IPT -A FORWARD -j KUBE-FORWARD
     IPT -A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP
