@@ -9,7 +9,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -136,7 +136,18 @@ impl<'a> Datagrams<'a> {
             let number = batch.first + index as u16;
             let outcome = match cannot(class, self.own_family()) {
                 Some(reason) => SendOutcome::Skipped(reason.to_owned()),
-                None => self.send_class(class, number, batch, &mut sent.bytes),
+                None => {
+                    if batch.at_once {
+                        let bytes = class.wire_bytes() * u64::from(batch.repetitions);
+                        self.rate_limit.wait(bytes, batch.rate);
+                    }
+                    let begun = Instant::now();
+                    let outcome = self.send_class(class, number, batch, &mut sent.bytes);
+                    if batch.at_once {
+                        sent.note_burst(begun);
+                    }
+                    outcome
+                }
             };
             sent.outcomes.push(outcome);
         }
@@ -169,9 +180,6 @@ impl<'a> Datagrams<'a> {
         };
         let to = SocketAddr::new(peer, class.port.number(self.open.own_port));
         let mut outcome = SendOutcome::Sent(batch.repetitions);
-        if batch.at_once {
-            self.rate_limit.wait(class.wire_bytes() * u64::from(batch.repetitions), batch.rate);
-        }
         for repetition in 0..batch.repetitions {
             let payload =
                 Session(self.open.session).payload(number, repetition, class.payload as usize);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
@@ -10,15 +11,16 @@ use crate::features::candidate_features;
 use crate::tally::Tally;
 
 /// Version of these messages. Both ends must have the same.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 /// Most classes of a request: they must fit a frame of the channel.
 pub const MOST_CLASSES: usize = 200;
 /// Most repetitions of a class in a request.
 pub const MOST_REPETITIONS: u16 = 4096;
 /// Most bytes that an end sends for one request.
 pub const MOST_BYTES: u64 = 4_000_000;
-/// Most bytes of single packets that an end sends without a pause: those of a GSO packet.
-pub const MOST_AT_ONCE: u64 = 64 << 10;
+/// Most bytes of single packets that an end sends without a pause: those of a GSO packet
+/// with their headers, and one more.
+pub const MOST_AT_ONCE: u64 = 72 << 10;
 /// Default rate, bytes/s, and the limit of an end that answers. Only one end sends at a time.
 pub const RATE: u32 = 1_000_000;
 /// Longest time for sending a request's packets, s: less than a client waits for an answer.
@@ -135,7 +137,7 @@ impl Batch {
         }
         let repetitions = u64::from(self.repetitions);
         let at_once = self.classes.iter().map(|class| class.wire_bytes() * repetitions).max();
-        // As many as a GSO packet has: more would overflow queues that an offload does not.
+        // As many as a GSO packet has, and one more: more would overflow queues that an offload does not.
         if self.at_once && at_once.is_some_and(|bytes| bytes > MOST_AT_ONCE) {
             return Err(format!("more than {MOST_AT_ONCE} bytes at once"));
         }
@@ -342,6 +344,16 @@ pub struct Sent {
     pub errors: Vec<IcmpError>,
     /// Bytes sent, about.
     pub bytes: u64,
+    /// Longest time in which the packets of a class were sent at once, µs.
+    pub burst_us: u32,
+}
+
+impl Sent {
+    /// Notes how long a class took that was sent at once.
+    pub(crate) fn note_burst(&mut self, begun: Instant) {
+        let took = u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX);
+        self.burst_us = self.burst_us.max(took);
+    }
 }
 
 /// An ICMP error about a probe packet.
@@ -404,7 +416,7 @@ mod tests {
             (Batch { repetitions: MOST_REPETITIONS + 1, ..plain.clone() }, "packets"),
             (Batch { first: MOST_NUMBER, ..plain.clone() }, "class numbers"),
             (Batch { classes: vec![huge; MOST_CLASSES], ..plain.clone() }, "bytes in a request"),
-            (Batch { repetitions: 500, at_once: true, ..plain.clone() }, "at once"),
+            (Batch { repetitions: 600, at_once: true, ..plain.clone() }, "at once"),
             (Batch { rate: 0, ..plain.clone() }, "takes more than"),
             (Batch { rate: 1, ..plain.clone() }, "takes more than"),
             (

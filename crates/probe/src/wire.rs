@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use netstate::Netlink;
 use netstate::defects::kernel_version;
@@ -348,18 +348,23 @@ impl<'a> Wire<'a> {
             }
             let device = tunnel.as_ref().and_then(|(_, made)| made.as_ref().ok());
             let device = device.filter(|_| class.needs_device());
-            sent.outcomes.push(self.send_class(
-                class,
-                number,
-                batch,
-                &ends,
-                port,
-                device,
-                |bytes| {
+            if batch.at_once {
+                let bytes = class.wire_bytes() * u64::from(batch.repetitions);
+                sent.bytes += bytes;
+                rate_limit.wait(bytes, batch.rate);
+            }
+            let begun = Instant::now();
+            let paced = |bytes| {
+                if !batch.at_once {
                     sent.bytes += bytes;
                     rate_limit.wait(bytes, batch.rate);
-                },
-            )?);
+                }
+            };
+            let outcome = self.send_class(class, number, batch, &ends, port, device, paced)?;
+            sent.outcomes.push(outcome);
+            if batch.at_once {
+                sent.note_burst(begun);
+            }
         }
         drop(tunnel);
         sent.handed = self.read(batch, true)?.pieces.finish();
@@ -397,9 +402,6 @@ impl<'a> Wire<'a> {
         device: Option<&TunnelDevice<'_>>,
         mut rate_limit: impl FnMut(u64),
     ) -> Result<SendOutcome, String> {
-        if batch.at_once {
-            rate_limit(class.wire_bytes() * u64::from(batch.repetitions));
-        }
         for repetition in 0..batch.repetitions {
             let payload =
                 Session(self.open.session).payload(number, repetition, class.payload as usize);
@@ -412,9 +414,7 @@ impl<'a> Wire<'a> {
                 jumbo_option: self.jumbo_option,
             };
             for frame in build(class, ends, &flow, &payload, device.is_some())? {
-                if !batch.at_once {
-                    rate_limit(frame.bytes.len() as u64);
-                }
+                rate_limit(frame.bytes.len() as u64);
                 let put = || match device {
                     Some(device) => device.send(&frame),
                     None => self.put(&frame),

@@ -267,6 +267,8 @@ impl Drop for Bed {
 }
 
 fn forward(taps: &[Tap; 2], from: usize, mangled: &Mutex<Mangled>, stop: &AtomicBool) {
+    // A wire does not wait for a CPU. Without the right to it, a slow wire is less exact.
+    let _real_time = sys::priority::real_time();
     let mut buffer = vec![0; 80 << 10];
     let mut wire = vec![0; 256 << 10];
     let count = AtomicU64::new(0);

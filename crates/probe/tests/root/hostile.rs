@@ -107,6 +107,7 @@ impl Liar {
                 _ => vec![error(IcmpKind::TooBig(0)), error(IcmpKind::TimeExceeded)],
             },
             bytes: u64::MAX,
+            burst_us: u32::MAX,
         }
     }
 }
