@@ -204,6 +204,15 @@ static __always_inline int is_refused(struct connection *connection, u32 reply,
 		 segment->seq == connection->last_end);
 	if (flags & TCP_RST && before(segment->seq, maxack))
 		return guards;
+	/* Conntrack does not compare the answer to a SYN that it has ignored with the windows. */
+	if (flags & TCP_RST && connection->last_kind == LAST_SYN &&
+	    connection->flags & CONNECTION_SYN && segment->ack == connection->syn_end) {
+		note(connection, reply, flags);
+		connection->flags &= ~CONNECTION_NOTED;
+		connection->state = CONNECTION_RESET;
+		*reset = 1;
+		return 0;
+	}
 	/* Conntrack does not compare a RST of an ending connection with the windows. */
 	if (flags & TCP_RST && (connection->flags & CONNECTION_FIN || state == CONNECTION_RESET))
 		segment->flags |= SEGMENT_FROZEN;

@@ -200,6 +200,12 @@ const CASES: &[(&str, Act)] = &[
         arrived.push(world.send(&reset));
         arrived
     }),
+    ("a SYN in the middle, then the reset that answers it", |world| {
+        let syn = Segment { ack: 0, ..world.segment(false, SYN, 0) };
+        let reset = world.segment(true, RST | ACK, 0);
+        let reset = Segment { ack: syn.seq.wrapping_add(1), ..reset };
+        vec![world.send(&syn), world.send(&reset)]
+    }),
     ("two resets, the second with data, then an acknowledgement of that data", |world| {
         let mut arrived = vec![world.send(&world.segment(false, RST | ACK, 0))];
         arrived.push(world.send(&world.segment(true, RST, 40)));

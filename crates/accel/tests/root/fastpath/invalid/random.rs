@@ -120,6 +120,26 @@ impl Pair {
             && kernel.iter().zip(fast).all(is_ended)
     }
 
+    /// A reset inside the window closes the entry, as the page lists, if conntrack has last seen a
+    /// segment that ended there.
+    fn is_closed_early(&self) -> bool {
+        let is_closed =
+            |hosts: (&&str, &&str)| hosts.0 == hosts.1 || hosts == (&"ESTABLISHED", &"CLOSE");
+        let [kernel, fast] = &self.states;
+        let is_early = |sent: &Sent| {
+            let Segment { back, seq, flags, .. } = sent.segment;
+            let same_way = |one: &&Sent| one.segment.back == back;
+            let mut ends = self.history.iter().filter(same_way).map(|one| {
+                let Segment { seq, payload, flags, .. } = one.segment;
+                let of_flags = u32::from(flags & SYN != 0) + u32::from(flags & FIN != 0);
+                seq.wrapping_add(payload as u32 + of_flags)
+            });
+            let is_end = seq == self.connections[0].next[usize::from(back)];
+            flags & RST != 0 && sent.arrived == [true; 2] && (is_end || ends.any(|end| end == seq))
+        };
+        self.last().is_some_and(is_early) && kernel.iter().zip(fast).all(is_closed)
+    }
+
     fn is_equal(&self) -> bool {
         let arrived = self.last().is_none_or(|sent| sent.arrived[0] == sent.arrived[1]);
         arrived && self.states[0] == self.states[1]
@@ -147,6 +167,8 @@ impl Tally {
             *self.stricter.entry(kind).or_default() += 1;
         } else if pair.is_ended_by_wrong_sum() {
             *self.stricter.entry("SYN with a wrong checksum after a reset").or_default() += 1;
+        } else if pair.is_closed_early() {
+            *self.stricter.entry("RST at the end of an earlier segment").or_default() += 1;
         } else if is_lossy {
             self.lost += 1;
         } else {
