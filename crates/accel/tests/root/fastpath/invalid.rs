@@ -277,49 +277,58 @@ const CASES: &[(&str, Act)] = &[
 /// their flags, so they are dropped.
 const DROPPED: &[&str] = &["blind ends", "half an end, then old acknowledgements"];
 
-/// Runs every case without the fast path and with it.
-fn compare(shape: Shape) {
+/// Runs every case without the fast path and with it, over IPv4 or IPv6.
+fn compare(shape: Shape, v6: bool) {
     require!(need::root(), need::tool("nft"), need::tool("conntrack"), need::tool("iptables-nft"));
     let only = std::env::var("OVERLANE_ACCEL_CASE").ok();
     let mut differences = Vec::new();
-    for v6 in [false, true] {
-        let [mut slow, mut fast] = [false, true].map(|fast| World::new(shape, v6, fast));
-        for (number, (name, act)) in CASES.iter().enumerate() {
-            if only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
-                continue;
-            }
-            let [(kernel, expected), (arrived, _)] = [&mut slow, &mut fast].map(|world| {
-                world.connect((number as u32).wrapping_mul(0x3000_0001) + 17);
-                (act(world), world.states())
-            });
-            let name = format!("{name}, IPv{}", if v6 { 6 } else { 4 });
-            let is_dropped = DROPPED.iter().any(|dropped| name.starts_with(dropped));
-            if arrived != kernel && !(is_dropped && arrived.iter().all(|arrived| !arrived)) {
-                differences.push(format!("{name}: {arrived:?} arrived, without it {kernel:?}"));
-            }
-            // Conntrack handles a reset a moment later.
-            let same = poll(&name, LIMIT, || {
-                let states = fast.states();
-                let seen = || format!("entries are {states:?}, without it {expected:?}");
-                Ok((states == expected).then_some(()).ok_or_else(seen))
-            });
-            differences.extend(same.err().map(|error| error.to_string()));
+    let [mut slow, mut fast] = [false, true].map(|fast| World::new(shape, v6, fast));
+    for (number, (name, act)) in CASES.iter().enumerate() {
+        if only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
+            continue;
         }
+        let [(kernel, expected), (arrived, _)] = [&mut slow, &mut fast].map(|world| {
+            world.connect((number as u32).wrapping_mul(0x3000_0001) + 17);
+            (act(world), world.states())
+        });
+        let name = format!("{name}, IPv{}", if v6 { 6 } else { 4 });
+        let is_dropped = DROPPED.iter().any(|dropped| name.starts_with(dropped));
+        if arrived != kernel && !(is_dropped && arrived.iter().all(|arrived| !arrived)) {
+            differences.push(format!("{name}: {arrived:?} arrived, without it {kernel:?}"));
+        }
+        // Conntrack handles a reset a moment later.
+        let same = poll(&name, LIMIT, || {
+            let states = fast.states();
+            let seen = || format!("entries are {states:?}, without it {expected:?}");
+            Ok((states == expected).then_some(()).ok_or_else(seen))
+        });
+        differences.extend(same.err().map(|error| error.to_string()));
     }
     assert!(differences.is_empty(), "{differences:#?}");
 }
 
 #[test]
 fn routed_segments_are_handled_as_without_the_fast_path() {
-    compare(Shape::Routed);
+    compare(Shape::Routed, false);
+}
+
+#[test]
+fn routed_ipv6_segments_are_handled_as_without_the_fast_path() {
+    compare(Shape::Routed, true);
 }
 
 #[test]
 fn bridged_segments_are_handled_as_without_the_fast_path() {
-    compare(Shape::Bridged);
+    compare(Shape::Bridged, false);
+    compare(Shape::Bridged, true);
 }
 
 #[test]
 fn translated_segments_are_handled_as_without_the_fast_path() {
-    compare(Shape::Service);
+    compare(Shape::Service, false);
+}
+
+#[test]
+fn translated_ipv6_segments_are_handled_as_without_the_fast_path() {
+    compare(Shape::Service, true);
 }
