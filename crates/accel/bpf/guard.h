@@ -202,7 +202,8 @@ static __always_inline int is_refused(struct connection *connection, u32 reply,
 		connection->flags & CONNECTION_FIN ||
 		(connection->last_kind == LAST_ACK && connection->last == (reply & 1) &&
 		 segment->seq == connection->last_end);
-	if (flags & TCP_RST && before(segment->seq, maxack))
+	/* After a SYN, conntrack takes its number for outdated. */
+	if (flags & TCP_RST && before(segment->seq, maxack) && connection->last_kind != LAST_SYN)
 		return guards;
 	/* Conntrack does not compare the answer to a SYN that it has ignored with the windows. */
 	if (flags & TCP_RST && connection->last_kind == LAST_SYN &&

@@ -206,6 +206,12 @@ const CASES: &[(&str, Act)] = &[
         let reset = Segment { ack: syn.seq.wrapping_add(1), ..reset };
         vec![world.send(&syn), world.send(&reset)]
     }),
+    ("a SYN in the middle, then an old reset", |world| {
+        let syn = Segment { ack: 0, ..world.segment(false, SYN, 0) };
+        let reset = world.segment(true, RST | ACK, 0);
+        let reset = Segment { seq: reset.seq.wrapping_sub(300), ..reset };
+        vec![world.send(&syn), world.send(&reset)]
+    }),
     ("two resets, the second with data, then an acknowledgement of that data", |world| {
         let mut arrived = vec![world.send(&world.segment(false, RST | ACK, 0))];
         arrived.push(world.send(&world.segment(true, RST, 40)));
