@@ -480,6 +480,8 @@ impl Scrubber {
             port: _,
             xdp: _,
             counters: _,
+            // Not in a host.
+            detail: _,
         } = interface;
         *name = self.device_name(name, kind.as_deref());
         *kind = kind.as_deref().map(name::identifier);
@@ -500,6 +502,7 @@ impl Scrubber {
                 proxy: _,
                 source_ports: _,
                 ttl: _,
+                detail: _,
             } = vxlan;
             *local = local.map(|local| self.addresses.ip(local));
             *remote = remote.map(|remote| self.addresses.ip(remote));

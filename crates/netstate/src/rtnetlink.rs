@@ -15,6 +15,7 @@ pub mod policer;
 pub mod policy_rule;
 pub mod qdisc;
 pub mod route;
+mod route_fields;
 pub mod route_table;
 pub mod tc_filter;
 pub mod watch;

@@ -1,6 +1,6 @@
 //! Rules about bridges and their ports.
 
-use netstate::overlay::Device;
+use netstate::interface::{Interface, PortState};
 
 use super::{LinkCase, Verdict, VxlanCase};
 use crate::model::Refusal;
@@ -30,7 +30,7 @@ pub(super) fn vlan_filtering(case: &LinkCase<'_>) -> Verdict {
 }
 
 pub(super) fn option(case: &LinkCase<'_>) -> Verdict {
-    match case.link.bridge.as_ref().and_then(|bridge| bridge.options.first()) {
+    match case.link.bridge.as_ref().and_then(|bridge| bridge.detail.option) {
         Some(option) => Err(Refusal::BridgeOption { bridge: case.link.name.clone(), option }),
         None => Ok(()),
     }
@@ -38,22 +38,22 @@ pub(super) fn option(case: &LinkCase<'_>) -> Verdict {
 
 /// Refuses bridge attributes of kernels newer than this program.
 pub(super) fn unknown_attribute(case: &LinkCase<'_>) -> Verdict {
-    let unknown = case.link.bridge.as_ref().and_then(|bridge| bridge.unknown.first());
+    let unknown = case.link.bridge.as_ref().and_then(|bridge| bridge.detail.unknown);
     refuse_unknown(case, "bridge", unknown)
 }
 
 /// Refuses bridge port attributes of kernels newer than this program.
 pub(super) fn unknown_port_attribute(case: &LinkCase<'_>) -> Verdict {
-    let unknown = case.link.port.as_ref().and_then(|port| port.unknown.first());
+    let unknown = case.link.port.as_ref().and_then(|port| port.detail.unknown);
     refuse_unknown(case, "bridge port", unknown)
 }
 
-fn refuse_unknown(case: &LinkCase<'_>, of: &'static str, unknown: Option<&u16>) -> Verdict {
+fn refuse_unknown(case: &LinkCase<'_>, of: &'static str, unknown: Option<u16>) -> Verdict {
     let device = || case.link.name.clone();
     match unknown {
         Some(number) => {
             // An unknown attribute may change forwarding.
-            Err(Refusal::UnknownBridgeAttribute { device: device(), of, number: *number })
+            Err(Refusal::UnknownBridgeAttribute { device: device(), of, number })
         }
         None => Ok(()),
     }
@@ -69,14 +69,14 @@ pub(super) fn no_bridge_port(case: &LinkCase<'_>) -> Verdict {
 
 pub(super) fn not_forwarding(case: &LinkCase<'_>) -> Verdict {
     // The kernel drops frames at a port in any other state.
-    if case.link.port.as_ref().is_some_and(|port| !port.forwarding) {
+    if case.link.port.as_ref().is_some_and(|port| port.state != PortState::Forwarding) {
         return Err(Refusal::NotForwarding { device: case.link.name.clone() });
     }
     Ok(())
 }
 
 pub(super) fn port_option(case: &LinkCase<'_>) -> Verdict {
-    match case.link.port.as_ref().and_then(|port| port.options.first()) {
+    match case.link.port.as_ref().and_then(|port| port.detail.option) {
         Some(option) => Err(Refusal::BridgePortOption { device: case.link.name.clone(), option }),
         None => Ok(()),
     }
@@ -87,12 +87,12 @@ pub(super) fn port_option(case: &LinkCase<'_>) -> Verdict {
 /// one (net/bridge/br_arp_nd_proxy.c, `br_do_suppress_nd`). It answers none that arrive on a port
 /// with `neigh_suppress`.
 pub(super) fn neighbours_suppressed_beside(case: &VxlanCase<'_>) -> Verdict {
-    let suppressed = |link: &Device| link.port.as_ref().is_some_and(|port| port.neigh_suppress);
+    let suppressed = |link: &Interface| link.port.as_ref().is_some_and(|port| port.neigh_suppress);
     // Not in a bridge, or the bridge answers no solicitations from this port.
     if case.device.master.is_none() || suppressed(case.device) {
         return Ok(());
     }
-    let beside = |link: &&Device| link.master == case.device.master && link.vxlan.is_some();
+    let beside = |link: &&Interface| link.master == case.device.master && link.vxlan.is_some();
     let mut links = case.view.snapshot.overlay.links.values().filter(beside);
     match links.find(|link| suppressed(link)) {
         Some(link) => {

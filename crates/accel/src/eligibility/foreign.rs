@@ -7,7 +7,7 @@ use crate::model::{Foreign, Links, Refusal};
 const NF_INET_FORWARD: u32 = 2;
 
 pub(super) fn program(case: &VxlanCase<'_>) -> Verdict {
-    refused_by(&case.view.underlay.links, case.vxlan.ipv6, !case.is_past_ip())
+    refused_by(&case.view.underlay.links, case.vxlan.is_ipv6(), !case.is_past_ip())
 }
 
 /// Refuses a program that may see outer packets of this family, or with `inner` the packets inside

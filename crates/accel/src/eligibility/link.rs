@@ -22,7 +22,7 @@ pub(super) fn tcx_program(case: &LinkCase<'_>) -> Verdict {
 
 pub(super) fn xdp(case: &LinkCase<'_>) -> Verdict {
     // The program would not see packets that the fast path sends.
-    if case.link.xdp {
+    if case.link.detail.xdp_attached {
         return Err(Refusal::Xdp { device: case.link.name.clone() });
     }
     Ok(())
@@ -40,7 +40,7 @@ pub(super) fn peer_xdp(case: &LinkCase<'_>) -> Verdict {
         if link.kind.as_deref() == Some("veth") {
             let peer = case.snapshot.peers.get(&index).or(below.map(|(_, peer)| peer));
             return match peer {
-                Some(peer) if peer.xdp_generic => {
+                Some(peer) if peer.detail.xdp_generic => {
                     let (device, peer) = (link.name.clone(), peer.name.clone());
                     Err(Refusal::PeerXdp { device, peer })
                 }
@@ -60,7 +60,7 @@ pub(super) fn frames_taken(case: &LinkCase<'_>) -> Verdict {
     let links = case.snapshot.overlay.links.values();
     let mut is_shared = false;
     for above in links.filter(|l| l.link == Some(case.index) && l.link_netns.is_none()) {
-        match above.macvlan {
+        match above.detail.macvlan {
             None => {}
             Some("private" | "vepa" | "bridge") => is_shared = true,
             Some(mode) => {
@@ -92,18 +92,18 @@ pub(crate) fn queueing_discipline(case: &LinkCase<'_>) -> Verdict {
 
 pub(super) fn down(case: &LinkCase<'_>) -> Verdict {
     // The kernel would drop the packets.
-    if !case.link.running {
+    if !case.link.detail.running {
         return Err(Refusal::LinkDown { device: case.link.name.clone() });
     }
     Ok(())
 }
 
 pub(super) fn port_down(case: &LinkCase<'_>) -> Verdict {
-    if case.link.running { Ok(()) } else { Err(Refusal::PortDown {}) }
+    if case.link.detail.running { Ok(()) } else { Err(Refusal::PortDown {}) }
 }
 
 pub(super) fn port_without_ethernet(case: &LinkCase<'_>) -> Verdict {
     // The maps are keyed by MAC address.
-    let usable = case.link.ethernet && case.link.mac.is_some();
+    let usable = case.link.detail.ethernet && case.link.mac.is_some();
     if usable { Ok(()) } else { Err(Refusal::PortWithoutEthernet {}) }
 }

@@ -14,7 +14,7 @@ mod tunnel;
 mod underlay;
 mod vxlan;
 
-use netstate::overlay::{Device, VxlanDevice};
+use netstate::interface::{Interface, Vxlan};
 
 pub(crate) use tunnel::TunnelCase;
 pub(crate) use underlay::UnderlayCase;
@@ -31,7 +31,7 @@ pub(crate) struct LinkCase<'a> {
     pub(crate) snapshot: &'a NetnsSnapshot,
     /// Interface index.
     pub(crate) index: u32,
-    pub(crate) link: &'a Device,
+    pub(crate) link: &'a Interface,
 }
 
 /// A VXLAN device to check.
@@ -41,9 +41,9 @@ pub(crate) struct VxlanCase<'a> {
     /// Interface index.
     pub(crate) index: u32,
     /// The device as a link.
-    pub(crate) device: &'a Device,
+    pub(crate) device: &'a Interface,
     /// The device as a VXLAN device.
-    pub(crate) vxlan: &'a VxlanDevice,
+    pub(crate) vxlan: &'a Vxlan,
 }
 
 impl<'a> VxlanCase<'a> {

@@ -2,7 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use netstate::overlay::{Device, Found, VxlanDevice};
+use netstate::interface::{Interface as Link, Vxlan};
+use netstate::overlay::Found;
 use ruleset::flow::{LOCAL, UNICAST};
 use ruleset::model::Chain;
 use ruleset::{
@@ -25,7 +26,9 @@ pub(super) fn policy_routing(case: &VxlanCase<'_>) -> Verdict {
 
 pub(super) fn policy_routing_ipv6(case: &VxlanCase<'_>) -> Verdict {
     match case.view.underlay.overlay.rules6.first() {
-        Some(rule) if case.vxlan.ipv6 => Err(Refusal::PolicyRoutingIpv6 { rule: rule.clone() }),
+        Some(rule) if case.vxlan.is_ipv6() => {
+            Err(Refusal::PolicyRoutingIpv6 { rule: rule.clone() })
+        }
         // IPv6 rules do not affect a tunnel over IPv4.
         _ => Ok(()),
     }
@@ -34,11 +37,11 @@ pub(super) fn policy_routing_ipv6(case: &VxlanCase<'_>) -> Verdict {
 /// The path from a VXLAN device to a remote VTEP, as far as it is known.
 pub(crate) struct UnderlayCase<'a> {
     view: NetnsView<'a>,
-    device: &'a Device,
-    vxlan: &'a VxlanDevice,
+    device: &'a Link,
+    vxlan: &'a Vxlan,
     to: IpAddr,
     route: Option<&'a Found>,
-    nic: Option<&'a Device>,
+    nic: Option<&'a Link>,
     source: Result<IpAddr, Refusal>,
 }
 
@@ -47,7 +50,7 @@ impl<'a> UnderlayCase<'a> {
     pub(crate) fn new(
         view: NetnsView<'a>,
         index: u32,
-        vxlan: &'a VxlanDevice,
+        vxlan: &'a Vxlan,
         to: IpAddr,
     ) -> UnderlayCase<'a> {
         let underlay = view.underlay;
@@ -64,17 +67,17 @@ impl<'a> UnderlayCase<'a> {
         }
     }
 
-    pub(crate) fn device(&self) -> &'a Device {
+    pub(crate) fn device(&self) -> &'a Link {
         self.device
     }
 
     /// Returns the route that the kernel selects.
     pub(crate) fn route(&self) -> Result<&'a Found, Refusal> {
-        self.route.ok_or(Refusal::NoRoute { family: Family::of(self.vxlan.ipv6) })
+        self.route.ok_or(Refusal::NoRoute { family: Family::of(self.vxlan.is_ipv6()) })
     }
 
     /// Returns the device of the route.
-    pub(crate) fn nic(&self) -> Result<&'a Device, Refusal> {
+    pub(crate) fn nic(&self) -> Result<&'a Link, Refusal> {
         self.nic.ok_or(Refusal::NicUnknown {})
     }
 
@@ -86,7 +89,7 @@ impl<'a> UnderlayCase<'a> {
     /// Returns the NIC's Ethernet address.
     pub(crate) fn nic_mac(&self) -> Result<netstate::MacAddr, Refusal> {
         let nic = self.nic()?;
-        let mac = nic.mac.filter(|_| nic.ethernet);
+        let mac = nic.mac.filter(|_| nic.detail.ethernet);
         mac.ok_or_else(|| Refusal::NicWithoutEthernet { nic: nic.name.clone() })
     }
 
@@ -101,11 +104,12 @@ impl<'a> UnderlayCase<'a> {
     /// Returns the NIC's MTU in bytes and the TTL or hop limit, for routes that set neither.
     pub(crate) fn defaults(&self) -> Result<(u32, u8), Refusal> {
         let nic = self.nic()?;
-        if !self.vxlan.ipv6 {
+        if !self.vxlan.is_ipv6() {
             return Ok((nic.mtu, self.view.underlay.default_ttl));
         }
         // As `ip6_mtu` and `ip6_dst_hoplimit` compute them.
-        let settings = nic.ipv6.ok_or_else(|| Refusal::Ipv6Disabled { nic: nic.name.clone() })?;
+        let settings =
+            nic.detail.ipv6.ok_or_else(|| Refusal::Ipv6Disabled { nic: nic.name.clone() })?;
         Ok((settings.mtu, settings.hop_limit))
     }
 
@@ -118,11 +122,11 @@ impl<'a> UnderlayCase<'a> {
 /// Returns the source address of a VXLAN device's outer packets.
 fn source(
     underlay: &NetnsSnapshot,
-    vxlan: &VxlanDevice,
+    vxlan: &Vxlan,
     route: Option<&Found>,
 ) -> Result<IpAddr, Refusal> {
     let addresses = &underlay.overlay.addresses;
-    let local = match (vxlan.local, vxlan.ipv6) {
+    let local = match (vxlan.local, vxlan.is_ipv6()) {
         (Some(local), _) => local,
         (None, false) => route.and_then(|route| route.source).ok_or(Refusal::NoSource {})?,
         // RFC 6724 depends on more than routes, and the kernel caches its choice. It is certain
@@ -144,7 +148,7 @@ fn source(
 }
 
 pub(super) fn other_family(case: &UnderlayCase<'_>) -> Verdict {
-    if case.to.is_ipv6() != case.vxlan.ipv6 { Err(Refusal::OtherFamily {}) } else { Ok(()) }
+    if case.to.is_ipv6() != case.vxlan.is_ipv6() { Err(Refusal::OtherFamily {}) } else { Ok(()) }
 }
 
 pub(super) fn remote_address(case: &UnderlayCase<'_>) -> Verdict {
@@ -172,7 +176,7 @@ pub(super) fn unsupported_route(case: &UnderlayCase<'_>) -> Verdict {
 /// `l3mdev_master_upper_ifindex_by_index`).
 pub(super) fn vrf(case: &UnderlayCase<'_>) -> Verdict {
     let links = &case.view.underlay.overlay.links;
-    let Some(link) = case.vxlan.link.and_then(|index| links.get(&index)) else { return Ok(()) };
+    let Some(link) = case.vxlan.device.and_then(|index| links.get(&index)) else { return Ok(()) };
     let Some(master) = link.master.map(|index| links.get(&index)) else { return Ok(()) };
     let kind = master.and_then(|master| master.kind.as_deref()).unwrap_or("unknown");
     // These masters have no routing table of their own.

@@ -5,7 +5,7 @@ use super::{Verdict, VxlanCase};
 use crate::model::Refusal;
 
 pub(super) fn option(case: &VxlanCase<'_>) -> Verdict {
-    match case.vxlan.options.first() {
+    match case.vxlan.detail.option {
         Some(option) => Err(Refusal::VxlanOption { option }),
         None => Ok(()),
     }
@@ -13,16 +13,16 @@ pub(super) fn option(case: &VxlanCase<'_>) -> Verdict {
 
 /// Refuses VXLAN attributes of kernels newer than this program.
 pub(super) fn unknown_attribute(case: &VxlanCase<'_>) -> Verdict {
-    match case.vxlan.unknown.first() {
+    match case.vxlan.detail.unknown {
         // It may change the packets or their destination.
-        Some(number) => Err(Refusal::UnknownVxlanAttribute { number: *number }),
+        Some(number) => Err(Refusal::UnknownVxlanAttribute { number }),
         None => Ok(()),
     }
 }
 
 pub(super) fn inherited_dont_fragment(case: &VxlanCase<'_>) -> Verdict {
     // IPv6 has no such flag, so the kernel ignores the option.
-    if case.vxlan.df.is_none() && !case.vxlan.ipv6 {
+    if case.vxlan.detail.df.is_none() && !case.vxlan.is_ipv6() {
         return Err(Refusal::VxlanOption { option: "df inherit" });
     }
     Ok(())
@@ -44,7 +44,7 @@ pub(super) fn underlay_elsewhere(case: &VxlanCase<'_>) -> Verdict {
 }
 
 pub(super) fn down(case: &VxlanCase<'_>) -> Verdict {
-    if case.device.running { Ok(()) } else { Err(Refusal::DeviceDown {}) }
+    if case.device.detail.running { Ok(()) } else { Err(Refusal::DeviceDown {}) }
 }
 
 pub(super) fn no_crossing(case: &VxlanCase<'_>) -> Verdict {

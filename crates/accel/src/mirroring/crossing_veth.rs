@@ -87,7 +87,7 @@ fn set_up(state: &NetnsState, name: &str) -> Result<u32> {
 fn stale(netlink: &Netlink) -> Result<Vec<String>> {
     let links = netlink.overlay()?.links.into_iter();
     let stale = links.filter(|(index, link)| {
-        let ours = link.alias.as_deref() == Some(ALIAS)
+        let ours = link.detail.alias.as_deref() == Some(ALIAS)
             && link.name.starts_with(PREFIX)
             && link.kind.as_deref() == Some("veth");
         ours && tcx::count(*index, Hook::Ingress).is_ok_and(|count| count == 0)

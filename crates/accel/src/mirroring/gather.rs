@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use netstate::interface::{Interface, Vxlan};
 use netstate::netfilter;
-use netstate::overlay::{Device, Found, Overlay, Query, VxlanDevice, VxlanEntry};
+use netstate::overlay::{Found, Overlay, Query, VxlanEntry};
 use netstate::packet_diag::PacketDiag;
 use netstate::{Error, Netlink};
 use ruleset::Ruleset;
@@ -55,7 +56,7 @@ pub(crate) fn gather(
             && let (Some(peer), Some(netns)) = (link.link, link.link_netns)
         {
             // If the peer is unknown, frames are delivered to the port, as the bridge does.
-            match netlink.device_in(netns, peer) {
+            match netlink.link_in(netns, peer) {
                 Ok(device) => snapshot.peers.extend(device.map(|device| (*index, device))),
                 Err(Error::Kernel { .. }) => {}
                 Err(error) => return Err(error),
@@ -64,7 +65,7 @@ pub(crate) fn gather(
     }
     snapshot.promiscuous = promiscuous(&overlay);
     // Read these only if there is a routed VXLAN device: three files per device.
-    let is_routed = |link: &Device| link.vxlan.is_some() && link.master.is_none();
+    let is_routed = |link: &Interface| link.vxlan.is_some() && link.master.is_none();
     if overlay.links.values().any(is_routed) {
         for (index, link) in &overlay.links {
             let kind = link.kind.as_deref().unwrap_or_default();
@@ -81,19 +82,19 @@ pub(crate) fn gather(
 /// device in mode `passthru` may be in any namespace, but makes the device below it promiscuous.
 fn promiscuous(overlay: &Overlay) -> BTreeSet<u32> {
     let suspects = |of_sockets: &BTreeMap<u32, u32>| {
-        let is_unexplained = |(index, link): &(&u32, &Device)| {
+        let is_unexplained = |(index, link): &(&u32, &Interface)| {
             // VLAN and macvlan devices pass the request on.
-            let passes_on = |above: &&Device| {
+            let passes_on = |above: &&Interface| {
                 let kind = above.kind.as_deref().unwrap_or_default();
                 above.link == Some(**index)
                     && above.link_netns.is_none()
-                    && above.promiscuity > 0
+                    && above.detail.promiscuity > 0
                     && ["vlan", "macvlan", "macvtap"].contains(&kind)
             };
             let above = overlay.links.values().filter(passes_on).count() as u32;
             let sockets = of_sockets.get(index).copied().unwrap_or(0);
-            let explained = u32::from(link.promiscuous) + sockets + above;
-            link.master.is_none() && link.promiscuity > explained
+            let explained = u32::from(link.detail.promiscuous) + sockets + above;
+            link.master.is_none() && link.detail.promiscuity > explained
         };
         let found = overlay.links.iter().filter(is_unexplained);
         found.map(|(index, _)| *index).collect::<BTreeSet<u32>>()
@@ -129,17 +130,17 @@ pub(crate) fn add_routes_of(
     netlink: &Netlink,
     routes: &mut BTreeMap<(DeviceId, IpAddr), Option<Found>>,
     id: DeviceId,
-    vxlan: &VxlanDevice,
+    vxlan: &Vxlan,
     entries: &[VxlanEntry],
 ) -> netstate::Result<()> {
     for remote in entries.iter().filter_map(|entry| entry.remote) {
         // Groups and addresses of the other family have no route to look up.
-        let asked = remote.is_ipv6() == vxlan.ipv6 && !remote.is_multicast();
+        let asked = remote.is_ipv6() == vxlan.is_ipv6() && !remote.is_multicast();
         if asked && !routes.contains_key(&(id, remote)) {
             let query = Query {
                 to: remote,
                 from: vxlan.local,
-                tos: vxlan.tos,
+                tos: vxlan.detail.tos,
                 port: vxlan.port,
                 // Entries with a link take the slow path (`planning::underlay_route`).
                 link: None,

@@ -105,7 +105,7 @@ impl NetnsState {
     fn assume(&self, snapshot: &mut NetnsSnapshot) {
         let Some(size) = self.shared.gso_max_size.get().copied() else { return };
         for link in snapshot.overlay.links.values_mut().filter(|link| link.vxlan.is_some()) {
-            (link.gso_max_size, link.gso_ipv4_max_size) = (size, size);
+            (link.gso_max_size, link.gso_ipv4_max_size) = (Some(size), Some(size));
         }
         snapshot.big_tunnels = true;
     }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use netstate::overlay::Device;
+use netstate::interface::Interface;
 use packet::ethernet::MacAddr;
 
 /// A device in the NICs' namespace or in a sandbox.
@@ -74,8 +74,10 @@ impl TunnelGso {
     const LEGACY: u32 = 65_536;
 
     /// Returns the limits of a device. `is_possible`: the kernel encapsulates packets above 64 KiB.
-    pub fn new(device: &Device, is_possible: bool) -> TunnelGso {
-        let above = |size| if is_possible && size > TunnelGso::LEGACY { size } else { 0 };
+    pub fn new(device: &Interface, is_possible: bool) -> TunnelGso {
+        let above = |size: Option<u32>| {
+            size.filter(|size| is_possible && *size > TunnelGso::LEGACY).unwrap_or(0)
+        };
         TunnelGso { ipv4: above(device.gso_ipv4_max_size), ipv6: above(device.gso_max_size) }
     }
 }

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use netstate::overlay::{Device, Found, Overlay};
+use netstate::interface::Interface;
+use netstate::overlay::{Found, Overlay};
 
 use ruleset::Ruleset;
 
@@ -16,7 +17,7 @@ pub struct NetnsSnapshot {
     /// Links, entries, addresses, rules.
     pub overlay: Overlay,
     /// Veth peers in other namespaces, by the local end's interface index.
-    pub peers: BTreeMap<u32, Device>,
+    pub peers: BTreeMap<u32, Interface>,
     /// Links without a master whose frames somebody wants all, and neither the administrator, a
     /// packet socket nor a device of this namespace above the link explains it.
     pub promiscuous: BTreeSet<u32>,

@@ -1,6 +1,6 @@
 //! A namespace during planning.
 
-use netstate::overlay::Device;
+use netstate::interface::Interface;
 
 use super::{DeviceId, Domain, NetnsSnapshot, PortPlan, Refusal, SandboxSnapshot};
 
@@ -45,7 +45,7 @@ impl<'a> NetnsView<'a> {
         let checked = self.snapshot.bridge_netfilter
             || (self.snapshot.overlay.links.get(&index))
                 .and_then(|link| link.bridge.as_ref())
-                .is_some_and(|bridge| bridge.calls_filters);
+                .is_some_and(|bridge| bridge.detail.calls_filters);
         let rules = &self.snapshot.ruleset;
         Domain {
             id,
@@ -56,7 +56,7 @@ impl<'a> NetnsView<'a> {
         }
     }
 
-    pub(crate) fn port(&self, index: u32, link: &Device, refused: Option<Refusal>) -> PortPlan {
+    pub(crate) fn port(&self, index: u32, link: &Interface, refused: Option<Refusal>) -> PortPlan {
         let id = DeviceId { netns: self.number, index };
         PortPlan { name: link.name.clone(), id, refused }
     }

@@ -46,7 +46,7 @@ fn refused(way: Route, change: impl FnOnce(&mut NetnsSnapshot)) -> Option<Refusa
     }
     snapshot.bridge_netfilter = matches!(way, Route::Checked);
     let bridge = snapshot.overlay.links.get_mut(&BRIDGES[0]).unwrap().bridge.as_mut().unwrap();
-    bridge.calls_filters = matches!(way, Route::CheckedThere);
+    bridge.detail.calls_filters = matches!(way, Route::CheckedThere);
     change(&mut snapshot);
     let plan = Plan::new(&snapshot, &BTreeMap::new(), |_| true);
     let [device] = &plan.devices[..] else { panic!("{:?}", plan.devices) };

@@ -1,7 +1,7 @@
 //! Tests each field of an entry against its source: a port's MTU and peer, the outer headers of the
 //! path to a remote VTEP, the refresh interval of an entry.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use netstate::overlay::{BridgeEntry, Change, EntryChange, Found, Table};
 
@@ -15,11 +15,11 @@ const ROUTED: u32 = VXLANS[4];
 /// Id of the peer's namespace in the port's namespace.
 const PEER: u32 = 7;
 
-fn link(snapshot: &mut NetnsSnapshot, index: u32) -> &mut Device {
+fn link(snapshot: &mut NetnsSnapshot, index: u32) -> &mut Interface {
     snapshot.overlay.links.get_mut(&index).unwrap()
 }
 
-fn vxlan(snapshot: &mut NetnsSnapshot) -> &mut VxlanDevice {
+fn vxlan(snapshot: &mut NetnsSnapshot) -> &mut Vxlan {
     link(snapshot, BRIDGED).vxlan.as_mut().unwrap()
 }
 
@@ -32,7 +32,7 @@ fn local_entry(change: PortChange) -> Local {
     let mut snapshot = snapshot();
     let port = link(&mut snapshot, PORTS[0]);
     (port.kind, port.link_netns) = (Some("veth".into()), Some(PEER));
-    snapshot.peers.insert(PORTS[0], Device { mtu: 1400, ..device("eth0", 3) });
+    snapshot.peers.insert(PORTS[0], Interface { mtu: 1400, ..device("eth0", 3) });
     change(&mut snapshot);
     let port = &snapshot.overlay.links[&PORTS[0]];
     match local(&snapshot, PORTS[0], port, mac(3)) {
@@ -44,7 +44,7 @@ fn local_entry(change: PortChange) -> Local {
 /// Unless the peer is known to own the address, frames go to the port, not to the peer.
 #[test]
 fn frames_are_handed_to_the_peer_only_where_it_is_the_addresss_device() {
-    fn peer(snapshot: &mut NetnsSnapshot) -> &mut Device {
+    fn peer(snapshot: &mut NetnsSnapshot) -> &mut Interface {
         snapshot.peers.get_mut(&PORTS[0]).unwrap()
     }
     const DIRECT: Local = (1400, Some(PEER));
@@ -56,8 +56,8 @@ fn frames_are_handed_to_the_peer_only_where_it_is_the_addresss_device() {
         ("no kind", |s| link(s, PORTS[0]).kind = None, BY_PORT),
         ("frames wait in a queue", |s| link(s, PORTS[0]).qdisc = Some("pfifo".into()), BY_PORT),
         ("nothing is known of the peer", |s| s.peers.clear(), BY_PORT),
-        ("the peer is down", |s| peer(s).running = false, BY_PORT),
-        ("the peer has an XDP program", |s| peer(s).xdp = true, BY_PORT),
+        ("the peer is down", |s| peer(s).detail.running = false, BY_PORT),
+        ("the peer has an XDP program", |s| peer(s).detail.xdp_attached = true, BY_PORT),
         ("the address is another's", |s| peer(s).mac = Some(mac(4)), BY_PORT),
         ("the peer has no address", |s| peer(s).mac = None, BY_PORT),
         ("its namespace has no number", |s| link(s, PORTS[0]).link_netns = None, BY_PORT),
@@ -121,29 +121,29 @@ fn a_way_says_what_the_kernels_headers_would() {
         let key = (DeviceId { netns: 0, index: BRIDGED }, remote(0));
         snapshot.routes.get_mut(&key).unwrap().as_mut().unwrap()
     }
-    fn suppress(device: &mut Device) {
+    fn suppress(device: &mut Interface) {
         device.port.as_mut().unwrap().neigh_suppress = true;
     }
     fn big(snapshot: &mut NetnsSnapshot, is_possible: bool, size: u32) {
         snapshot.big_tunnels = is_possible;
         let device = link(snapshot, BRIDGED);
-        (device.gso_max_size, device.gso_ipv4_max_size) = (size, size);
+        (device.gso_max_size, device.gso_ipv4_max_size) = (Some(size), Some(size));
     }
     type Case = (&'static str, fn(&mut NetnsSnapshot), fn(&mut UnderlayRoute));
     let cases: &[Case] = &[
         ("as it is", |_| (), |_| ()),
         (
             "ports of its own",
-            |s| vxlan(s).source_ports = (50_000, 50_001),
+            |s| vxlan(s).source_ports = Some((50_000, 50_001)),
             |w| {
                 w.source_ports = (50_000, 50_001);
             },
         ),
-        ("an empty range is none", |s| vxlan(s).source_ports = (50_000, 50_000), |_| ()),
-        ("nor is one backwards", |s| vxlan(s).source_ports = (50_001, 50_000), |_| ()),
-        ("don't fragment", |s| vxlan(s).df = Some(true), |w| w.dont_fragment = true),
-        ("DSCP of the inner packet", |s| vxlan(s).tos = 1, |w| w.inherits_tos = true),
-        ("ECN is not the device's", |s| vxlan(s).tos = 0xbb, |w| w.tos = 0xb8),
+        ("an empty range is none", |s| vxlan(s).source_ports = Some((50_000, 50_000)), |_| ()),
+        ("nor is one backwards", |s| vxlan(s).source_ports = Some((50_001, 50_000)), |_| ()),
+        ("don't fragment", |s| vxlan(s).detail.df = Some(true), |w| w.dont_fragment = true),
+        ("DSCP of the inner packet", |s| vxlan(s).detail.tos = 1, |w| w.inherits_tos = true),
+        ("ECN is not the device's", |s| vxlan(s).detail.tos = 0xbb, |w| w.tos = 0xb8),
         ("TTL of the device", |s| vxlan(s).ttl = 9, |w| w.ttl = 9),
         ("TTL of the route", |s| route(s).ttl = Some(8), |w| w.ttl = 8),
         ("both", |s| (vxlan(s).ttl, route(s).ttl) = (9, Some(8)), |w| w.ttl = 9),
@@ -162,12 +162,12 @@ fn a_way_says_what_the_kernels_headers_would() {
             "IPv6 only",
             |s| {
                 big(s, true, 200_000);
-                link(s, BRIDGED).gso_ipv4_max_size = 65_536;
+                link(s, BRIDGED).gso_ipv4_max_size = Some(65_536);
             },
             |w| w.gso = TunnelGso { ipv4: 0, ipv6: 200_000 },
         ),
         ("checksums", |s| vxlan(s).checksum = true, |w| w.checksum = true),
-        ("the device answers solicitations", |s| vxlan(s).proxy = true, |w| w.proxy = true),
+        ("the device answers solicitations", |s| vxlan(s).proxy = Some(true), |w| w.proxy = true),
         ("the bridge does", |s| suppress(link(s, BRIDGED)), |w| w.proxy = true),
         ("for another port", |s| suppress(link(s, PORTS[0])), |w| w.proxy = true),
     ];
@@ -206,8 +206,8 @@ fn addresses_without_an_entry_are_behind_the_default_remote() {
 #[test]
 fn entries_are_refreshed_before_they_age() {
     fn ageing(snapshot: &mut NetnsSnapshot, bridge: u32, vxlan_s: u32) {
-        link(snapshot, BRIDGES[0]).bridge.as_mut().unwrap().ageing = bridge;
-        vxlan(snapshot).ageing = vxlan_s;
+        link(snapshot, BRIDGES[0]).bridge.as_mut().unwrap().detail.ageing = bridge;
+        vxlan(snapshot).detail.ageing = vxlan_s;
     }
     let refresh = |bridge, vxlan| plan(|s| ageing(s, bridge, vxlan)).refresh;
     assert_eq!(refresh(0, 0), REFRESH);
@@ -224,7 +224,9 @@ fn policy_routing_is_that_of_the_tunnels_family() {
     let refused = |ipv6: bool| {
         let plan = plan(|snapshot| {
             snapshot.overlay.rules6.push("from fd00::/8 lookup 7".into());
-            vxlan(snapshot).ipv6 = ipv6;
+            if ipv6 {
+                vxlan(snapshot).local = Some(Ipv6Addr::LOCALHOST.into());
+            }
         });
         plan.devices[0].refused.as_ref().map(|refusal| refusal.code())
     };

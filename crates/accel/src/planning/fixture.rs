@@ -2,7 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use netstate::overlay::{BridgeDevice, BridgePort, Device, Found, VxlanDevice, VxlanEntry};
+use netstate::interface::{Bridge, Interface, LinkDetail, Port, Vxlan, VxlanDetail};
+use netstate::overlay::{Found, VxlanEntry};
 use packet::ethernet::MacAddr;
 
 use crate::model::{DeviceId, Forwarding, NetnsSnapshot};
@@ -25,25 +26,25 @@ pub(crate) fn remote(number: u8) -> IpAddr {
     Ipv4Addr::new(10, 0, 0, 2 + number).into()
 }
 
-pub(crate) fn device(name: &str, own: u8) -> Device {
-    Device {
+pub(crate) fn device(name: &str, own: u8) -> Interface {
+    Interface {
         name: name.into(),
-        ethernet: true,
         mac: Some(mac(own)),
         mtu: 1500,
-        running: true,
-        ..Device::default()
+        detail: LinkDetail { ethernet: true, running: true, ..LinkDetail::default() },
+        ..Interface::default()
     }
 }
 
-fn port(name: &str, own: u8, bridge: u32) -> Device {
-    let port = Some(BridgePort { forwarding: true, ..BridgePort::default() });
-    Device { master: Some(bridge), port, ..device(name, own) }
+fn port(name: &str, own: u8, bridge: u32) -> Interface {
+    let port = Some(Port::default());
+    Interface { master: Some(bridge), port, ..device(name, own) }
 }
 
-fn vxlan(vni: u32, learning: bool) -> Option<VxlanDevice> {
+fn vxlan(vni: u32, learning: bool) -> Option<Vxlan> {
     let local = Some(LOCAL.into());
-    Some(VxlanDevice { vni, local, port: 4789, df: Some(false), learning, ..Default::default() })
+    let detail = VxlanDetail { df: Some(false), ..VxlanDetail::default() };
+    Some(Vxlan { vni, local, port: 4789, learning, detail, ..Vxlan::default() })
 }
 
 pub(crate) fn entry(to: IpAddr) -> VxlanEntry {
@@ -57,8 +58,8 @@ pub(crate) fn snapshot() -> NetnsSnapshot {
         links.insert(index, device("nic", own));
     }
     for (index, own) in BRIDGES.into_iter().zip(0..) {
-        let bridge = Some(BridgeDevice::default());
-        links.insert(index, Device { bridge, ..device("br", own) });
+        let bridge = Some(Bridge::default());
+        links.insert(index, Interface { bridge, ..device("br", own) });
     }
     let [first, second] = BRIDGES;
     let masters = [Some(first), Some(first), Some(first), Some(second), None];
@@ -68,11 +69,12 @@ pub(crate) fn snapshot() -> NetnsSnapshot {
     {
         let own = if master.is_none() { 2 } else { own };
         let link = master.map_or(device("vx", own), |master| port("vx", own, master));
-        links.insert(index, Device { vxlan: vxlan(vni, learning), ..link });
+        links.insert(index, Interface { vxlan: vxlan(vni, learning), ..link });
     }
     for (index, bridge) in PORTS.into_iter().zip([first, first, first, second]) {
-        let running = index != PORTS[2];
-        links.insert(index, Device { running, ..port("p", 220, bridge) });
+        let mut link = port("p", 220, bridge);
+        link.detail.running = index != PORTS[2];
+        links.insert(index, link);
     }
     for index in BRIDGES.into_iter().chain(VXLANS) {
         snapshot.forwarding.insert(index, Forwarding { ipv4: true, ipv6: true });

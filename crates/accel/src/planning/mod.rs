@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use netstate::overlay::{BridgeEntry, Device, VxlanDevice};
+use netstate::interface::{Interface, Vxlan};
+use netstate::overlay::BridgeEntry;
 use packet::ethernet::MacAddr;
 
 pub(crate) use routed::knows;
@@ -69,7 +70,7 @@ impl Plan {
         view: NetnsView<'_>,
         index: u32,
         name: String,
-        vxlan: &VxlanDevice,
+        vxlan: &Vxlan,
     ) -> DevicePlan {
         let device = &view.snapshot.overlay.links[&index];
         let routed = device.master.is_none();
@@ -83,8 +84,8 @@ impl Plan {
         &mut self,
         view: NetnsView<'_>,
         index: u32,
-        device: &Device,
-        vxlan: &VxlanDevice,
+        device: &Interface,
+        vxlan: &Vxlan,
         result: &mut DevicePlan,
     ) -> Result<(), Refusal> {
         let snapshot = view.snapshot;
@@ -128,7 +129,7 @@ impl Plan {
         let domain = view.domain(domain);
         if let (Some(nic), Some(local)) = (nics.first(), locals.first()) {
             self.nics.insert(*nic);
-            let takes_zero_checksum = vxlan.takes_zero_checksum;
+            let takes_zero_checksum = vxlan.detail.takes_zero_checksum;
             let takes_big = view.snapshot.big_tunnels;
             let (nic, local) = (*nic, *local);
             self.vteps.insert(
@@ -139,7 +140,7 @@ impl Plan {
         self.fdb
             .extend(remotes.into_iter().map(|(mac, route)| ((domain.id, mac), Fdb::Remote(route))));
         // Entries in use must not expire from the FDB.
-        self.refresh_within(Duration::from_secs(vxlan.ageing.into()));
+        self.refresh_within(Duration::from_secs(vxlan.detail.ageing.into()));
         Ok(())
     }
 
@@ -168,7 +169,7 @@ impl Plan {
         }
         let id = |index: &u32| DeviceId { index: *index, ..domain.id };
         self.ports.extend(usable.keys().map(|port| (id(port), domain)));
-        let ageing = snapshot.overlay.links[&bridge].bridge.as_ref().map_or(0, |b| b.ageing);
+        let ageing = snapshot.overlay.links[&bridge].bridge.as_ref().map_or(0, |b| b.detail.ageing);
         self.refresh_within(Duration::from_millis(u64::from(ageing) * 10));
     }
 
@@ -182,8 +183,8 @@ impl Plan {
 }
 
 /// Returns the fields that identify the device of a received packet.
-pub(crate) fn key(vxlan: &VxlanDevice) -> VtepKey {
-    VtepKey { vni: vxlan.vni, port: vxlan.port, ipv6: vxlan.ipv6 }
+pub(crate) fn key(vxlan: &Vxlan) -> VtepKey {
+    VtepKey { vni: vxlan.vni, port: vxlan.port, ipv6: vxlan.is_ipv6() }
 }
 
 impl DevicePlan {
@@ -199,8 +200,8 @@ impl DevicePlan {
 pub(crate) fn domain_of(
     view: NetnsView<'_>,
     index: u32,
-    device: &Device,
-    vxlan: &VxlanDevice,
+    device: &Interface,
+    vxlan: &Vxlan,
 ) -> Result<u32, Refusal> {
     let case = VxlanCase { view, index, device, vxlan };
     first(VXLAN_DEVICE, &case)?;
@@ -211,7 +212,7 @@ pub(crate) fn domain_of(
 }
 
 /// Makes the entry for an address behind a port of this host.
-pub(crate) fn local(snapshot: &NetnsSnapshot, port: u32, link: &Device, mac: MacAddr) -> Fdb {
+pub(crate) fn local(snapshot: &NetnsSnapshot, port: u32, link: &Interface, mac: MacAddr) -> Fdb {
     let peer = peer(snapshot, port, link, mac);
     let mtu = peer.map_or(link.mtu, |(_, mtu)| mtu.min(link.mtu));
     Fdb::Local { port, mtu, peer: peer.map(|(netns, _)| netns) }
@@ -219,14 +220,19 @@ pub(crate) fn local(snapshot: &NetnsSnapshot, port: u32, link: &Device, mac: Mac
 
 /// Returns the namespace and MTU of the veth peer if frames to `mac` may be delivered to it
 /// directly. The peer must own the address, and nothing may be bypassed.
-fn peer(snapshot: &NetnsSnapshot, index: u32, link: &Device, mac: MacAddr) -> Option<(u32, u32)> {
+fn peer(
+    snapshot: &NetnsSnapshot,
+    index: u32,
+    link: &Interface,
+    mac: MacAddr,
+) -> Option<(u32, u32)> {
     let case = LinkCase { snapshot, index, link };
     // Delivery to the peer would bypass the port's queueing discipline.
     if link.kind.as_deref() != Some("veth") || queueing_discipline(&case).is_err() {
         return None;
     }
     let peer = snapshot.peers.get(&index)?;
-    let fit = peer.running && !peer.xdp && peer.mac == Some(mac);
+    let fit = peer.detail.running && !peer.detail.xdp_attached && peer.mac == Some(mac);
     // Packets are decapsulated in the NICs' namespace, so its id of the peer's namespace counts.
     let netns = match &snapshot.numbers {
         Some(numbers) => *numbers.get(&link.link_netns?)?,

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use netstate::overlay::{BridgeEntry, Found, VxlanDevice};
+use netstate::interface::{PortState, Vxlan};
+use netstate::overlay::{BridgeEntry, Found};
 use ruleset::Ruleset;
 use ruleset::model::{Base, Chain};
 
@@ -32,17 +33,17 @@ fn sound() -> MachineSnapshot {
     home.overlay.vxlan_fdb.insert((ROUTED, mac(3)), vec![entry(remote(1))]);
     let behind = BridgeEntry { port: BRIDGED, own: false };
     home.overlay.bridge_fdb.insert((BRIDGES[0], mac(3)), behind);
-    home.overlay.links.insert(LONE, Device { kind: Some("veth".into()), ..device("lone", 230) });
+    home.overlay.links.insert(LONE, Interface { kind: Some("veth".into()), ..device("lone", 230) });
     home.peers.insert(LONE, device("eth0", 231));
     home.forwarding.insert(LONE, home.forwarding[&ROUTED]);
     MachineSnapshot { home, ..MachineSnapshot::default() }
 }
 
-fn link(machine: &mut MachineSnapshot, index: u32) -> &mut Device {
+fn link(machine: &mut MachineSnapshot, index: u32) -> &mut Interface {
     machine.home.overlay.links.get_mut(&index).unwrap()
 }
 
-fn vxlan(machine: &mut MachineSnapshot) -> &mut VxlanDevice {
+fn vxlan(machine: &mut MachineSnapshot) -> &mut Vxlan {
     link(machine, BRIDGED).vxlan.as_mut().unwrap()
 }
 
@@ -73,9 +74,21 @@ fn sandbox(machine: &mut MachineSnapshot) -> &mut SandboxSnapshot {
     machine.sandboxes.get_mut(&1).unwrap()
 }
 
+fn generic_xdp(mut link: Interface) -> Interface {
+    link.detail.xdp_generic = true;
+    link
+}
+
+/// A macvlan device above another.
+fn macvlan(below: u32, mode: &'static str) -> Interface {
+    let mut link = Interface { link: Some(below), ..device("mv", 154) };
+    link.detail.macvlan = Some(mode);
+    link
+}
+
 fn vrf(machine: &mut MachineSnapshot) {
     let kind = Some("vrf".to_owned());
-    machine.home.overlay.links.insert(50, Device { kind, ..device("red", 150) });
+    machine.home.overlay.links.insert(50, Interface { kind, ..device("red", 150) });
 }
 
 fn chain(machine: &mut MachineSnapshot, hook: u32, drops: bool) {
@@ -102,17 +115,18 @@ fn over_ipv6(machine: &mut MachineSnapshot, addresses: &[&str]) {
     machine.home.routes.insert((DeviceId { netns: 0, index: BRIDGED }, to), Some(found));
     machine.home.overlay.neighbours.insert((NICS[0], to), mac(100));
     machine.home.overlay.addresses.extend(addresses.iter().map(|a| a.parse::<IpAddr>().unwrap()));
-    (vxlan(machine).ipv6, vxlan(machine).local) = (true, None);
+    let vxlan = vxlan(machine);
+    (vxlan.local, vxlan.remote) = (None, Some(to));
 }
 
 /// Changes that provoke each refusal.
 const PROVOKED: &[(&str, Change)] = &[
-    ("AX001", |m| vxlan(m).options.push("gbp")),
-    ("AX001", |m| vxlan(m).df = None),
-    ("AX002", |m| vxlan(m).unknown.push(99)),
+    ("AX001", |m| vxlan(m).detail.option = Some("gbp")),
+    ("AX001", |m| vxlan(m).detail.df = None),
+    ("AX002", |m| vxlan(m).detail.unknown = Some(99)),
     ("AX003", |m| vxlan(m).local = Some(LINK_LOCAL.into())),
     ("AX004", |m| link(m, BRIDGED).link_netns = Some(3)),
-    ("AX005", |m| link(m, BRIDGED).running = false),
+    ("AX005", |m| link(m, BRIDGED).detail.running = false),
     ("AX006", |m| sandbox(m).problem = Some("add veth: File exists".into())),
     ("AX007", |m| {
         let same = link(m, BRIDGED).clone();
@@ -125,15 +139,15 @@ const PROVOKED: &[(&str, Change)] = &[
     ("AX010", |m| link(m, BRIDGED).qdisc = Some("pfifo".into())),
     ("AX011", |m| link(m, BRIDGES[0]).bridge = None),
     ("AX101", |m| link(m, BRIDGES[0]).bridge.as_mut().unwrap().vlan_filtering = true),
-    ("AX102", |m| link(m, BRIDGES[0]).bridge.as_mut().unwrap().unknown.push(99)),
-    ("AX102", |m| link(m, PORTS[0]).port.as_mut().unwrap().unknown.push(99)),
-    ("AX103", |m| link(m, BRIDGES[0]).bridge.as_mut().unwrap().options.push("mst_enable")),
-    ("AX104", |m| link(m, NICS[0]).running = false),
-    ("AX105", |m| link(m, PORTS[0]).running = false),
-    ("AX106", |m| link(m, PORTS[0]).ethernet = false),
+    ("AX102", |m| link(m, BRIDGES[0]).bridge.as_mut().unwrap().detail.unknown = Some(99)),
+    ("AX102", |m| link(m, PORTS[0]).port.as_mut().unwrap().detail.unknown = Some(99)),
+    ("AX103", |m| link(m, BRIDGES[0]).bridge.as_mut().unwrap().detail.option = Some("mst_enable")),
+    ("AX104", |m| link(m, NICS[0]).detail.running = false),
+    ("AX105", |m| link(m, PORTS[0]).detail.running = false),
+    ("AX106", |m| link(m, PORTS[0]).detail.ethernet = false),
     ("AX107", |m| link(m, PORTS[0]).port = None),
-    ("AX108", |m| link(m, PORTS[0]).port.as_mut().unwrap().forwarding = false),
-    ("AX109", |m| link(m, PORTS[0]).port.as_mut().unwrap().options.push("locked")),
+    ("AX108", |m| link(m, PORTS[0]).port.as_mut().unwrap().state = PortState::Blocking),
+    ("AX109", |m| link(m, PORTS[0]).port.as_mut().unwrap().detail.option = Some("locked")),
     // The ingress of `inet`, NF_INET_LOCAL_OUT.
     ("AX201", |m| chain(m, 5, false)),
     ("AX202", |m| chain(m, 3, true)),
@@ -146,7 +160,7 @@ const PROVOKED: &[(&str, Change)] = &[
     ("AX209", |m| {
         m.home.occupied.insert(NICS[0]);
     }),
-    ("AX210", |m| link(m, NICS[0]).xdp = true),
+    ("AX210", |m| link(m, NICS[0]).detail.xdp_attached = true),
     ("AX211", |m| {
         drop(m.home.links.foreign.insert(7, Foreign::Netfilter { ipv6: false, hook: 1 }));
     }),
@@ -169,21 +183,21 @@ const PROVOKED: &[(&str, Change)] = &[
     ("AX219", |m| m.home.selinux = Some(SelinuxReason::Netlabel(1))),
     ("AX220", |m| {
         (link(m, NICS[0]).kind, link(m, NICS[0]).link) = (Some("macvlan".into()), Some(60));
-        let below = Device { kind: Some("veth".into()), ..device("veth", 151) };
+        let below = Interface { kind: Some("veth".into()), ..device("veth", 151) };
         m.home.overlay.links.insert(60, below);
-        m.home.peers.insert(60, Device { xdp_generic: true, ..device("eth0", 152) });
+        m.home.peers.insert(60, generic_xdp(device("eth0", 152)));
     }),
-    ("AX220", |m| m.home.peers.get_mut(&LONE).unwrap().xdp_generic = true),
+    ("AX220", |m| m.home.peers.get_mut(&LONE).unwrap().detail.xdp_generic = true),
     ("AX220", |m| {
         (link(m, PORTS[0]).kind, link(m, PORTS[0]).link) = (Some("veth".into()), Some(60));
-        m.home.overlay.links.insert(60, Device { xdp_generic: true, ..device("own", 153) });
+        m.home.overlay.links.insert(60, generic_xdp(device("own", 153)));
     }),
     ("AX221", |m| {
-        let above = Device { link: Some(LONE), macvlan: Some("passthru"), ..device("mv", 154) };
+        let above = macvlan(LONE, "passthru");
         m.home.overlay.links.insert(60, above);
     }),
     ("AX221", |m| {
-        let above = Device { link: Some(NICS[0]), macvlan: Some("source"), ..device("mv", 154) };
+        let above = macvlan(NICS[0], "source");
         m.home.overlay.links.insert(60, above);
     }),
     ("AX222", |m| {
@@ -208,11 +222,11 @@ const PROVOKED: &[(&str, Change)] = &[
     ("AX307", |m| {
         vrf(m);
         link(m, NICS[1]).master = Some(50);
-        vxlan(m).link = Some(NICS[1]);
+        vxlan(m).device = Some(NICS[1]);
     }),
     ("AX308", |m| route(m).link = 99),
     ("AX309", |m| route(m).link = BRIDGES[0]),
-    ("AX310", |m| link(m, NICS[0]).ethernet = false),
+    ("AX310", |m| link(m, NICS[0]).detail.ethernet = false),
     ("AX311", |m| link(m, NICS[0]).master = Some(BRIDGES[1])),
     ("AX312", |m| (vxlan(m).local, route(m).source) = (None, None)),
     ("AX313", |m| over_ipv6(m, &["fd00::1", "fd00::2"])),

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
-use netstate::overlay::Device;
+use netstate::interface::Interface;
 use packet::ethernet::MacAddr;
 
 use super::local;
@@ -42,7 +42,7 @@ impl Plan {
         &mut self,
         view: NetnsView<'_>,
         index: u32,
-        device: &Device,
+        device: &Interface,
         result: &mut DevicePlan,
     ) {
         let case = LinkCase { snapshot: view.snapshot, index, link: device };

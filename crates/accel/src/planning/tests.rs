@@ -36,7 +36,7 @@ fn refusals(change: impl FnOnce(&mut NetnsSnapshot)) -> Vec<String> {
     refusals_of(&machine).iter().map(ToString::to_string).collect()
 }
 
-fn link(snapshot: &mut NetnsSnapshot, index: u32) -> &mut Device {
+fn link(snapshot: &mut NetnsSnapshot, index: u32) -> &mut Interface {
     snapshot.overlay.links.get_mut(&index).unwrap()
 }
 
@@ -61,9 +61,9 @@ fn nothing_of_a_sound_snapshot_is_refused() {
 fn a_tunnel_on_a_link_in_a_vrf_is_refused() {
     let vrf = |snapshot: &mut NetnsSnapshot, kind: &str| {
         let kind = Some(kind.to_owned());
-        snapshot.overlay.links.insert(50, Device { kind, ..device("red", 150) });
+        snapshot.overlay.links.insert(50, Interface { kind, ..device("red", 150) });
         link(snapshot, NICS[1]).master = Some(50);
-        link(snapshot, VXLANS[0]).vxlan.as_mut().unwrap().link = Some(NICS[1]);
+        link(snapshot, VXLANS[0]).vxlan.as_mut().unwrap().device = Some(NICS[1]);
     };
     refused(|f| vrf(f, "vrf"), "nic: its master is a vrf");
     // The route uses another link, and a bridge has no routes of its own.
@@ -81,12 +81,12 @@ fn a_bridge_that_filters_vlans_is_refused() {
 #[test]
 fn options_of_a_bridge_and_its_ports_are_refused() {
     let bridge = |snapshot: &mut NetnsSnapshot| {
-        link(snapshot, BRIDGES[0]).bridge.as_mut().unwrap().options.push("mst_enable");
+        link(snapshot, BRIDGES[0]).bridge.as_mut().unwrap().detail.option = Some("mst_enable");
     };
     refused(bridge, "br: bridge option mst_enable");
     for option in ["locked", "mab", "vlan_tunnel", "backup_port", "neigh_vlan_suppress"] {
         let port = |snapshot: &mut NetnsSnapshot| {
-            link(snapshot, PORTS[0]).port.as_mut().unwrap().options.push(option);
+            link(snapshot, PORTS[0]).port.as_mut().unwrap().detail.option = Some(option);
         };
         refused(port, &format!("p: bridge port option {option}"));
     }
@@ -119,13 +119,16 @@ fn a_tunnel_beside_one_with_suppressed_neighbours_is_refused() {
 #[test]
 fn attributes_that_are_not_known_are_refused() {
     let attribute = |of: &str| format!("unknown {of} attribute 99");
-    refused(|f| link(f, VXLANS[0]).vxlan.as_mut().unwrap().unknown.push(99), &attribute("VXLAN"));
     refused(
-        |f| link(f, BRIDGES[0]).bridge.as_mut().unwrap().unknown.push(99),
+        |f| link(f, VXLANS[0]).vxlan.as_mut().unwrap().detail.unknown = Some(99),
+        &attribute("VXLAN"),
+    );
+    refused(
+        |f| link(f, BRIDGES[0]).bridge.as_mut().unwrap().detail.unknown = Some(99),
         &format!("br: {}", attribute("bridge")),
     );
     refused(
-        |f| link(f, PORTS[0]).port.as_mut().unwrap().unknown.push(99),
+        |f| link(f, PORTS[0]).port.as_mut().unwrap().detail.unknown = Some(99),
         &format!("p: {}", attribute("bridge port")),
     );
 }

@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use netstate::overlay::{Device, VxlanDevice, VxlanEntry};
+use netstate::interface::{Interface, Vxlan};
+use netstate::overlay::VxlanEntry;
 use packet::ethernet::MacAddr;
 
 use crate::eligibility::{UNDERLAY_ROUTE, UnderlayCase, first};
@@ -20,7 +21,7 @@ const ECN: u8 = 3;
 fn destination(
     snapshot: &NetnsSnapshot,
     index: u32,
-    vxlan: &VxlanDevice,
+    vxlan: &Vxlan,
     mac: MacAddr,
 ) -> Option<IpAddr> {
     let plain = |entries: &Vec<VxlanEntry>| match entries.as_slice() {
@@ -42,9 +43,10 @@ fn destination(
 /// the bridge also answers unicast solicitations, whatever port the frame is for
 /// (net/bridge/br_arp_nd_proxy.c, `br_do_suppress_nd`). The option has no other effect on unicast
 /// packets, and ARP always takes the slow path.
-fn suppresses(snapshot: &NetnsSnapshot, device: &Device) -> bool {
-    let is_beside = |other: &&Device| device.master.is_some() && other.master == device.master;
-    let suppressed = |other: &Device| other.port.as_ref().is_some_and(|port| port.neigh_suppress);
+fn suppresses(snapshot: &NetnsSnapshot, device: &Interface) -> bool {
+    let is_beside = |other: &&Interface| device.master.is_some() && other.master == device.master;
+    let suppressed =
+        |other: &Interface| other.port.as_ref().is_some_and(|port| port.neigh_suppress);
     snapshot.overlay.links.values().filter(is_beside).any(suppressed)
 }
 
@@ -53,7 +55,7 @@ fn suppresses(snapshot: &NetnsSnapshot, device: &Device) -> bool {
 pub(crate) fn to_address(
     view: NetnsView<'_>,
     index: u32,
-    vxlan: &VxlanDevice,
+    vxlan: &Vxlan,
     mac: MacAddr,
 ) -> Option<(IpAddr, Result<UnderlayRoute, Refusal>)> {
     let to = destination(view.snapshot, index, vxlan, mac)?;
@@ -64,7 +66,7 @@ pub(crate) fn to_address(
 fn underlay_route(
     view: NetnsView<'_>,
     index: u32,
-    vxlan: &VxlanDevice,
+    vxlan: &Vxlan,
     to: IpAddr,
 ) -> Result<UnderlayRoute, Refusal> {
     let case = UnderlayCase::new(view, index, vxlan, to);
@@ -73,12 +75,12 @@ fn underlay_route(
     let (mtu, default_ttl) = case.defaults()?;
     // A route's MTU cannot exceed the NIC's.
     let path = route.mtu.unwrap_or(mtu).min(nic.mtu);
-    let (start, end) = vxlan.source_ports;
+    let (start, end) = vxlan.source_ports.unwrap_or_default();
     // 0 means the route's time to live.
     let ttl = if vxlan.ttl != 0 { Some(vxlan.ttl) } else { route.ttl };
     Ok(UnderlayRoute {
         nic: route.link,
-        mtu: path.saturating_sub(OVERHEAD[usize::from(vxlan.ipv6)]).min(case.device().mtu),
+        mtu: path.saturating_sub(OVERHEAD[usize::from(vxlan.is_ipv6())]).min(case.device().mtu),
         vxlan: index,
         vni: vxlan.vni,
         local: case.source()?,
@@ -86,13 +88,13 @@ fn underlay_route(
         udp_port: vxlan.port,
         source_ports: if start < end { (start, end) } else { view.snapshot.local_ports },
         gso: TunnelGso::new(case.device(), view.snapshot.big_tunnels),
-        dont_fragment: vxlan.df == Some(true),
-        checksum: vxlan.checksum,
-        proxy: vxlan.proxy || suppresses(view.snapshot, case.device()),
+        dont_fragment: vxlan.detail.df == Some(true),
+        checksum: vxlan.sends_checksum(),
+        proxy: vxlan.proxy == Some(true) || suppresses(view.snapshot, case.device()),
         ttl: ttl.unwrap_or(default_ttl),
-        tos: vxlan.tos & !ECN,
-        inherits_tos: vxlan.tos == INHERITED_TOS,
-        label: vxlan.label,
+        tos: vxlan.detail.tos & !ECN,
+        inherits_tos: vxlan.detail.tos == INHERITED_TOS,
+        label: vxlan.detail.label,
         next_hop: case.next_hop()?,
         source: case.nic_mac()?,
     })

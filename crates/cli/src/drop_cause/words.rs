@@ -247,17 +247,7 @@ mod tests {
     #[test]
     fn a_bridge_without_an_output_port_is_named() {
         let bridge = Interface { index: 1, name: "br0".to_owned(), ..Default::default() };
-        let open = Port {
-            state: PortState::Forwarding,
-            hairpin: false,
-            isolated: false,
-            learning: true,
-            flood: true,
-            mcast_flood: true,
-            bcast_flood: true,
-            neigh_suppress: false,
-            locked: false,
-        };
+        let open = Port::default();
         let port = |index: u32, port| Interface {
             index,
             name: format!("port{index}"),

@@ -3,11 +3,11 @@
 
 use std::net::IpAddr;
 
+use netlink_packet_route::AddressFamily;
 use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourFlags, NeighbourMessage};
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use packet::ethernet::MacAddr;
 
-use crate::entry::ip;
+use crate::entry::{hardware_address, ip};
 use crate::netlink::{Netlink, Result};
 
 /// An entry set by a control plane.
@@ -32,7 +32,7 @@ impl Netlink {
     /// # Errors
     /// If the kernel refuses the dump.
     pub fn controlled_fdb(&self) -> Result<Vec<Controlled>> {
-        self.controlled(AddressFamily::Bridge, "controlled forwarding entries")
+        self.controlled(AddressFamily::Bridge)
     }
 
     /// Lists the IPv4 neighbours set by a control plane.
@@ -40,19 +40,12 @@ impl Netlink {
     /// # Errors
     /// If the kernel refuses the dump.
     pub fn controlled_neighbours(&self) -> Result<Vec<Controlled>> {
-        self.controlled(AddressFamily::Inet, "controlled neighbours")
+        self.controlled(AddressFamily::Inet)
     }
 
-    fn controlled(&self, family: AddressFamily, what: &str) -> Result<Vec<Controlled>> {
-        let mut message = NeighbourMessage::default();
-        message.header.family = family;
+    fn controlled(&self, family: AddressFamily) -> Result<Vec<Controlled>> {
         let mut all = Vec::new();
-        let request = RouteNetlinkMessage::GetNeighbour(message);
-        self.dump(request, "list", what, |answer| {
-            if let RouteNetlinkMessage::NewNeighbour(message) = answer {
-                all.extend(read(&message));
-            }
-        })?;
+        self.each_neighbour(family, |message| all.extend(read(message)))?;
         Ok(all)
     }
 }
@@ -65,9 +58,7 @@ fn read(message: &NeighbourMessage) -> Option<Controlled> {
     let (mut mac, mut bridge, mut address, mut protocol) = (None, None, None, None);
     for attribute in &message.attributes {
         match attribute {
-            NeighbourAttribute::LinkLayerAddress(bytes) => {
-                mac = bytes.as_slice().try_into().ok().map(MacAddr);
-            }
+            NeighbourAttribute::LinkLayerAddress(bytes) => mac = hardware_address(bytes),
             NeighbourAttribute::Controller(index) => bridge = Some(*index),
             NeighbourAttribute::Destination(to) => address = ip(to),
             NeighbourAttribute::Protocol(by) => protocol = Some(u8::from(*by)),

@@ -92,6 +92,13 @@ impl Netlink {
     /// If the kernel refuses the dump.
     pub fn addresses(&self) -> Result<Vec<Address>> {
         let mut all = Vec::new();
+        self.each_address(|address, _| all.push(address))?;
+        Ok(all)
+    }
+
+    /// Calls `each` with every address of the namespace, and whether the kernel still checks that no
+    /// other host has it (`IFA_F_TENTATIVE`, RFC 4862).
+    pub(crate) fn each_address(&self, mut each: impl FnMut(Address, bool)) -> Result<()> {
         let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
         self.dump(request, "list", "addresses", |answer| {
             let RouteNetlinkMessage::NewAddress(message) = answer else { return };
@@ -105,11 +112,31 @@ impl Netlink {
             };
             if let Some(address) = find(true).or_else(|| find(false)) {
                 let (link, prefix) = (message.header.index, message.header.prefix_len);
-                let duplicate = message.header.flags.contains(AddressHeaderFlags::Dadfailed);
-                all.push(Address { link, address, prefix, duplicate });
+                let flags = message.header.flags;
+                let duplicate = flags.contains(AddressHeaderFlags::Dadfailed);
+                let address = Address { link, address, prefix, duplicate };
+                each(address, flags.contains(AddressHeaderFlags::Tentative));
             }
-        })?;
-        Ok(all)
+        })
+    }
+
+    /// Calls `each` with the neighbours of a family, or with the forwarding entries.
+    pub(crate) fn each_neighbour(
+        &self,
+        family: AddressFamily,
+        mut each: impl FnMut(&NeighbourMessage),
+    ) -> Result<()> {
+        let mut message = NeighbourMessage::default();
+        message.header.family = family;
+        let object = match family {
+            AddressFamily::Bridge => "forwarding entries",
+            _ => "neighbours",
+        };
+        self.dump(RouteNetlinkMessage::GetNeighbour(message), "list", object, |answer| {
+            if let RouteNetlinkMessage::NewNeighbour(message) = answer {
+                each(&message);
+            }
+        })
     }
 
     /// Lists all unicast neighbours of the namespace, IPv4 and IPv6.
@@ -119,14 +146,7 @@ impl Netlink {
     pub fn neighbours(&self) -> Result<Vec<Neighbour>> {
         let mut all = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            let mut message = NeighbourMessage::default();
-            message.header.family = family;
-            let request = RouteNetlinkMessage::GetNeighbour(message);
-            self.dump(request, "list", "neighbours", |answer| {
-                if let RouteNetlinkMessage::NewNeighbour(message) = answer {
-                    all.extend(neighbour(message));
-                }
-            })?;
+            self.each_neighbour(family, |message| all.extend(neighbour(message)))?;
         }
         Ok(all)
     }
@@ -158,53 +178,80 @@ impl Netlink {
     /// # Errors
     /// If the kernel refuses the dump.
     pub fn fdb(&self) -> Result<Vec<FdbEntry>> {
-        let mut message = NeighbourMessage::default();
-        message.header.family = AddressFamily::Bridge;
         let mut all = Vec::new();
-        let request = RouteNetlinkMessage::GetNeighbour(message);
-        self.dump(request, "list", "forwarding entries", |answer| {
-            if let RouteNetlinkMessage::NewNeighbour(message) = answer {
-                all.extend(forwarding(message));
-            }
+        self.each_neighbour(AddressFamily::Bridge, |message| {
+            all.extend(forwarding(message).map(|entry| entry.entry));
         })?;
         Ok(all)
     }
 }
 
-fn neighbour(message: NeighbourMessage) -> Option<Neighbour> {
-    let knowledge = match message.header.state {
-        NeighbourState::Permanent | NeighbourState::Noarp => Knowledge::Permanent,
+/// Returns the state of an entry; `None`: no entry, or a state of a newer kernel.
+fn knowledge(state: NeighbourState) -> Option<Knowledge> {
+    match state {
+        NeighbourState::Permanent | NeighbourState::Noarp => Some(Knowledge::Permanent),
         NeighbourState::Reachable | NeighbourState::Delay | NeighbourState::Probe => {
-            Knowledge::Usable
+            Some(Knowledge::Usable)
         }
-        NeighbourState::Stale => Knowledge::Stale,
-        NeighbourState::Incomplete => Knowledge::Incomplete,
-        NeighbourState::Failed => Knowledge::Failed,
-        // No entry, or a state of a newer kernel.
-        _ => return None,
-    };
-    let external = message.header.flags.contains(NeighbourFlags::ExtLearned);
-    let noarp = message.header.state == NeighbourState::Noarp;
+        NeighbourState::Stale => Some(Knowledge::Stale),
+        NeighbourState::Incomplete => Some(Knowledge::Incomplete),
+        NeighbourState::Failed => Some(Knowledge::Failed),
+        _ => None,
+    }
+}
+
+/// Returns the addresses of a unicast neighbour.
+fn addresses(message: &NeighbourMessage) -> Option<(IpAddr, Option<MacAddr>)> {
     let (mut address, mut mac) = (None, None);
-    for attribute in message.attributes {
+    for attribute in &message.attributes {
         match attribute {
-            NeighbourAttribute::Destination(to) => address = ip(&to),
-            NeighbourAttribute::LinkLayerAddress(bytes) => {
-                mac = bytes.try_into().ok().map(MacAddr);
-            }
+            NeighbourAttribute::Destination(to) => address = ip(to),
+            NeighbourAttribute::LinkLayerAddress(bytes) => mac = hardware_address(bytes),
             _ => {}
         }
     }
     // Entries of groups are computed, not resolved.
-    let address = address.filter(|address| !address.is_multicast())?;
+    Some((address.filter(|address| !address.is_multicast())?, mac))
+}
+
+fn neighbour(message: &NeighbourMessage) -> Option<Neighbour> {
+    let (address, mac) = addresses(message)?;
+    let knowledge = knowledge(message.header.state)?;
+    let external = message.header.flags.contains(NeighbourFlags::ExtLearned);
+    let noarp = message.header.state == NeighbourState::Noarp;
     Some(Neighbour { link: message.header.ifindex, address, mac, knowledge, external, noarp })
+}
+
+/// Returns link, address and, if the kernel sends to the neighbour, its hardware address.
+pub(crate) fn next_hop(message: &NeighbourMessage) -> Option<(u32, IpAddr, Option<MacAddr>)> {
+    use Knowledge::{Permanent, Stale, Usable};
+    let (address, mac) = addresses(message)?;
+    let valid = matches!(knowledge(message.header.state), Some(Permanent | Usable | Stale));
+    Some((message.header.ifindex, address, mac.filter(|_| valid)))
+}
+
+pub(crate) fn hardware_address(bytes: &[u8]) -> Option<MacAddr> {
+    bytes.try_into().ok().map(MacAddr)
 }
 
 /// Bits of `ndm_state` (linux/neighbour.h).
 const NUD_NOARP: u16 = 0x40;
 const NUD_PERMANENT: u16 = 0x80;
 
-fn forwarding(message: NeighbourMessage) -> Option<FdbEntry> {
+/// A forwarding entry with properties that only the fast path checks.
+pub(crate) struct Forwarding {
+    pub(crate) entry: FdbEntry,
+    /// Destination address.
+    pub(crate) mac: MacAddr,
+    /// The entry belongs to a VLAN.
+    pub(crate) vlan: bool,
+    /// The address belongs to the port or the bridge itself.
+    pub(crate) own: bool,
+    /// Index of the output link, if it differs from the tunnel's (`NDA_IFINDEX`).
+    pub(crate) output: Option<u32>,
+}
+
+pub(crate) fn forwarding(message: &NeighbourMessage) -> Option<Forwarding> {
     // `bridge fdb … permanent` sets both bits.
     const FIXED: u16 = NUD_PERMANENT | NUD_NOARP;
     let external = message.header.flags.contains(NeighbourFlags::ExtLearned);
@@ -219,20 +266,22 @@ fn forwarding(message: NeighbourMessage) -> Option<FdbEntry> {
         fixed,
         external,
     };
-    for attribute in message.attributes {
+    let (mut vlan, mut output) = (false, None);
+    for attribute in &message.attributes {
         match attribute {
-            NeighbourAttribute::LinkLayerAddress(bytes) => {
-                entry.mac = bytes.try_into().ok().map(MacAddr);
-            }
-            NeighbourAttribute::Controller(index) => entry.bridge = Some(index),
-            NeighbourAttribute::Destination(to) => entry.remote = ip(&to),
-            NeighbourAttribute::Port(port) => entry.port = Some(port),
-            NeighbourAttribute::Vni(vni) => entry.vni = Some(vni),
+            NeighbourAttribute::LinkLayerAddress(bytes) => entry.mac = hardware_address(bytes),
+            NeighbourAttribute::Controller(index) => entry.bridge = Some(*index),
+            NeighbourAttribute::Destination(to) => entry.remote = ip(to),
+            NeighbourAttribute::Port(port) => entry.port = Some(*port),
+            NeighbourAttribute::Vni(vni) => entry.vni = Some(*vni),
+            NeighbourAttribute::Vlan(id) => vlan = *id != 0,
+            NeighbourAttribute::IfIndex(index) => output = Some(*index),
             _ => {}
         }
     }
+    let own = message.header.state == NeighbourState::Permanent;
     // An entry without a hardware address forwards nothing.
-    entry.mac.is_some().then_some(entry)
+    Some(Forwarding { mac: entry.mac?, entry, vlan, own, output })
 }
 
 pub(crate) fn ip(address: &NeighbourAddress) -> Option<IpAddr> {

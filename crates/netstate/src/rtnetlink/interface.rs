@@ -1,15 +1,15 @@
-//! Links with all properties that affect their packets, as a serializable value: the content of `ip
-//! -s -d link`.
+//! Links with all properties that affect their packets: the content of `ip -s -d link`.
+//!
+//! The `detail` fields have properties that decide only whether the fast path may forward a packet.
+//! They are not serialized, and [`Interface::without_detail`] drops them.
+
+mod attribute;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{
-    BridgePortState, BridgeQuerierState, BridgeStpState, InfoBridge, InfoBridgePort, InfoData,
-    InfoGeneve, InfoPortData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp,
-    State, Stats64,
-};
+use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use nix::errno::Errno;
 use packet::ethernet::MacAddr;
 use serde::{Deserialize, Serialize};
@@ -76,6 +76,52 @@ pub struct Interface {
     pub xdp: Option<u32>,
     /// Counters since the link was created.
     pub counters: Counters,
+    /// Properties that only the fast path checks.
+    #[serde(skip)]
+    pub detail: LinkDetail,
+}
+
+impl Interface {
+    /// Returns the link as it is after writing it to a file and reading it back.
+    #[must_use]
+    pub fn without_detail(self) -> Interface {
+        let vxlan = self.vxlan.map(|vxlan| Vxlan { detail: VxlanDetail::default(), ..vxlan });
+        let bridge = self.bridge.map(|bridge| Bridge { detail: BridgeDetail::default(), ..bridge });
+        let port = self.port.map(|port| Port { detail: PortDetail::default(), ..port });
+        Interface { vxlan, bridge, port, detail: LinkDetail::default(), ..self }
+    }
+}
+
+/// Properties of a link that only the fast path checks.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LinkDetail {
+    /// Whether its frames have Ethernet headers (`ARPHRD_ETHER`).
+    pub ethernet: bool,
+    /// `IFF_UP` and `IFF_LOWER_UP`, whatever `IFLA_OPERSTATE` is.
+    pub running: bool,
+    /// An XDP program is attached, in any mode.
+    pub xdp_attached: bool,
+    /// It is attached in generic mode, which skips redirected packets.
+    pub xdp_generic: bool,
+    /// Mode of a macvlan or macvtap device, by its name in `ip link`.
+    pub macvlan: Option<&'static str>,
+    /// Number of users that want all frames (`IFLA_PROMISCUITY`), with the administrator.
+    pub promiscuity: u32,
+    /// The administrator wants all frames (`IFF_PROMISC`).
+    pub promiscuous: bool,
+    /// Alias, `IFLA_IFALIAS`.
+    pub alias: Option<String>,
+    /// IPv6 settings, unless IPv6 is disabled.
+    pub ipv6: Option<Ipv6Settings>,
+}
+
+/// IPv6 settings of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ipv6Settings {
+    /// `net.ipv6.conf.*.mtu`, bytes: MTU of its routes that set none.
+    pub mtu: u32,
+    /// `net.ipv6.conf.*.hop_limit`: hop limit of its routes that set none.
+    pub hop_limit: u8,
 }
 
 /// Attributes of a VXLAN device.
@@ -109,6 +155,40 @@ pub struct Vxlan {
     /// Time to live of outer packets (`IFLA_VXLAN_TTL`), hops; 0: the default, or inherited.
     #[serde(default)]
     pub ttl: u8,
+    /// Properties that only the fast path checks.
+    #[serde(skip)]
+    pub detail: VxlanDetail,
+}
+
+/// Properties of a VXLAN device that only the fast path checks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct VxlanDetail {
+    /// Type of service; 1: inherited from the inner packet.
+    pub tos: u8,
+    /// Outer don't-fragment flag of IPv4; `None`: inherited from the inner packet.
+    pub df: Option<bool>,
+    /// Lifetime of learned entries, s.
+    pub ageing: u32,
+    /// Accepts IPv6 packets without an outer checksum.
+    pub takes_zero_checksum: bool,
+    /// Flow label of outer IPv6 headers.
+    pub label: u32,
+    /// Option that changes packets or their destination, by its name in `ip link`: the first one.
+    pub option: Option<&'static str>,
+    /// Unknown attribute (`IFLA_VXLAN_*`): the first one.
+    pub unknown: Option<u16>,
+}
+
+impl Vxlan {
+    /// The underlay is IPv6, and so are all remote VTEPs.
+    pub fn is_ipv6(&self) -> bool {
+        self.local.or(self.remote).is_some_and(|address| address.is_ipv6())
+    }
+
+    /// Sends outer checksums, over the IP version of its underlay.
+    pub fn sends_checksum(&self) -> bool {
+        if self.is_ipv6() { self.checksum6 } else { self.checksum }
+    }
 }
 
 /// Returns the bytes that VXLAN adds in front of the tenant's IP packet: inner Ethernet 14, UDP 8,
@@ -136,6 +216,22 @@ pub struct Bridge {
     /// Another querier for IPv6 was heard lately (`IFLA_BR_MCAST_QUERIER_STATE`).
     #[serde(default)]
     pub other_querier: bool,
+    /// Properties that only the fast path checks.
+    #[serde(skip)]
+    pub detail: BridgeDetail,
+}
+
+/// Properties of a bridge that only the fast path checks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BridgeDetail {
+    /// Passes bridged frames to iptables or ip6tables, whatever the namespace's sysctls are.
+    pub calls_filters: bool,
+    /// Lifetime of learned entries, 1/100 s.
+    pub ageing: u32,
+    /// Option that changes the destination of packets, by its name in `ip link`: the first one.
+    pub option: Option<&'static str>,
+    /// Unknown attribute (`IFLA_BR_*`): the first one.
+    pub unknown: Option<u16>,
 }
 
 /// Settings of a bridge port (`IFLA_BRPORT_*`).
@@ -161,6 +257,36 @@ pub struct Port {
     /// Drops frames from addresses that have no entry at this port (`IFLA_BRPORT_LOCKED`).
     #[serde(default)]
     pub locked: bool,
+    /// Properties that only the fast path checks.
+    #[serde(skip)]
+    pub detail: PortDetail,
+}
+
+/// Properties of a bridge port that only the fast path checks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PortDetail {
+    /// Option that changes the destination of packets, by its name in `bridge link`: the first one.
+    pub option: Option<&'static str>,
+    /// Unknown attribute (`IFLA_BRPORT_*`): the first one.
+    pub unknown: Option<u16>,
+}
+
+impl Default for Port {
+    /// The values of a kernel that reports none.
+    fn default() -> Port {
+        Port {
+            state: PortState::Forwarding,
+            hairpin: false,
+            isolated: false,
+            learning: true,
+            flood: true,
+            mcast_flood: true,
+            bcast_flood: true,
+            neigh_suppress: false,
+            locked: false,
+            detail: PortDetail::default(),
+        }
+    }
 }
 
 /// State of a bridge port (`BR_STATE_*`).
@@ -264,7 +390,7 @@ impl Netlink {
         let links = RouteNetlinkMessage::GetLink(LinkMessage::default());
         self.dump(links, "list", "links", |answer| {
             if let RouteNetlinkMessage::NewLink(message) = answer {
-                all.push(interface(message));
+                all.push(attribute::interface(message));
             }
         })?;
         all.sort_by_key(|interface| interface.index);
@@ -281,7 +407,7 @@ impl Netlink {
         let mut found = None;
         self.get(RouteNetlinkMessage::GetLink(message), "find link", name, |answer| {
             if let RouteNetlinkMessage::NewLink(message) = answer {
-                found = Some(interface(message));
+                found = Some(attribute::interface(message));
             }
         })?;
         // The kernel acknowledged without a link.
@@ -292,178 +418,29 @@ impl Netlink {
         })
     }
 
+    /// Returns a link of the namespace with id `netns` in this one.
+    ///
+    /// # Errors
+    /// `ENODEV`, and `EINVAL` if there is no such id.
+    pub fn link_in(&self, netns: u32, index: u32) -> Result<Option<Interface>> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        message.attributes.push(LinkAttribute::IfNetnsId(netns.cast_signed()));
+        let object = format!("{index} of namespace id {netns}");
+        let mut found = None;
+        self.get(RouteNetlinkMessage::GetLink(message), "find link", &object, |answer| {
+            if let RouteNetlinkMessage::NewLink(message) = answer {
+                found = Some(attribute::interface(message));
+            }
+        })?;
+        Ok(found)
+    }
+
     /// Returns the counters of all links by name.
     ///
     /// # Errors
     /// If the kernel refuses the dump.
     pub fn counters(&self) -> Result<BTreeMap<String, Counters>> {
         Ok(self.links()?.into_iter().map(|link| (link.name, link.counters)).collect())
-    }
-}
-
-fn interface(message: LinkMessage) -> Interface {
-    let flags = message.header.flags;
-    let mut link = Interface {
-        index: message.header.index,
-        up: flags.contains(LinkFlags::Up),
-        carrier: flags.contains(LinkFlags::LowerUp),
-        loopback: flags.contains(LinkFlags::Loopback),
-        ..Interface::default()
-    };
-    let mut carrier_changes = 0;
-    for attribute in message.attributes {
-        match attribute {
-            LinkAttribute::IfName(name) => link.name = name,
-            LinkAttribute::Address(mac) => link.mac = mac.try_into().ok().map(MacAddr),
-            LinkAttribute::Mtu(mtu) => link.mtu = mtu,
-            // 0 means no limit.
-            LinkAttribute::MaxMtu(mtu) => link.max_mtu = Some(mtu).filter(|mtu| *mtu != 0),
-            // A TAP device whose process has ended is up without a carrier.
-            LinkAttribute::OperState(State::Down) => link.carrier = false,
-            LinkAttribute::Controller(index) => link.master = Some(index),
-            LinkAttribute::Link(index) => link.link = Some(index).filter(|index| *index != 0),
-            LinkAttribute::LinkNetNsId(id) => link.link_netns = u32::try_from(id).ok(),
-            LinkAttribute::Qdisc(qdisc) => link.qdisc = Some(qdisc),
-            LinkAttribute::TxQueueLen(length) => link.tx_queue_len = length,
-            LinkAttribute::NumTxQueues(queues) => link.tx_queues = queues,
-            LinkAttribute::NumRxQueues(queues) => link.rx_queues = queues,
-            LinkAttribute::GsoMaxSize(size) => link.gso_max_size = Some(size),
-            LinkAttribute::GsoIpv4MaxSize(size) => link.gso_ipv4_max_size = Some(size),
-            LinkAttribute::GsoMaxSegs(most) => link.gso_max_segs = Some(most),
-            LinkAttribute::TsoMaxSize(size) => link.tso_max_size = Some(size),
-            LinkAttribute::ParentDevBusName(bus) => link.bus = Some(bus),
-            LinkAttribute::CarrierChanges(changes) => carrier_changes = changes.into(),
-            LinkAttribute::Xdp(attributes) => {
-                link.xdp = attributes.iter().find_map(|attribute| match attribute {
-                    LinkXdp::ProgId(id) => Some(*id),
-                    _ => None,
-                });
-            }
-            LinkAttribute::Stats64(stats) => link.counters = counters(&stats),
-            LinkAttribute::LinkInfo(infos) => {
-                for info in infos {
-                    match info {
-                        LinkInfo::Kind(kind) => link.kind = Some(kind.to_string()),
-                        LinkInfo::Data(InfoData::Vxlan(data)) => link.vxlan = Some(vxlan(&data)),
-                        LinkInfo::Data(InfoData::Geneve(data)) => {
-                            link.geneve_port = data.iter().find_map(|attribute| match attribute {
-                                InfoGeneve::Port(port) => Some(*port),
-                                _ => None,
-                            });
-                        }
-                        LinkInfo::Data(InfoData::Bridge(data)) => {
-                            link.bridge = Some(bridge(&data));
-                        }
-                        LinkInfo::PortData(InfoPortData::BridgePort(data)) => {
-                            link.port = Some(port(&data));
-                        }
-                        _ => {}
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-    link.counters.carrier_changes = carrier_changes;
-    link
-}
-
-fn vxlan(data: &[InfoVxlan]) -> Vxlan {
-    // IPv6 checksums are on unless the kernel reports otherwise.
-    let mut device = Vxlan { checksum6: true, ..Vxlan::default() };
-    for attribute in data {
-        match *attribute {
-            InfoVxlan::Id(vni) => device.vni = vni,
-            InfoVxlan::Local(local) => device.local = Some(local.into()),
-            InfoVxlan::Local6(local) => device.local = Some(local.into()),
-            InfoVxlan::Group(remote) => device.remote = Some(remote.into()),
-            InfoVxlan::Group6(remote) => device.remote = Some(remote.into()),
-            InfoVxlan::Link(link) => device.device = (link != 0).then_some(link),
-            InfoVxlan::Port(port) => device.port = port,
-            InfoVxlan::Learning(on) => device.learning = on,
-            InfoVxlan::UDPCsum(on) => device.checksum = on,
-            InfoVxlan::UDPZeroCsumTX(zero) => device.checksum6 = !zero,
-            InfoVxlan::CollectMetadata(on) => device.external = on,
-            InfoVxlan::Proxy(on) => device.proxy = Some(on),
-            InfoVxlan::Ttl(ttl) => device.ttl = ttl,
-            InfoVxlan::PortRange((low, high)) => {
-                device.source_ports = (high != 0).then_some((low, high));
-            }
-            _ => {}
-        }
-    }
-    device
-}
-
-fn bridge(data: &[InfoBridge]) -> Bridge {
-    let mut bridge = Bridge::default();
-    for attribute in data {
-        match *attribute {
-            InfoBridge::VlanFiltering(on) => bridge.vlan_filtering = on,
-            InfoBridge::NfCallIpTables(on) => bridge.call_iptables = on,
-            InfoBridge::StpState(state) => bridge.stp = state != BridgeStpState::Disabled,
-            InfoBridge::MulticastSnooping(on) => bridge.mcast_snooping = on,
-            InfoBridge::MulticastQuerier(on) => bridge.mcast_querier = on,
-            InfoBridge::MulticastQuerierState(ref state) => {
-                let timer =
-                    |one: &BridgeQuerierState| matches!(one, BridgeQuerierState::Ipv6OtherTimer(_));
-                bridge.other_querier = state.iter().any(timer);
-            }
-            _ => {}
-        }
-    }
-    bridge
-}
-
-fn port(data: &[InfoBridgePort]) -> Port {
-    // Values of a kernel that reports none.
-    let mut port = Port {
-        state: PortState::Forwarding,
-        hairpin: false,
-        isolated: false,
-        learning: true,
-        flood: true,
-        mcast_flood: true,
-        bcast_flood: true,
-        neigh_suppress: false,
-        locked: false,
-    };
-    for attribute in data {
-        match *attribute {
-            InfoBridgePort::State(BridgePortState::Disabled) => port.state = PortState::Disabled,
-            InfoBridgePort::State(BridgePortState::Listening) => port.state = PortState::Listening,
-            InfoBridgePort::State(BridgePortState::Learning) => port.state = PortState::Learning,
-            InfoBridgePort::State(BridgePortState::Blocking) => port.state = PortState::Blocking,
-            InfoBridgePort::HairpinMode(on) => port.hairpin = on,
-            InfoBridgePort::Isolated(on) => port.isolated = on,
-            InfoBridgePort::Learning(on) => port.learning = on,
-            InfoBridgePort::UnicastFlood(on) => port.flood = on,
-            InfoBridgePort::MulticastFlood(on) => port.mcast_flood = on,
-            InfoBridgePort::BroadcastFlood(on) => port.bcast_flood = on,
-            InfoBridgePort::NeighSupress(on) => port.neigh_suppress = on,
-            InfoBridgePort::Locked(on) => port.locked = on,
-            _ => {}
-        }
-    }
-    port
-}
-
-fn counters(stats: &Stats64) -> Counters {
-    Counters {
-        rx_packets: stats.rx_packets,
-        rx_bytes: stats.rx_bytes,
-        tx_packets: stats.tx_packets,
-        tx_bytes: stats.tx_bytes,
-        rx_dropped: stats.rx_dropped,
-        tx_dropped: stats.tx_dropped,
-        rx_errors: stats.rx_errors,
-        tx_errors: stats.tx_errors,
-        rx_missed: stats.rx_missed_errors,
-        rx_fifo: stats.rx_fifo_errors,
-        rx_crc: stats.rx_crc_errors,
-        tx_carrier: stats.tx_carrier_errors,
-        rx_otherhost: stats.rx_otherhost_dropped,
-        // An attribute of its own.
-        carrier_changes: 0,
     }
 }

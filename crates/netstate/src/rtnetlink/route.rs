@@ -5,8 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric,
-    RouteProtocol, RouteScope, RouteType,
+    RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 
 use nix::errno::Errno;
@@ -14,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::addr::family;
 use crate::netlink::{Error, Netlink, Result};
+use crate::rtnetlink::route_fields::RouteFields;
 
 /// A unicast route in the main table.
 #[derive(Debug, Clone, Copy)]
@@ -91,9 +91,9 @@ impl Netlink {
             message.header.flags |= RouteFlags::Onlink;
         }
         if route.prefix > 0 {
-            message.attributes.push(RouteAttribute::Destination(route_address(route.to)));
+            message.attributes.push(RouteAttribute::Destination(route.to.into()));
         }
-        message.attributes.extend(route.via.map(|via| RouteAttribute::Gateway(route_address(via))));
+        message.attributes.extend(route.via.map(|via| RouteAttribute::Gateway(via.into())));
         message.attributes.push(RouteAttribute::Oif(self.link(route.link)?.index));
         let via = route.via.map(|via| format!(" via {via}")).unwrap_or_default();
         self.change(
@@ -134,35 +134,17 @@ impl Netlink {
         let mut message = look_up(address);
         if let Some(from) = from {
             message.header.source_prefix_length = length(from);
-            message.attributes.push(RouteAttribute::Source(route_address(from)));
+            message.attributes.push(RouteAttribute::Source(from.into()));
         }
-        let mut way = NextHop { link: 0, via: None, mtu: None, expires_s: None };
+        let mut found = None;
         self.get(RouteNetlinkMessage::GetRoute(message), "find route", &object, |answer| {
             let RouteNetlinkMessage::NewRoute(route) = answer else { return };
-            for attribute in route.attributes {
-                match attribute {
-                    RouteAttribute::Oif(index) => way.link = index,
-                    RouteAttribute::Gateway(RouteAddress::Inet(via)) => way.via = Some(via.into()),
-                    RouteAttribute::Gateway(RouteAddress::Inet6(via)) => way.via = Some(via.into()),
-                    // In ticks of `USER_HZ`, 100 per second.
-                    RouteAttribute::CacheInfo(cache) if cache.expires != 0 => {
-                        way.expires_s = Some(cache.expires / 100);
-                    }
-                    RouteAttribute::Metrics(metrics) => {
-                        way.mtu = metrics.into_iter().find_map(|metric| match metric {
-                            RouteMetric::Mtu(mtu) => Some(mtu),
-                            _ => None,
-                        });
-                    }
-                    _ => {}
-                }
-            }
+            let RouteFields { link, via, mtu, expires, .. } = RouteFields::of(&route);
+            let expires_s = (expires != 0).then_some(expires / 100);
+            found = link.map(|link| NextHop { link, via, mtu, expires_s });
         })?;
-        match way.link {
-            // The answer names no output link.
-            0 => Err(no_device(address)),
-            _ => Ok(way),
-        }
+        // The answer names no output link.
+        found.ok_or_else(|| no_device(address))
     }
 
     /// Returns the destination that the kernel would now choose for a forwarded packet that came in by
@@ -174,7 +156,7 @@ impl Netlink {
         let mut message = look_up(to);
         message.header.source_prefix_length = length(from);
         message.attributes.extend([
-            RouteAttribute::Source(route_address(from)),
+            RouteAttribute::Source(from.into()),
             RouteAttribute::Iif(input),
             RouteAttribute::Mark(mark),
         ]);
@@ -185,13 +167,9 @@ impl Netlink {
             &to.to_string(),
             |answer| {
                 let RouteNetlinkMessage::NewRoute(route) = answer else { return };
-                let link = route.attributes.iter().find_map(|attribute| match attribute {
-                    RouteAttribute::Oif(index) => Some(*index),
-                    _ => None,
-                });
                 routed = match route.header.kind {
                     RouteType::Local => Some(Routed::Here),
-                    _ => link.map(Routed::Out),
+                    _ => RouteFields::of(&route).link.map(Routed::Out),
                 };
             },
         )?;
@@ -219,11 +197,7 @@ impl Netlink {
         let request = RouteNetlinkMessage::GetRoute(message);
         let asked = self.get(request, "find route", &address.to_string(), |answer| {
             let RouteNetlinkMessage::NewRoute(route) = answer else { return };
-            let via = route.attributes.into_iter().find_map(|attribute| match attribute {
-                RouteAttribute::Gateway(RouteAddress::Inet(via)) => Some(via.into()),
-                RouteAttribute::Gateway(RouteAddress::Inet6(via)) => Some(via.into()),
-                _ => None,
-            });
+            let via = RouteFields::of(&route).via;
             let prefix = route.header.destination_prefix_length;
             matched = Some(Match { prefix, via, protocol: route.header.protocol.into() });
         });
@@ -269,23 +243,16 @@ impl Netlink {
 }
 
 /// Builds a request for the route to an address.
-fn look_up(address: IpAddr) -> RouteMessage {
+pub(crate) fn look_up(address: IpAddr) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = family(address);
     message.header.destination_prefix_length = length(address);
-    message.attributes.push(RouteAttribute::Destination(route_address(address)));
+    message.attributes.push(RouteAttribute::Destination(address.into()));
     message
 }
 
-fn route_address(address: IpAddr) -> RouteAddress {
-    match address {
-        IpAddr::V4(address) => RouteAddress::Inet(address),
-        IpAddr::V6(address) => RouteAddress::Inet6(address),
-    }
-}
-
 /// Returns the prefix length of a host route, bits.
-fn length(address: IpAddr) -> u8 {
+pub(crate) fn length(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 

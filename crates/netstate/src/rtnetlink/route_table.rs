@@ -2,13 +2,12 @@
 
 use std::net::IpAddr;
 
-use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteNextHop, RouteType,
-};
+use netlink_packet_route::route::{RouteHeader, RouteMessage, RouteNextHop, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use serde::{Deserialize, Serialize};
 
 use crate::netlink::{Netlink, Result};
+use crate::rtnetlink::route_fields::{RouteFields, gateway};
 
 /// A configured route.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,7 +104,7 @@ impl Netlink {
                 if let RouteNetlinkMessage::NewRoute(route) = answer
                     && all.len() < most
                 {
-                    all.extend(entries(&route, family == AddressFamily::Inet));
+                    all.extend(entries(&route));
                 }
             })?;
         }
@@ -114,25 +113,20 @@ impl Netlink {
 }
 
 /// One entry for each next hop.
-fn entries(route: &RouteMessage, ipv4: bool) -> Vec<RouteEntry> {
-    let Some(entry) = entry(route, ipv4) else { return Vec::new() };
-    let hops = route.attributes.iter().find_map(|attribute| match attribute {
-        RouteAttribute::MultiPath(hops) => Some(hops),
-        _ => None,
-    });
-    let Some(hops) = hops.filter(|hops| !hops.is_empty()) else { return vec![entry] };
-    let through = |hop: &RouteNextHop| {
-        let via = hop.attributes.iter().find_map(|attribute| match attribute {
-            RouteAttribute::Gateway(RouteAddress::Inet(via)) => Some((*via).into()),
-            RouteAttribute::Gateway(RouteAddress::Inet6(via)) => Some((*via).into()),
-            _ => None,
-        });
-        RouteEntry { via, link: Some(hop.interface_index), ..entry.clone() }
+fn entries(route: &RouteMessage) -> Vec<RouteEntry> {
+    let Some(entry) = entry(route) else { return Vec::new() };
+    let Some(hops) = RouteFields::of(route).hops.filter(|hops| !hops.is_empty()) else {
+        return vec![entry];
+    };
+    let through = |hop: &RouteNextHop| RouteEntry {
+        via: gateway(hop),
+        link: Some(hop.interface_index),
+        ..entry.clone()
     };
     hops.iter().map(through).collect()
 }
 
-fn entry(route: &RouteMessage, ipv4: bool) -> Option<RouteEntry> {
+fn entry(route: &RouteMessage) -> Option<RouteEntry> {
     let kind = match route.header.kind {
         RouteType::Unicast => RouteKind::Unicast,
         RouteType::BlackHole => RouteKind::Blackhole,
@@ -141,33 +135,7 @@ fn entry(route: &RouteMessage, ipv4: bool) -> Option<RouteEntry> {
         // Local, broadcast and multicast routes follow from addresses.
         _ => return None,
     };
-    let unspecified: IpAddr = if ipv4 { [0_u8; 4].into() } else { [0_u8; 16].into() };
-    let address = |address: &RouteAddress| match address {
-        RouteAddress::Inet(address) => Some((*address).into()),
-        RouteAddress::Inet6(address) => Some((*address).into()),
-        _ => None,
-    };
-    let mut entry = RouteEntry {
-        to: unspecified,
-        prefix: route.header.destination_prefix_length,
-        kind,
-        via: None,
-        link: None,
-        table: RouteHeader::RT_TABLE_MAIN.into(),
-        protocol: route.header.protocol.into(),
-        metric: 0,
-        source: None,
-    };
-    for attribute in &route.attributes {
-        match attribute {
-            RouteAttribute::Destination(to) => entry.to = address(to).unwrap_or(entry.to),
-            RouteAttribute::Gateway(via) => entry.via = address(via),
-            RouteAttribute::Oif(link) => entry.link = Some(*link),
-            RouteAttribute::Table(table) => entry.table = *table,
-            RouteAttribute::Priority(metric) => entry.metric = *metric,
-            RouteAttribute::PrefSource(source) => entry.source = address(source),
-            _ => {}
-        }
-    }
-    Some(entry)
+    let RouteFields { to, via, link, table, metric, source, .. } = RouteFields::of(route);
+    let (prefix, protocol) = (route.header.destination_prefix_length, route.header.protocol.into());
+    Some(RouteEntry { to, prefix, kind, via, link, table, protocol, metric, source })
 }

@@ -9,7 +9,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use netlink_packet_route::route::{RouteAttribute, RouteFlags, RouteHeader, RouteMessage};
+use netlink_packet_route::route::{RouteFlags, RouteHeader, RouteMessage};
+
+use crate::rtnetlink::route_fields::RouteFields;
 
 /// `RTN_*` (include/uapi/linux/rtnetlink.h).
 const UNICAST: u8 = 1;
@@ -59,24 +61,20 @@ impl AddressTypes {
 
     /// Adds a route. Only tables `local` and `main` count: without routing rules of its own, the
     /// kernel looks up no other but the empty `default`.
-    pub(super) fn add(&mut self, route: &RouteMessage, (to, is_ipv4): (IpAddr, bool)) {
+    pub(super) fn add(&mut self, route: &RouteMessage, fields: &RouteFields<'_>) {
         let header = &route.header;
         // A learned path MTU is not a route.
         if header.flags.contains(RouteFlags::Cloned) {
             return;
         }
-        let table = route.attributes.iter().find_map(|attribute| match attribute {
-            RouteAttribute::Table(table) => Some(*table),
-            _ => None,
-        });
-        let table = match table.unwrap_or(header.table.into()) {
+        let table = match fields.table {
             LOCAL_TABLE => &mut self.local,
             MAIN_TABLE => &mut self.main,
             // Other tables are used by rules only.
             _ => return,
         };
-        let entry = table.entry((to, header.destination_prefix_length));
-        let kind = kind(route, is_ipv4);
+        let entry = table.entry((fields.to, header.destination_prefix_length));
+        let kind = kind(route, fields.to.is_ipv4());
         // Which of several routes the kernel takes depends on priorities and the type of service.
         entry.and_modify(|known| *known = known.filter(|_| *known == kind)).or_insert(kind);
     }
@@ -140,9 +138,10 @@ fn masked(address: IpAddr, length: u8) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
-    use netlink_packet_route::route::RouteType;
+    use netlink_packet_route::route::{RouteAttribute, RouteType};
 
     use super::*;
+    use crate::addr::family;
 
     const LOCAL: u8 = 2;
     const ANYCAST: u8 = 4;
@@ -157,7 +156,9 @@ mod tests {
             route.header.table = *table;
             route.header.kind = *kind;
             route.header.destination_prefix_length = length.parse().unwrap();
-            types.add(&route, (to, to.is_ipv4()));
+            route.header.address_family = family(to);
+            route.attributes.push(RouteAttribute::Destination(to.into()));
+            types.add(&route, &RouteFields::of(&route));
         }
         types.finish(false);
         types
@@ -235,11 +236,13 @@ mod tests {
         route.header.kind = RouteType::Local;
         route.header.destination_prefix_length = 32;
         route.header.flags = RouteFlags::Dead;
-        types.add(&route, (to, true));
+        route.header.address_family = family(to);
+        route.attributes.push(RouteAttribute::Destination(to.into()));
+        types.add(&route, &RouteFields::of(&route));
         assert_eq!(types.of(to), None);
         route.header.flags = RouteFlags::Cloned;
         let mut types = AddressTypes::default();
-        types.add(&route, (to, true));
+        types.add(&route, &RouteFields::of(&route));
         assert_eq!(types, AddressTypes::default());
     }
 }

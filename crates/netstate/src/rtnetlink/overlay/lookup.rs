@@ -1,16 +1,18 @@
 //! Unusual routes and routing rules, and the route to an address.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteType,
+    RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteType,
 };
 use netlink_packet_route::rule::{RuleAttribute, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::Overlay;
-use crate::addr::family;
 use crate::netlink::{Netlink, Result};
+use crate::route::{length, look_up};
+use crate::route_table::covers;
+use crate::rtnetlink::route_fields::RouteFields;
 
 /// `IPPROTO_UDP`.
 const UDP: u8 = 17;
@@ -58,20 +60,10 @@ pub struct Found {
 impl Overlay {
     /// Returns the reason if a route that is more than a single next hop may cover an address.
     pub fn unsupported_route(&self, to: IpAddr) -> Option<&'static str> {
-        let covers = |network: IpAddr, length: u8| match (network, to) {
-            (IpAddr::V4(network), IpAddr::V4(to)) => {
-                let differ = u32::from(network) ^ u32::from(to);
-                differ.checked_shr(32 - u32::from(length)).unwrap_or(0) == 0
-            }
-            (IpAddr::V6(network), IpAddr::V6(to)) => {
-                let differ = u128::from(network) ^ u128::from(to);
-                differ.checked_shr(128 - u32::from(length)).unwrap_or(0) == 0
-            }
-            // The families differ.
-            _ => false,
-        };
-        let mut covering =
-            self.unsupported_routes.iter().filter(|(to, length, _)| covers(*to, *length));
+        let mut covering = self
+            .unsupported_routes
+            .iter()
+            .filter(|(network, length, _)| covers((*network, *length), to));
         covering.next().map(|(_, _, why)| *why)
     }
 }
@@ -91,9 +83,10 @@ impl Netlink {
         routes.header.address_family = family;
         self.dump(RouteNetlinkMessage::GetRoute(routes), "list", "routes", |answer| {
             let RouteNetlinkMessage::NewRoute(route) = answer else { return };
-            all.route_mtus.extend(has_mtu(&route));
-            all.unsupported_routes.extend(unsupported(&route));
-            all.address_types.add(&route, (destination(&route), four));
+            let fields = RouteFields::of(&route);
+            all.route_mtus.extend(has_mtu(&route, &fields));
+            all.unsupported_routes.extend(unsupported(&route, &fields));
+            all.address_types.add(&route, &fields);
         })
     }
 
@@ -104,15 +97,12 @@ impl Netlink {
     /// If the kernel refuses for another reason.
     pub fn route_to(&self, query: &Query) -> Result<Option<Found>> {
         let Query { to, from, tos, port, link } = *query;
-        let mut message = RouteMessage::default();
-        message.header.address_family = family(to);
-        message.header.destination_prefix_length = bits(to);
+        let mut message = look_up(to);
         message.header.tos = tos & DSCP;
-        message.attributes.push(RouteAttribute::Destination(to.into()));
         message.attributes.push(RouteAttribute::IpProto(UDP));
         message.attributes.push(RouteAttribute::Dport(port));
         if let Some(from) = from {
-            message.header.source_prefix_length = bits(from);
+            message.header.source_prefix_length = length(from);
             message.attributes.push(RouteAttribute::Source(from.into()));
         }
         message.attributes.extend(link.map(RouteAttribute::Oif));
@@ -127,17 +117,14 @@ impl Netlink {
 
     /// Whether the host accepts packets from an address on a link.
     fn is_taken(&self, from: IpAddr, to: IpAddr, link: u32, port: u16) -> Result<bool> {
-        let mut message = RouteMessage::default();
-        message.header.address_family = family(to);
-        message.header.destination_prefix_length = bits(to);
-        message.header.source_prefix_length = bits(from);
-        message.attributes = vec![
-            RouteAttribute::Destination(to.into()),
+        let mut message = look_up(to);
+        message.header.source_prefix_length = length(from);
+        message.attributes.extend([
             RouteAttribute::Source(from.into()),
             RouteAttribute::Iif(link),
             RouteAttribute::IpProto(UDP),
             RouteAttribute::Dport(port),
-        ];
+        ]);
         let answer = self.look_up(message, from)?;
         Ok(answer.is_some_and(|route| route.header.kind == RouteType::Local))
     }
@@ -174,33 +161,24 @@ fn way(route: RouteMessage) -> Option<Found> {
     if route.header.kind != RouteType::Unicast {
         return None;
     }
+    let RouteFields { link, via, source, mtu, hop_limit, .. } = RouteFields::of(&route);
     let mut found = Found {
-        link: 0,
-        via: None,
-        source: None,
-        mtu: None,
-        ttl: None,
+        // The answer may name no device.
+        link: link?,
+        via,
+        source,
+        mtu,
+        ttl: hop_limit.and_then(|limit| u8::try_from(limit).ok()),
         unsupported: None,
         comes_back: false,
     };
-    for attribute in route.attributes {
+    for attribute in &route.attributes {
         match attribute {
-            RouteAttribute::Oif(index) => found.link = index,
-            RouteAttribute::Gateway(via) => found.via = address(&via),
-            RouteAttribute::PrefSource(source) => found.source = address(&source),
             // An IPv4 destination through an IPv6 next hop (RFC 5549) is not supported.
             RouteAttribute::Via(_) => return None,
             RouteAttribute::Metrics(metrics) => {
-                for metric in metrics {
-                    match metric {
-                        RouteMetric::Mtu(mtu) => found.mtu = Some(mtu),
-                        RouteMetric::Hoplimit(ttl) => found.ttl = u8::try_from(ttl).ok(),
-                        metric => {
-                            found.unsupported =
-                                found.unsupported.or_else(|| unsupported_metric(&metric))
-                        }
-                    }
-                }
+                let unsupported = metrics.iter().find_map(unsupported_metric);
+                found.unsupported = found.unsupported.or(unsupported);
             }
             RouteAttribute::Encap(_) | RouteAttribute::EncapType(_) => {
                 found.unsupported = Some("an encapsulation".to_owned());
@@ -208,8 +186,11 @@ fn way(route: RouteMessage) -> Option<Found> {
             RouteAttribute::MultiPath(_) => {
                 found.unsupported = Some("several next hops".to_owned())
             }
-            // Properties of the lookup or the route that do not affect packets.
-            RouteAttribute::Destination(_)
+            // In the result, or properties of the lookup or the route that do not affect packets.
+            RouteAttribute::Oif(_)
+            | RouteAttribute::Gateway(_)
+            | RouteAttribute::PrefSource(_)
+            | RouteAttribute::Destination(_)
             | RouteAttribute::NhId(_)
             | RouteAttribute::Source(_)
             | RouteAttribute::Table(_)
@@ -229,17 +210,18 @@ fn way(route: RouteMessage) -> Option<Found> {
             other => found.unsupported = Some(format!("unknown attribute {other:?}")),
         }
     }
-    // The answer names no device.
-    (found.link != 0).then_some(found)
+    Some(found)
 }
 
-/// Describes a metric that may affect outer packets. Only TCP connections of the host itself use
-/// the other metrics.
+/// Describes a metric that may affect outer packets, except those in the result. Only TCP
+/// connections of the host itself use the other metrics.
 fn unsupported_metric(metric: &RouteMetric) -> Option<String> {
     match metric {
         RouteMetric::Lock(_) => Some("a locked metric".to_owned()),
         RouteMetric::Features(_) => Some("a features metric".to_owned()),
-        RouteMetric::Window(_)
+        RouteMetric::Mtu(_)
+        | RouteMetric::Hoplimit(_)
+        | RouteMetric::Window(_)
         | RouteMetric::Rtt(_)
         | RouteMetric::RttVar(_)
         | RouteMetric::SsThresh(_)
@@ -254,31 +236,6 @@ fn unsupported_metric(metric: &RouteMetric) -> Option<String> {
         | RouteMetric::FastopenNoCookie(_) => None,
         other => Some(format!("unknown metric {other:?}")),
     }
-}
-
-fn address(address: &RouteAddress) -> Option<IpAddr> {
-    match address {
-        RouteAddress::Inet(address) => Some((*address).into()),
-        RouteAddress::Inet6(address) => Some((*address).into()),
-        _ => None,
-    }
-}
-
-/// Returns the destination network of a route.
-fn destination(route: &RouteMessage) -> IpAddr {
-    let network = route.attributes.iter().find_map(|attribute| match attribute {
-        RouteAttribute::Destination(network) => address(network),
-        _ => None,
-    });
-    network.unwrap_or(match route.header.address_family {
-        AddressFamily::Inet => Ipv4Addr::UNSPECIFIED.into(),
-        _ => Ipv6Addr::UNSPECIFIED.into(),
-    })
-}
-
-/// Returns the prefix length of a host route.
-fn bits(address: IpAddr) -> u8 {
-    if address.is_ipv4() { 32 } else { 128 }
 }
 
 /// Describes a rule that is not one of the three default rules (`fib_default_rules_init`).
@@ -299,46 +256,36 @@ fn unusual(rule: &RuleMessage) -> Option<String> {
     (!usual).then(|| format!("rule {priority} (table {table})"))
 }
 
-fn unsupported(route: &RouteMessage) -> Option<(IpAddr, u8, &'static str)> {
-    let four = route.header.address_family == AddressFamily::Inet;
-    // Received packets may have any type of service.
-    let mut why = (four && route.header.tos != 0).then_some("a type of service");
-    let (mut is_object, mut has_link) = (false, false);
-    for attribute in &route.attributes {
-        match attribute {
-            RouteAttribute::MultiPath(_) => why = Some("several next hops"),
-            RouteAttribute::NhId(_) => is_object = true,
-            RouteAttribute::Oif(_) => has_link = true,
-            RouteAttribute::Encap(_) => why = Some("an encapsulation"),
-            _ => {}
-        }
-    }
-    // The kernel resolves an object with a single next hop as any other route, for each packet. It
-    // does not say how many an object has, if `net.ipv4.nexthop_compat_mode` is off.
-    if is_object && !has_link && why.is_none() && route.header.kind == RouteType::Unicast {
-        why = Some("a next hop object");
-    }
-    Some((destination(route), route.header.destination_prefix_length, why?))
+fn unsupported(
+    route: &RouteMessage,
+    fields: &RouteFields<'_>,
+) -> Option<(IpAddr, u8, &'static str)> {
+    let header = &route.header;
+    let why = if fields.is_encapsulated {
+        "an encapsulation"
+    } else if fields.hops.is_some() {
+        "several next hops"
+    } else if fields.to.is_ipv4() && header.tos != 0 {
+        // Received packets may have any type of service.
+        "a type of service"
+    } else if fields.is_object && fields.link.is_none() && header.kind == RouteType::Unicast {
+        // The kernel resolves an object with a single next hop as any other route, for each packet.
+        // It does not say how many an object has, if `net.ipv4.nexthop_compat_mode` is off.
+        "a next hop object"
+    } else {
+        return None;
+    };
+    Some((fields.to, header.destination_prefix_length, why))
 }
 
 /// Returns the link of a route whose metrics have an MTU.
-fn has_mtu(route: &RouteMessage) -> Option<u32> {
+fn has_mtu(route: &RouteMessage, fields: &RouteFields<'_>) -> Option<u32> {
     // A learned path MTU is not a route: any tenant can cause one with a forged ICMP message. It
     // affects only its destination, for which bpf_fib_lookup takes it into account.
     if route.header.flags.contains(RouteFlags::Cloned) {
         return None;
     }
-    let (mut link, mut has) = (None, false);
-    for attribute in &route.attributes {
-        match attribute {
-            RouteAttribute::Oif(index) => link = Some(*index),
-            RouteAttribute::Metrics(metrics) => {
-                has = metrics.iter().any(|metric| matches!(metric, RouteMetric::Mtu(_)));
-            }
-            _ => {}
-        }
-    }
-    link.filter(|_| has)
+    fields.link.filter(|_| fields.mtu.is_some())
 }
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
-//! Forwarding entries of bridges and VXLAN devices, neighbours, and notified changes of single
-//! entries.
+//! Notified changes of single entries.
 
 use std::net::IpAddr;
 
@@ -11,7 +10,7 @@ use nix::errno::Errno;
 use packet::ethernet::MacAddr;
 
 use super::{BridgeEntry, Overlay, VxlanEntry};
-use crate::entry::ip;
+use crate::entry::{FdbEntry, Forwarding, forwarding, next_hop};
 use crate::netlink::{Netlink, Result};
 
 /// A forwarding table.
@@ -54,61 +53,19 @@ pub enum Change {
     },
 }
 
-/// The content of an entry in a message.
-struct Entry {
-    table: Table,
-    mac: MacAddr,
-    /// Whether it belongs to a VLAN. Such entries are skipped, as bridges with VLAN filtering are
-    /// not supported.
-    vlan: bool,
-    /// Destination, for a bridge's table.
-    local: BridgeEntry,
-    /// Destination, for a VXLAN device's table.
-    remote: VxlanEntry,
-}
-
-impl Entry {
-    fn read(message: &NeighbourMessage) -> Option<Entry> {
-        let (mut mac, mut bridge, mut vlan) = (None, None, false);
-        let mut entry = VxlanEntry { remote: None, port: None, vni: None, link: None };
-        for attribute in &message.attributes {
-            match attribute {
-                NeighbourAttribute::LinkLayerAddress(bytes) => {
-                    mac = bytes.as_slice().try_into().ok().map(MacAddr);
-                }
-                NeighbourAttribute::Controller(index) => bridge = Some(*index),
-                NeighbourAttribute::Vlan(id) => vlan = *id != 0,
-                NeighbourAttribute::Destination(address) => entry.remote = ip(address),
-                NeighbourAttribute::Port(port) => entry.port = Some(*port),
-                NeighbourAttribute::Vni(vni) => entry.vni = Some(*vni),
-                NeighbourAttribute::IfIndex(index) => entry.link = Some(*index),
-                _ => {}
-            }
-        }
-        let index = message.header.ifindex;
-        let own = message.header.state == NeighbourState::Permanent;
-        Some(Entry {
-            table: bridge.map_or(Table::Device(index), Table::Bridge),
-            mac: mac?,
-            vlan,
-            local: BridgeEntry { port: index, own },
-            remote: entry,
-        })
-    }
-}
-
 impl Change {
     /// Parses a notification. `Some(None)`: an entry that is not read here. `None`: unsupported.
     pub(crate) fn read(message: &NeighbourMessage, gone: bool) -> Option<Option<Change>> {
         match message.header.family {
             AddressFamily::Bridge => {
-                let Entry { table, mac, vlan, local, .. } = Entry::read(message)?;
+                let entry = forwarding(message)?;
                 // Entries that were added have the states `NOARP` or `PERMANENT`.
                 let state = message.header.state;
                 let learned = [NeighbourState::Reachable, NeighbourState::Stale].contains(&state)
                     && !message.header.flags.contains(NeighbourFlags::ExtLearned);
-                let change = EntryChange { table, mac, port: local.port, learned, gone };
-                Some((!vlan).then_some(Change::Entry(change)))
+                let (table, mac, port) = (Table::of(&entry), entry.mac, entry.entry.link);
+                let change = EntryChange { table, mac, port, learned, gone };
+                Some((!entry.vlan).then_some(Change::Entry(change)))
             }
             AddressFamily::Inet | AddressFamily::Inet6 => {
                 let change = |(link, address, mac): (_, _, Option<_>)| Change::Neighbour {
@@ -116,54 +73,34 @@ impl Change {
                     address,
                     mac: mac.filter(|_| !gone),
                 };
-                Some(neighbour(message).map(change))
+                Some(next_hop(message).map(change))
             }
             _ => None,
         }
     }
 }
 
-/// Returns link, address and, if the kernel sends to the neighbour, its hardware address.
-fn neighbour(message: &NeighbourMessage) -> Option<(u32, IpAddr, Option<MacAddr>)> {
-    use NeighbourState::{Delay, Noarp, Permanent, Probe, Reachable, Stale};
-    let (mut address, mut mac) = (None, None);
-    for attribute in &message.attributes {
-        match attribute {
-            // IPv6 multicast groups have entries, too.
-            NeighbourAttribute::Destination(to) => {
-                address = ip(to).filter(|to| !to.is_multicast());
-            }
-            NeighbourAttribute::LinkLayerAddress(bytes) => {
-                mac = bytes.as_slice().try_into().ok().map(MacAddr);
-            }
-            _ => {}
-        }
+impl Table {
+    fn of(entry: &Forwarding) -> Table {
+        entry.entry.bridge.map_or(Table::Device(entry.entry.link), Table::Bridge)
     }
-    // NUD_VALID: states in which the kernel sends to the neighbour.
-    let valid = [Permanent, Noarp, Reachable, Probe, Stale, Delay].contains(&message.header.state);
-    Some((message.header.ifindex, address?, mac.filter(|_| valid)))
 }
 
 impl Overlay {
-    /// Adds the neighbour in a message.
-    pub(super) fn neighbour(&mut self, message: &NeighbourMessage) {
-        if let Some((link, address, Some(mac))) = neighbour(message) {
-            self.neighbours.insert((link, address), mac);
-        }
-    }
-
-    /// Adds the forwarding entry in a message.
-    pub(super) fn forwarding(&mut self, message: &NeighbourMessage) {
-        let Some(Entry { table, mac, vlan, local, remote }) = Entry::read(message) else { return };
-        match table {
-            // Entries of VLANs belong to bridges with VLAN filtering.
+    /// Adds a forwarding entry.
+    pub(super) fn add_forwarding(&mut self, entry: Forwarding) {
+        let Forwarding { mac, vlan, own, output, entry: FdbEntry { link, remote, port, vni, .. } } =
+            entry;
+        match Table::of(&entry) {
+            // Entries of VLANs belong to bridges with VLAN filtering, which are not supported.
             Table::Bridge(bridge) if !vlan => {
-                self.bridge_fdb.insert((bridge, mac), local);
+                self.bridge_fdb.insert((bridge, mac), BridgeEntry { port: link, own });
             }
             Table::Device(index)
                 if self.links.get(&index).is_some_and(|link| link.vxlan.is_some()) =>
             {
-                self.vxlan_fdb.entry((index, mac)).or_default().push(remote);
+                let to = VxlanEntry { remote, port, vni, link: output };
+                self.vxlan_fdb.entry((index, mac)).or_default().push(to);
             }
             _ => {}
         }
@@ -203,8 +140,10 @@ impl Overlay {
         let request = RouteNetlinkMessage::GetNeighbour(request);
         let object = format!("of {}", change.mac);
         let answer = netlink.get(request, "find forwarding entry", &object, |answer| {
-            if let RouteNetlinkMessage::NewNeighbour(message) = answer {
-                self.forwarding(&message);
+            if let RouteNetlinkMessage::NewNeighbour(message) = answer
+                && let Some(entry) = forwarding(&message)
+            {
+                self.add_forwarding(entry);
             }
         });
         match answer {
