@@ -9,12 +9,12 @@ use netstate::conntrack;
 use netstate::cpu::{self, CpuStat};
 use netstate::interrupts::Interrupts;
 use netstate::neighbour_table::NeighbourTable;
-use netstate::netfilter::{nft_clamp, table_clamps};
 use netstate::openvswitch;
 use netstate::process::Process;
 use netstate::snmp::{Netstat, Snmp, Snmp6};
 use netstate::softnet::SoftnetStat;
 use netstate::udp_socket;
+use ruleset::{nft_clamp, table_clamps};
 use sys::xtables::Table;
 
 /// Reads a saved host, packed or as text. Diagnoses it, and diagnoses it again without its

@@ -17,7 +17,6 @@ use netstate::machine::MachineFacts;
 use netstate::mdb::Multicast;
 use netstate::namespace::{Holder, Member};
 use netstate::neighbour_table::NeighbourTable;
-use netstate::netfilter::Clamp;
 use netstate::openvswitch::Datapaths;
 use netstate::policer::Policer;
 use netstate::policy_rule::PolicyRule;
@@ -29,6 +28,7 @@ use netstate::snmp;
 use netstate::softnet::SoftnetStat;
 use netstate::tc_filter::Filter;
 use netstate::udp_socket::UdpSocket;
+use ruleset::Clamp;
 use serde::{Deserialize, Serialize};
 
 use crate::probed::Probed;

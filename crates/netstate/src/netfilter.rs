@@ -1,13 +1,10 @@
-//! Packet filters of a namespace: base chains, legacy tables, rules, and rules that clamp the
-//! maximum segment size of TCP.
+//! Packet filters of a namespace: base chains, legacy tables, hooks, connections.
 
-mod clamp;
 pub mod connection;
 pub mod conntrack;
 mod ebtables;
 mod hook;
 pub mod raw;
-mod rule;
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
@@ -15,7 +12,6 @@ use std::io::{Read as _, Seek as _};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use nix::errno::Errno;
 
-pub use clamp::{Clamp, Match, legacy_clamps, nft_clamp, nft_clamps, table_clamps};
 pub use ebtables::ebtables;
 pub use hook::{Hooked, flowtables, has_virtual_services, unexplained_hooks};
 

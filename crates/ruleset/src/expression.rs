@@ -221,7 +221,7 @@ fn named(
 }
 
 /// Returns the offset of a register (`enum nft_registers`).
-fn register(number: u32) -> Result<Register, UnsupportedContent> {
+pub(crate) fn register(number: u32) -> Result<Register, UnsupportedContent> {
     match number {
         1..=4 => Ok((number as usize - 1) * 16),
         8..=23 => Ok((number as usize - 8) * 4),

@@ -84,11 +84,11 @@ const IPV6: Layout = Layout {
 type Odd = String;
 
 /// An entry of a table.
-struct Entry<'a> {
+pub(crate) struct Entry<'a> {
     bytes: &'a [u8],
     /// Offset in the table.
-    offset: usize,
-    layout: &'a Layout,
+    pub(crate) offset: usize,
+    layout: &'static Layout,
 }
 
 impl Ruleset {
@@ -109,8 +109,7 @@ impl Ruleset {
 
     /// Adds the chains of a table. A truncated table ends with its last whole entry.
     pub fn add_table(&mut self, ipv6: bool, name: &str, table: &Table) {
-        let layout = if ipv6 { IPV6 } else { IPV4 };
-        let entries = entries(&table.entries, &layout);
+        let entries = entries(&table.entries, ipv6);
         let mut chains = base_chains(ipv6, name, table);
         // Chains by the offset of their first rule. Jumps need their index among all chains.
         let first = self.chains.len();
@@ -195,7 +194,8 @@ fn base_chains(ipv6: bool, name: &str, table: &Table) -> Vec<(usize, usize, Chai
 }
 
 /// Returns the entries up to the first truncated one.
-fn entries<'a>(all: &'a [u8], layout: &'a Layout) -> Vec<Entry<'a>> {
+pub(crate) fn entries(all: &[u8], ipv6: bool) -> Vec<Entry<'_>> {
+    let layout = if ipv6 { &IPV6 } else { &IPV4 };
     let (mut found, mut offset) = (Vec::new(), 0);
     while let Some(rest) = all.get(offset..) {
         // An entry of length 0 would loop forever.
@@ -211,7 +211,7 @@ fn entries<'a>(all: &'a [u8], layout: &'a Layout) -> Vec<Entry<'a>> {
 
 impl<'a> Entry<'a> {
     /// Returns the name and data of the target.
-    fn target(&self) -> Option<(&'a [u8], &'a [u8])> {
+    pub(crate) fn target(&self) -> Option<(&'a [u8], &'a [u8])> {
         let target = self.bytes.get(u16_at(self.bytes, self.layout.target)?..)?;
         Some((until_zero(target.get(2..HEAD - 1)?), target.get(HEAD..)?))
     }
@@ -268,6 +268,15 @@ impl<'a> Entry<'a> {
             all.push(Expression::Compare { from: 0, how: equal(inverted, not), with });
         }
         Ok(())
+    }
+
+    /// Returns the conditions on devices, as far as the entry is whole.
+    pub(crate) fn device_conditions(&self) -> Vec<Expression> {
+        let mut all = Vec::new();
+        if let Some(inverted) = self.bytes.get(self.layout.inverted) {
+            let _ = self.devices(*inverted, &mut all);
+        }
+        all
     }
 
     fn devices(&self, inverted: u8, all: &mut Vec<Expression>) -> Result<(), Odd> {

@@ -1,5 +1,6 @@
 //! Evaluates rules of nftables, iptables-nft and iptables-legacy: reads them from the kernel and
-//! determines their effect on a flow.
+//! determines their effect on a flow. [`nft_clamps`] and [`legacy_clamps`] list those that clamp the
+//! segment size of TCP.
 //!
 //! [`read`] reads all rules of nftables, [`renew`] only those that notifications name;
 //! [`Ruleset::join_legacy`] adds those of iptables-legacy, which have no notifications.
@@ -21,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+mod clamp;
 mod data;
 mod decode;
 mod dropping;
@@ -43,6 +45,7 @@ mod wire;
 mod xt;
 mod xt_match;
 
+pub use clamp::{Clamp, Match, legacy_clamps, nft_clamp, nft_clamps, table_clamps};
 pub use decode::Message;
 pub use dropping::{DropCounter, drop_counters};
 pub use evaluate::Compared;

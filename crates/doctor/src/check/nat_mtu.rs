@@ -135,7 +135,7 @@ pub(super) fn unclamped(outcome: &mut CheckOutcome, small: DeviceRef<'_>) -> boo
     let namespace = small.namespace;
     let Some(clamps) = outcome.need(&namespace.label, &namespace.clamps) else { return false };
     !clamps.iter().any(|clamp| {
-        let of = |device: &Option<netstate::netfilter::Match>| {
+        let of = |device: &Option<ruleset::Match>| {
             let device = device.as_ref();
             device.map(|device| device.is(small.name(), small.interface.index))
         };

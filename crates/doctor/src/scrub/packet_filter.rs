@@ -1,6 +1,6 @@
 //! Packet filters: rules, answers of the evaluation, and translations.
 
-use netstate::netfilter::{Clamp, Match};
+use ruleset::{Clamp, Match};
 
 use super::{Scrubber, name, read};
 use crate::host::{

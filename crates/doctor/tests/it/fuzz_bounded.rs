@@ -85,12 +85,12 @@ fn answer() {
 /// The seeds are valid.
 #[test]
 fn answers_are_understood() {
-    let clamp = netstate::netfilter::nft_clamp(&rule()).unwrap();
+    let clamp = ruleset::nft_clamp(&rule()).unwrap();
     assert_eq!((clamp.mss, clamp.chain.as_str()), (Some(1360), "forward"));
     assert!(clamp.output.unwrap().is("nic0", 9));
     assert_eq!(netstate::openvswitch::kernel_datapath(&datapath()).unwrap().lost, 1);
     let table = sys::xtables::Table { hooks: [None; 5], entries: table()[5..].to_vec() };
-    let clamps = netstate::netfilter::table_clamps(false, "mangle", &table);
+    let clamps = ruleset::table_clamps(false, "mangle", &table);
     assert_eq!((clamps.len(), clamps[0].mss), (1, None));
     assert!(!clamps[0].output.as_ref().unwrap().is("nic1", 9));
 }

@@ -324,10 +324,10 @@ proptest! {
     ) {
         let mut host = saved(host);
         // Fields that these hosts leave empty.
-        let clamp = netstate::netfilter::Clamp {
+        let clamp = ruleset::Clamp {
             family: "ip".into(), table: "t".into(), chain: "c".into(),
-            input: Some(netstate::netfilter::Match::Name("x".into())),
-            output: Some(netstate::netfilter::Match::Prefix("v".into())), mss: None,
+            input: Some(ruleset::Match::Name("x".into())),
+            output: Some(ruleset::Match::Prefix("v".into())), mss: None,
         };
         host.namespaces[0].clamps = doctor::host::Reading::Read(vec![clamp]);
         host.machine.scaling = Some(doctor::host::Scaling {

@@ -1,7 +1,7 @@
 //! Differing MTUs, and remedies.
 
 use doctor::host::Host;
-use netstate::netfilter::{Clamp, Match};
+use ruleset::{Clamp, Match};
 
 use super::chain;
 use super::saved::{judge, link, namespace, read, vxlan};

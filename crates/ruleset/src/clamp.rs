@@ -8,34 +8,31 @@
 
 use std::collections::BTreeSet;
 
+use netstate::netfilter::BaseChain;
+use netstate::netfilter::raw::Nftables;
 use serde::{Deserialize, Serialize};
 use sys::xtables::{self, Table};
 
-use super::rule::{Rule, each_rule, rule};
-use super::{BaseChain, big_endian, legacy_names};
-use crate::dump::{attribute, text};
-use crate::netlink::Result;
+use crate::decode::NEWRULE;
+use crate::expression::{self, register};
+use crate::flow::Place;
+use crate::legacy;
+use crate::model::{Expression, Register};
+use crate::names::Names;
+use crate::read::GETRULE;
+use crate::value::Comparison;
+use crate::wire::{Fields, each, text};
 
+// `NFPROTO_*`.
+const NFPROTO_IPV4: u8 = 2;
+const NFPROTO_ARP: u8 = 3;
+const NFPROTO_IPV6: u8 = 10;
 // include/uapi/linux/netfilter/nf_tables.h.
-const NFTA_DATA_VALUE: u16 = 1;
-const NFTA_META_DREG: u16 = 1;
-const NFTA_META_KEY: u16 = 2;
 const NFT_META_IIF: u32 = 4;
 const NFT_META_OIF: u32 = 5;
 const NFT_META_IIFNAME: u32 = 6;
 const NFT_META_OIFNAME: u32 = 7;
-const NFTA_CMP_SREG: u16 = 1;
-const NFTA_CMP_OP: u16 = 2;
-const NFTA_CMP_DATA: u16 = 3;
-const NFT_CMP_EQ: u32 = 0;
-const NFTA_IMMEDIATE_DREG: u16 = 1;
-const NFTA_IMMEDIATE_DATA: u16 = 2;
-const NFTA_EXTHDR_TYPE: u16 = 2;
-const NFTA_EXTHDR_OP: u16 = 6;
-const NFTA_EXTHDR_SREG: u16 = 7;
 const NFT_EXTHDR_OP_TCPOPT: u32 = 1;
-const NFTA_TARGET_NAME: u16 = 1;
-const NFTA_TARGET_INFO: u16 = 3;
 /// `TCPOPT_MSS` (RFC 9293, 3.2).
 const TCPOPT_MAXSEG: u8 = 2;
 /// `XT_TCPMSS_CLAMP_PMTU` of `xt_TCPMSS.h`.
@@ -43,8 +40,6 @@ const CLAMP_TO_PATH: u16 = 0xffff;
 // include/uapi/linux/netfilter.h.
 const NF_INET_LOCAL_IN: u32 = 1;
 const NF_INET_LOCAL_OUT: u32 = 3;
-/// `struct xt_entry_target` before its data: size, name, revision.
-const TARGET_HEAD: usize = 32;
 const IFNAMSIZ: usize = 16;
 
 /// A rule that clamps the MSS.
@@ -106,7 +101,7 @@ impl Match {
 ///
 /// # Errors
 /// If the kernel refuses the dump.
-pub fn nft_clamps(chains: &[BaseChain]) -> Result<Vec<Clamp>> {
+pub fn nft_clamps(chains: &[BaseChain]) -> netstate::Result<Vec<Clamp>> {
     let here = |chain: &BaseChain| [NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT].contains(&chain.hook);
     let local: BTreeSet<(&str, &str, &str)> = chains
         .iter()
@@ -115,7 +110,9 @@ pub fn nft_clamps(chains: &[BaseChain]) -> Result<Vec<Clamp>> {
         .collect();
     // A node with thousands of services has tens of thousands of rules: keep none of them.
     let mut clamps: Vec<Clamp> = Vec::new();
-    each_rule(|rule| clamps.extend(nft_clamp(rule)))?;
+    Nftables::open()?.objects(GETRULE, 0, &[], "nftables rules", |kind, payload| {
+        clamps.extend((kind == NEWRULE).then(|| nft_clamp(payload)).flatten());
+    })?;
     // Leave out rules for the host's own packets.
     clamps.retain(|clamp| {
         let place = (clamp.family.as_str(), clamp.table.as_str(), clamp.chain.as_str());
@@ -128,9 +125,9 @@ pub fn nft_clamps(chains: &[BaseChain]) -> Result<Vec<Clamp>> {
 #[derive(Debug, Default)]
 struct Examined {
     /// Key of `meta`, and its register.
-    meta: Option<(u32, u32)>,
+    meta: Option<(u32, Register)>,
     /// Register and value of the last constant of two bytes.
-    constant: Option<(u32, u16)>,
+    constant: Option<(Register, u16)>,
     input: Option<Match>,
     output: Option<Match>,
     /// `Some(None)`: clamps to the route's MTU.
@@ -140,59 +137,77 @@ struct Examined {
 /// Returns the clamp of a rule, if it is one. `payload` is an nftables answer (`struct nfgenmsg`
 /// and attributes).
 pub fn nft_clamp(payload: &[u8]) -> Option<Clamp> {
-    clamp(rule(payload)?)
-}
-
-fn clamp(rule: Rule) -> Option<Clamp> {
-    let mut seen = Examined::default();
-    for expression in &rule.expressions {
-        seen.expression(&expression.name, &expression.data);
+    let (family, rule) = (*payload.first()?, each(payload.get(4..)?).ok()?);
+    let find = |wanted| rule.iter().find(|(kind, _)| *kind == wanted).map(|(_, value)| *value);
+    // NFTA_RULE_TABLE, NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS.
+    let (table, chain) = (find(1).map(text)?, find(2).map(text)?);
+    let expressions = each(find(4)?).ok()?;
+    let name = |bytes| Fields::new(bytes, &[1, 2]).map(|named| named.text(1)).unwrap_or_default();
+    // Most rules need no decoding.
+    if !expressions.iter().any(|(_, bytes)| ["exthdr", "target"].contains(&&*name(bytes))) {
+        return None;
     }
-    Some(Clamp {
-        family: rule.family.to_owned(),
-        table: rule.table,
-        chain: rule.chain,
-        input: seen.input,
-        output: seen.output,
-        mss: seen.mss?,
-    })
+    let mut seen = Examined::default();
+    for (_, bytes) in expressions {
+        let data = Fields::new(bytes, &[1, 2]).ok()?.get(2).unwrap_or_default();
+        match name(bytes).as_str() {
+            "exthdr" => seen.option(data),
+            // NFTA_TARGET_NAME, NFTA_TARGET_INFO.
+            "target" => {
+                let target = Fields::new(data, &[1, 2, 3]).ok()?;
+                seen.target(target.text(1).as_bytes(), target.get(3).unwrap_or_default());
+            }
+            // Sets and jumps are complex conditions: their names need no index.
+            _ => seen.expression(&expression::decode(&Names::default(), family, &table, bytes)),
+        }
+    }
+    // ARP chains do not affect IP packets.
+    seen.clamp(Place { family, table, chain, handle: None, is_legacy: false })
+        .filter(|_| family != NFPROTO_ARP)
 }
 
 impl Examined {
-    fn expression(&mut self, name: &str, data: &[u8]) {
-        let number = |kind| big_endian(attribute(data, kind));
-        let value = |kind| attribute(attribute(data, kind)?, NFTA_DATA_VALUE);
-        match name {
-            "meta" => self.meta = Some((number(NFTA_META_KEY), number(NFTA_META_DREG))),
-            "cmp" => {
-                let of = self.meta.filter(|(_, register)| *register == number(NFTA_CMP_SREG));
-                // Other comparisons are complex conditions.
-                let compared = value(NFTA_CMP_DATA).filter(|_| number(NFTA_CMP_OP) == NFT_CMP_EQ);
-                if let (Some((key, _)), Some(compared)) = (of, compared) {
-                    self.compared(key, compared);
+    fn expression(&mut self, expression: &Expression) {
+        match expression {
+            Expression::Meta { key, to } => self.meta = Some((*key, *to)),
+            Expression::Compare { from, how: Comparison::Equal, with } => {
+                if let Some((key, _)) = self.meta.filter(|(_, register)| register == from) {
+                    self.compared(key, with);
                 }
             }
-            "immediate" => {
-                let size = value(NFTA_IMMEDIATE_DATA).and_then(|value| value.first_chunk::<2>());
-                let register = number(NFTA_IMMEDIATE_DREG);
-                self.constant = size.map(|size| (register, u16::from_be_bytes(*size)));
+            Expression::Immediate { to, value } => {
+                let size = value.first_chunk::<2>();
+                self.constant = size.map(|size| (*to, u16::from_be_bytes(*size)));
             }
-            "exthdr" => {
-                let kind = attribute(data, NFTA_EXTHDR_TYPE).and_then(|kind| kind.first());
-                let source = attribute(data, NFTA_EXTHDR_SREG).map(|_| number(NFTA_EXTHDR_SREG));
-                let option = number(NFTA_EXTHDR_OP) == NFT_EXTHDR_OP_TCPOPT;
-                if let Some(source) = source.filter(|_| option && kind == Some(&TCPOPT_MAXSEG)) {
-                    let constant = self.constant.filter(|(register, _)| *register == source);
-                    self.mss = Some(constant.map(|(_, size)| size));
-                }
-            }
-            "target" if text(attribute(data, NFTA_TARGET_NAME).unwrap_or_default()) == "TCPMSS" => {
-                let info = attribute(data, NFTA_TARGET_INFO).unwrap_or_default();
-                self.mss = Some(target_mss(info));
-            }
-            // Other expressions do not change the segment size.
+            // Other expressions and comparisons are complex conditions.
             _ => {}
         }
+    }
+
+    /// Reads an `exthdr` expression, which may set a TCP option.
+    fn option(&mut self, data: &[u8]) {
+        let known: Vec<u16> = (1..24).collect();
+        let Ok(fields) = Fields::new(data, &known) else { return };
+        // NFTA_EXTHDR_TYPE, NFTA_EXTHDR_OP, NFTA_EXTHDR_SREG.
+        let (kind, operation) = (fields.get(2), fields.number(6).ok().flatten());
+        let source = fields.number(7).ok().flatten().and_then(|source| register(source).ok());
+        let is_mss = operation == Some(NFT_EXTHDR_OP_TCPOPT) && kind == Some(&[TCPOPT_MAXSEG]);
+        if let Some(source) = source.filter(|_| is_mss) {
+            let constant = self.constant.filter(|(register, _)| *register == source);
+            self.mss = Some(constant.map(|(_, size)| size));
+        }
+    }
+
+    fn target(&mut self, name: &[u8], info: &[u8]) {
+        if name == b"TCPMSS" {
+            self.mss = Some(target_mss(info));
+        }
+    }
+
+    fn clamp(self, at: Place) -> Option<Clamp> {
+        let Examined { input, output, mss, .. } = self;
+        let family = at.family_name().to_owned();
+        Some(Clamp { family, table: at.table, chain: at.chain, input, output, mss: mss? })
     }
 
     fn compared(&mut self, key: u32, with: &[u8]) {
@@ -220,104 +235,40 @@ fn target_mss(info: &[u8]) -> Option<u16> {
 ///
 /// # Errors
 /// If an existing table cannot be read.
-pub fn legacy_clamps() -> Result<Vec<Clamp>> {
+pub fn legacy_clamps() -> netstate::Result<Vec<Clamp>> {
     let mut clamps = Vec::new();
-    for (file, ipv6) in [("ip_tables_names", false), ("ip6_tables_names", true)] {
-        for name in legacy_names(file) {
+    for ipv6 in [false, true] {
+        for name in netstate::netfilter::legacy_table_names(ipv6) {
             clamps.extend(table_clamps(ipv6, &name, &xtables::table(ipv6, &name)?));
         }
     }
     Ok(clamps)
 }
 
-/// Offsets in `struct ipt_entry` or `struct ip6t_entry`.
-struct Layout {
-    input: usize,
-    output: usize,
-    input_mask: usize,
-    output_mask: usize,
-    inverted: usize,
-    target: usize,
-    next: usize,
-}
-
-const IPV4: Layout = Layout {
-    input: 16,
-    output: 32,
-    input_mask: 48,
-    output_mask: 64,
-    inverted: 83,
-    target: 88,
-    next: 90,
-};
-const IPV6: Layout = Layout {
-    input: 64,
-    output: 80,
-    input_mask: 96,
-    output_mask: 112,
-    inverted: 132,
-    target: 140,
-    next: 142,
-};
-/// `IPT_INV_VIA_IN`, `IPT_INV_VIA_OUT`.
-const INVERTED_INPUT: u8 = 1;
-const INVERTED_OUTPUT: u8 = 2;
-
 /// Lists the rules of a table that clamp. Stops at the first truncated entry.
 pub fn table_clamps(ipv6: bool, name: &str, table: &Table) -> Vec<Clamp> {
-    let layout = if ipv6 { IPV6 } else { IPV4 };
     let mut clamps = Vec::new();
-    let mut offset = 0;
-    while let Some(entry) = table.entries.get(offset..) {
-        // An entry of length 0 would loop forever.
-        let Some(step) = u16_at(entry, layout.next).map(usize::from).filter(|step| *step > 0)
-        else {
-            break;
-        };
-        let Some(entry) = entry.get(..step) else { break };
+    for entry in legacy::entries(&table.entries, ipv6) {
         let local = [NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT].into_iter().any(|hook| {
             let chain = table.hooks[hook as usize];
-            chain.is_some_and(|(first, last)| (first as usize..=last as usize).contains(&offset))
+            chain.is_some_and(|(first, last)| {
+                (first as usize..=last as usize).contains(&entry.offset)
+            })
         });
-        // Rules of local hooks do not affect forwarded packets.
-        if !local && let Some(mss) = entry_mss(entry, &layout) {
-            let inverted = entry.get(layout.inverted).copied().unwrap_or_default();
-            let device =
-                |name, mask, flag| device(entry, name, mask).filter(|_| inverted & flag == 0);
-            let program = if ipv6 { "ip6tables" } else { "iptables" };
-            clamps.push(Clamp {
-                family: format!("{program}-legacy"),
-                table: name.to_owned(),
-                chain: String::new(),
-                input: device(layout.input, layout.input_mask, INVERTED_INPUT),
-                output: device(layout.output, layout.output_mask, INVERTED_OUTPUT),
-                mss,
-            });
+        let mut seen = Examined::default();
+        if let Some((target, data)) = entry.target() {
+            seen.target(target, data);
         }
-        offset += step;
+        for condition in entry.device_conditions() {
+            seen.expression(&condition);
+        }
+        let family = if ipv6 { NFPROTO_IPV6 } else { NFPROTO_IPV4 };
+        let (table, chain) = (name.to_owned(), String::new());
+        let clamp = seen.clamp(Place { family, table, chain, handle: None, is_legacy: true });
+        // Rules of local hooks do not affect forwarded packets.
+        clamps.extend(clamp.filter(|_| !local));
     }
     clamps
-}
-
-/// Returns the size to which an entry clamps; `None`: it has another target.
-fn entry_mss(entry: &[u8], layout: &Layout) -> Option<Option<u16>> {
-    let target = entry.get(usize::from(u16_at(entry, layout.target)?)..)?;
-    let (head, data) = target.split_at_checked(TARGET_HEAD)?;
-    (text_until_zero(&head[2..31]) == b"TCPMSS").then(|| target_mss(data))
-}
-
-/// Returns the device condition of an entry. The mask has the number of compared bytes.
-fn device(entry: &[u8], name: usize, mask: usize) -> Option<Match> {
-    let compared = entry.get(mask..mask + IFNAMSIZ)?.iter().take_while(|byte| **byte != 0).count();
-    Match::of_name(entry.get(name..name + compared)?)
-}
-
-fn text_until_zero(bytes: &[u8]) -> &[u8] {
-    bytes.split(|byte| *byte == 0).next().unwrap_or_default()
-}
-
-fn u16_at(bytes: &[u8], offset: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
 #[cfg(test)]
