@@ -9,9 +9,10 @@ use std::cell::RefCell;
 use channel::Service;
 use channel::frame::{Cipher, HEAD_BYTES, REQUEST_LIMIT};
 use channel::handshake::{HELLO_BYTES, Hello, Said};
+use channel::message::{emit, parse};
 use load::End;
 use measure::remote::Limits;
-use measure::remote::message::{Reply, Request, emit, parse_reply, parse_request};
+use measure::remote::message::{Reply, Request};
 
 thread_local! {
     /// The ciphers of a client and a server.
@@ -45,8 +46,8 @@ pub fn control(data: &[u8]) {
             assert_eq!(server.open(length, sealed).unwrap(), payload);
         });
     }
-    if let Ok(request) = parse_request(data) {
-        assert_eq!(parse_request(&emit(&request)).unwrap(), request);
+    if let Ok(request) = parse::<Request>(data) {
+        assert_eq!(parse::<Request>(&emit(&request)).unwrap(), request);
         if let Request::Start(asked) = request
             && let Ok(load) = asked.load()
             && load.validate_at(End::Server).is_ok()
@@ -56,7 +57,7 @@ pub fn control(data: &[u8]) {
             assert!((load.warmup + load.duration).as_secs() <= Limits::DEFAULT.load_s.into());
         }
     }
-    if let Ok(reply) = parse_reply(data) {
+    if let Ok(reply) = parse::<Reply>(data) {
         if let Reply::Counted(counted) = &reply {
             assert_eq!(counted.counted().flows.len(), counted.flows.len());
         }

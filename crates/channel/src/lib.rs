@@ -8,7 +8,8 @@
 //!
 //! A message is accepted or refused within [`MESSAGE_LIMIT`], and lengths are checked before use.
 //! Unauthenticated clients get no thread, and always make room for later ones (`gate`). The log
-//! lines about such connections are bounded, too (`refusals`). Payloads are opaque to this crate.
+//! lines about such connections are bounded, too (`refusals`). Payloads are opaque to the
+//! connection; [`message`] encodes them as JSON.
 
 #![forbid(unsafe_code)]
 
@@ -24,6 +25,7 @@ mod token;
 
 pub mod frame;
 pub mod handshake;
+pub mod message;
 
 pub use connect::{CONNECT_LIMIT, RemoteError, open, open_within};
 pub use connection::{Channel, ChannelError, MESSAGE_LIMIT, TICK};

@@ -68,7 +68,7 @@ pub use record::{
 };
 pub use sample_rate::{SampleRate, SampleRateChange};
 pub use snapshot::{CpuSeen, DropSeen, FORMAT, HopSeen, Latency, PathSeen, Rates, Side, Snapshot};
-pub use snapshot_text::share;
+pub use snapshot_text::{clock, per_second, share};
 pub use suppressed::Suppressed;
 pub use totals::{MOST_DEVICES, MOST_DROPS, MOST_HOPS, MOST_PATHS, MOST_REASONS, Totals};
 pub use trace_session::{Finished, TraceOptions, TraceSession};

@@ -98,11 +98,17 @@ pub fn share(share: f64) -> String {
     if percent < 10.0 { format!("{percent:.1}%") } else { format!("{percent:.0}%") }
 }
 
-/// Formats the time of day. `time_s` is in seconds since 1970 and may come from a file.
-fn clock(time_s: f64) -> String {
+/// Formats the time of day, UTC. `time_s` is in seconds since 1970 and may come from a file.
+pub fn clock(time_s: f64) -> String {
+    // The cast saturates, so that invalid times do not panic.
     let since = time_s as u64;
     let (hours, minutes, seconds) = (since / 3600 % 24, since / 60 % 60, since % 60);
     format!("{hours:02}:{minutes:02}:{seconds:02}")
+}
+
+/// Returns the rate of a count in an interval, whose length may be 0 in a changed file.
+pub fn per_second(count: u64, seconds: f64) -> f64 {
+    count as f64 / seconds.max(f64::MIN_POSITIVE)
 }
 
 impl PathSeen {
@@ -167,7 +173,7 @@ impl DropSeen {
     pub fn text(&self, seconds: f64) -> String {
         let mut text = String::new();
         let device = self.device.as_deref().unwrap_or("-");
-        let rate = short(self.packets as f64 / seconds.max(f64::MIN_POSITIVE));
+        let rate = short(per_second(self.packets, seconds));
         let function = self.function.as_ref().map(|function| format!(" in {function}"));
         let _ = writeln!(
             text,
@@ -202,4 +208,15 @@ pub(crate) fn short(value: f64) -> String {
 /// Formats a count in at most 7 characters.
 fn whole(count: u64) -> String {
     if count < 10 { count.to_string() } else { short(count as f64) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_time_has_a_clock() {
+        assert_eq!(clock(f64::MAX).len(), 8);
+        assert_eq!(clock(-1.0), "00:00:00");
+    }
 }

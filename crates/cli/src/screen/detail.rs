@@ -1,6 +1,6 @@
 //! The detail page of a route, a hop or a drop.
 
-use observe::{DropSeen, HopSeen, Latency, PathSeen, Rates, Snapshot};
+use observe::{DropSeen, HopSeen, Latency, PathSeen, Rates, Snapshot, per_second};
 use ratatui::text::Line;
 
 use super::history::{KEPT, PlaceKey, Point, Subject};
@@ -63,7 +63,7 @@ impl Page<'_> {
         self.title(&flow(path));
         self.text(&format!("one of {} sampled packets on this route", path.packets));
         self.head("Sampled packets");
-        let rate = path.packets as f64 / snapshot.seconds.max(f64::MIN_POSITIVE);
+        let rate = per_second(path.packets, snapshot.seconds);
         self.value("sampled per second", &short(rate));
         self.value("most frequent end", &path.ending);
         self.value("hops", &path.hops.len().to_string());
@@ -85,7 +85,7 @@ impl Page<'_> {
         if let Some(queued) = hop.queued {
             self.value("packets in the queue", &queued.to_string());
         }
-        let rate = path.packets as f64 / snapshot.seconds.max(f64::MIN_POSITIVE);
+        let rate = per_second(path.packets, snapshot.seconds);
         self.head("Sampled packets on this route");
         self.value("sampled per second", &short(rate));
         self.value("mean bytes", &short(hop.bytes.round()));
@@ -113,7 +113,7 @@ impl Page<'_> {
         self.value("device", drop.device.as_deref().unwrap_or("none"));
         self.value("function", drop.function.as_deref().unwrap_or("not reported by kernel"));
         self.value("packets", &drop.packets.to_string());
-        let rate = drop.packets as f64 / snapshot.seconds.max(f64::MIN_POSITIVE);
+        let rate = per_second(drop.packets, snapshot.seconds);
         self.value("packets per second", &short(rate));
         if let Some(check) = &drop.check {
             self.value("check for the cause", &format!("overlane doctor explain {check}"));

@@ -1,6 +1,6 @@
 //! Draws the state as a frame of the terminal.
 
-use observe::Snapshot;
+use observe::{Snapshot, clock};
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -11,7 +11,7 @@ use super::columns::Columns;
 use super::line::wrap;
 use super::list::{column_names, flow, list_row};
 use super::look::{Look, faint};
-use super::number::{clock, short};
+use super::number::short;
 use super::rows::Row;
 use super::state::{Page, State};
 use super::{detail, help, peer};

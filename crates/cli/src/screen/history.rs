@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use observe::{DropSeen, HopSeen, PathSeen, Side, Snapshot};
+use observe::{DropSeen, HopSeen, PathSeen, Side, Snapshot, per_second};
 
 /// Number of intervals to keep.
 pub const KEPT: usize = 60;
@@ -81,7 +81,7 @@ impl History {
 
 fn points(snapshot: &Snapshot) -> BTreeMap<Subject, Point> {
     let mut points = BTreeMap::<Subject, Point>::new();
-    let rate = |packets: u64| packets as f64 / snapshot.seconds.max(f64::MIN_POSITIVE);
+    let rate = |packets: u64| per_second(packets, snapshot.seconds);
     for path in &snapshot.paths {
         let followed = rate(path.packets);
         let point = points.entry(Subject::path(path)).or_default();

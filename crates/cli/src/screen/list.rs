@@ -1,6 +1,6 @@
 //! Formats the rows of the list.
 
-use observe::{HopSeen, PathSeen, Snapshot};
+use observe::{HopSeen, PathSeen, Snapshot, per_second};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 
@@ -60,7 +60,7 @@ pub fn list_row(
 fn path_row(state: &State, snapshot: &Snapshot, path: &PathSeen, columns: &Columns) -> String {
     let subject = Subject::path(path);
     let mark = if state.is_open(&subject) { '-' } else { '+' };
-    let rate = path.packets as f64 / snapshot.seconds.max(f64::MIN_POSITIVE);
+    let rate = per_second(path.packets, snapshot.seconds);
     let before_times = [Column::Packets, Column::Megabits, Column::Bytes, Column::Gso];
     // The flow of a route spans the columns before the times, because those have no value for it.
     let room =
@@ -155,7 +155,7 @@ fn letters(hop: &HopSeen) -> String {
 
 fn drop_row(snapshot: &Snapshot, drop: usize, columns: &Columns) -> String {
     let drop = &snapshot.drops[drop];
-    let rate = drop.packets as f64 / snapshot.seconds.max(f64::MIN_POSITIVE);
+    let rate = per_second(drop.packets, snapshot.seconds);
     let device = drop.device.as_deref().unwrap_or("-");
     let place = fit(&format!("{} {device}", drop.namespace), columns.place.saturating_sub(3));
     let meaning = drop.meaning.as_ref().map(|meaning| format!(": {meaning}")).unwrap_or_default();

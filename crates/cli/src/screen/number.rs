@@ -35,14 +35,6 @@ pub fn megabits(bytes_per_s: f64) -> f64 {
     bytes_per_s * 8.0 / 1e6
 }
 
-/// Formats the time of day, UTC.
-pub fn clock(time_s: f64) -> String {
-    // The cast saturates, so that invalid times do not panic.
-    let since = time_s as u64;
-    let (hours, minutes, seconds) = (since / 3600 % 24, since / 60 % 60, since % 60);
-    format!("{hours:02}:{minutes:02}:{seconds:02}")
-}
-
 /// Draws the last `width` values as block characters, scaled to their maximum.
 pub fn blocks(values: &[Option<f64>], width: usize) -> String {
     const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -80,8 +72,6 @@ mod tests {
         for ns in [0, 1, 999_949, 999_951, 99_999_000, 99_999_600, 9_000_000_000] {
             assert!(micros(ns).len() <= 5, "{ns}: {}", micros(ns));
         }
-        assert_eq!(clock(f64::MAX).len(), 8);
-        assert_eq!(clock(-1.0), "00:00:00");
     }
 
     #[test]

@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use channel::message::{emit, parse};
 use channel::{Channel, ChannelError, RemoteError, Service, Token, open, open_within};
 use netstate::Interface;
 
-use super::message::{Reply, Request, emit, parse_reply};
+use super::message::{Reply, Request};
 
 /// Time limit of an answer: at most, the server reads counters or observes an idle machine.
 const ANSWER_LIMIT: Duration = Duration::from_secs(15);
@@ -37,7 +38,7 @@ fn converse_within(
 ) -> Result<Reply, ChannelError> {
     channel.send(&emit(request))?;
     let payload = channel.receive(limit, &|| !stop.load(Ordering::Relaxed))?;
-    parse_reply(&payload).map_err(|error| ChannelError::Io {
+    parse::<Reply>(&payload).map_err(|error| ChannelError::Io {
         operation: "read its answer",
         error: std::io::Error::new(std::io::ErrorKind::InvalidData, error),
     })

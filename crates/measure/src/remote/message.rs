@@ -270,30 +270,10 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Parses a request from a frame's payload.
-///
-/// # Errors
-/// The syntax error and its position.
-pub fn parse_request(payload: &[u8]) -> Result<Request, serde_json::Error> {
-    serde_json::from_slice(payload)
-}
-
-/// Parses a reply from a frame's payload.
-///
-/// # Errors
-/// The syntax error and its position.
-pub fn parse_reply(payload: &[u8]) -> Result<Reply, serde_json::Error> {
-    serde_json::from_slice(payload)
-}
-
-/// Encodes a message as a frame's payload.
-pub fn emit(message: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(message).expect("messages are plain data with string keys")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use channel::message::{emit, parse};
     use proptest::prelude::*;
 
     fn request() -> impl Strategy<Value = Request> {
@@ -341,19 +321,19 @@ mod tests {
     #[test]
     fn nothing_unknown_is_taken() {
         for text in ["{\"start\":{}}", "\"reboot\"", "{\"idle\":{\"millis\":1,\"x\":1}}", "[", ""] {
-            assert!(parse_request(text.as_bytes()).is_err(), "{text}");
+            assert!(parse::<Request>(text.as_bytes()).is_err(), "{text}");
         }
     }
 
     proptest! {
         #[test]
         fn what_is_emitted_is_parsed(request in request()) {
-            prop_assert_eq!(parse_request(&emit(&request)).unwrap(), request);
+            prop_assert_eq!(parse::<Request>(&emit(&request)).unwrap(), request);
         }
 
         #[test]
         fn any_bytes_are_parsed_or_refused(bytes: Vec<u8>) {
-            let _ = (parse_request(&bytes), parse_reply(&bytes));
+            let _ = (parse::<Request>(&bytes), parse::<Reply>(&bytes));
         }
     }
 }

@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, Weak};
 
+use channel::message::emit;
 use channel::{Serves, Service, Tell, Token};
 use sys::netns::NetNs;
 
 use probe::answering::{Answerer, ServerSettings};
 
 use super::Limits;
-use super::message::{Reply, emit};
+use super::message::Reply;
 use super::session::Session;
 use super::shared::Shared;
 use super::turns::Turns;

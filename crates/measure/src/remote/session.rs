@@ -6,14 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use channel::message::{emit, parse};
 use channel::{Channel, ChannelError, RateLimit};
 use netstate::Netlink;
 use probe::answering::Answering;
 use probe::message::Ask;
 
-use super::message::{
-    CountedAt, Description, LoadAsked, MOST_TUNNELS, Observed, Reply, Request, emit, parse_request,
-};
+use super::message::{CountedAt, Description, LoadAsked, MOST_TUNNELS, Observed, Reply, Request};
 use super::place;
 use super::shared::{Samplers, Shared};
 use super::turns::Turn;
@@ -143,7 +142,7 @@ impl<'a> Session<'a> {
                 Err(error) => return error.to_string(),
             };
             self.pace.keep();
-            let (reply, last) = match parse_request(&payload) {
+            let (reply, last) = match parse::<Request>(&payload) {
                 Ok(request) => (self.answer(request).unwrap_or_else(Reply::Refused), None),
                 // The tag was valid, so this is a defect of an authenticated client.
                 Err(error) => {

@@ -7,8 +7,9 @@ mod entry;
 
 use channel::Service;
 use channel::handshake::Hello;
+use channel::message::emit;
 use load::{FlowCount, Load, Phase, Workload};
-use measure::remote::message::{CountedAt, LoadAsked, Reply, Request, emit};
+use measure::remote::message::{CountedAt, LoadAsked, Reply, Request};
 use rand::{RngExt, SeedableRng};
 
 fn number(name: &str, default: u64) -> u64 {

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use channel::Service;
 use channel::frame::{Cipher, HEAD_BYTES, sealed_length};
 use channel::handshake::{HELLO_BYTES, Hello, NOISE_BYTES, Said};
+use channel::message::{emit, parse};
 use load::{Load, Workload};
-use measure::remote::message::{LoadAsked, Reply, Request, emit, parse_reply};
+use measure::remote::message::{LoadAsked, Reply, Request};
 use measure::remote::{Event, Limits, Remote, RemoteError, Server, ServerError, Token};
 use rand::{RngExt, SeedableRng};
 use sys::netns::NetNs;
@@ -122,7 +123,7 @@ impl Raw {
         let length = self.cipher.length(&head).unwrap();
         let mut sealed = vec![0; sealed_length(length)];
         self.stream.read_exact(&mut sealed)?;
-        Ok(parse_reply(&self.cipher.open(length, &sealed).unwrap()).unwrap())
+        Ok(parse::<Reply>(&self.cipher.open(length, &sealed).unwrap()).unwrap())
     }
 
     fn ask(&mut self, request: &Request) -> Reply {

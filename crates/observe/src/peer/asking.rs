@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use channel::message::{emit, parse};
 use channel::{Channel, ChannelError, RemoteError, Service, Token, open};
 
 use super::clock::{Clock, Exchange};
 use super::compared::{Compared, Round};
-use super::message::{Asked, Reply, Request, Sample, emit, parse_reply};
+use super::message::{Asked, Reply, Request, Sample};
 use super::now;
 use crate::filter::FlowPattern;
 use crate::flows::{Flows, FlowsReading};
@@ -261,7 +262,7 @@ impl Asking {
     fn converse(&self, channel: &mut Channel, request: &Request) -> Result<Reply, Over> {
         channel.send(&emit(request))?;
         let payload = channel.receive(ANSWER_LIMIT, &|| self.goes_on())?;
-        match parse_reply(&payload) {
+        match parse::<Reply>(&payload) {
             Ok(Reply::Refused(reason)) => Err(Over::Said(reason)),
             Ok(reply) => Ok(reply),
             Err(error) => Err(Over::Said(format!("invalid answer: {error}"))),

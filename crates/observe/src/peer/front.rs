@@ -13,13 +13,14 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use channel::message::emit;
 use channel::{Event, RateLimit, Tell};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::message::{Asked, Sample, emit};
+use super::message::{Asked, Sample};
 use super::server::{PeerServer, Source};
 use crate::flows::Flows;
 

@@ -170,33 +170,13 @@ impl Sample {
     }
 }
 
-/// Parses a request from a frame's payload.
-///
-/// # Errors
-/// If it is not valid JSON of this type, with the position.
-pub fn parse_request(payload: &[u8]) -> Result<Request, serde_json::Error> {
-    serde_json::from_slice(payload)
-}
-
-/// Parses a reply from a frame's payload.
-///
-/// # Errors
-/// If it is not valid JSON of this type, with the position.
-pub fn parse_reply(payload: &[u8]) -> Result<Reply, serde_json::Error> {
-    serde_json::from_slice(payload)
-}
-
-/// Serializes a message as a frame's payload.
-pub fn emit(message: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(message).expect("messages are plain data with string keys")
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
     use crate::event::Encapsulation;
+    use channel::message::{emit, parse};
 
     fn sample(flows: usize) -> Sample {
         let record = |number: usize| FlowRecord {
@@ -221,7 +201,7 @@ mod tests {
         let flows: Vec<FlowPattern> = flows.map(|text| text.parse().unwrap()).into();
         let filter = Filter { flows: flows.clone(), vni: Some(42), ..Filter::default() };
         let request = Request::Ask(Asked::of(&filter).unwrap());
-        let Request::Ask(asked) = parse_request(&emit(&request)).unwrap() else { panic!() };
+        let Request::Ask(asked) = parse::<Request>(&emit(&request)).unwrap() else { panic!() };
         assert_eq!(asked.patterns().unwrap(), flows);
         assert_eq!(Asked::of(&Filter::default()), None);
         let none = Asked { flows: Vec::new(), vni: None };
@@ -277,14 +257,14 @@ mod tests {
         for text in
             ["{\"ask\":{}}", "\"reboot\"", "{\"ask\":{\"flows\":[],\"vni\":1,\"x\":1}}", "["]
         {
-            assert!(parse_request(text.as_bytes()).is_err(), "{text}");
+            assert!(parse::<Request>(text.as_bytes()).is_err(), "{text}");
         }
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_parsed_or_refused(bytes: Vec<u8>) {
-            let _ = (parse_request(&bytes), parse_reply(&bytes));
+            let _ = (parse::<Request>(&bytes), parse::<Reply>(&bytes));
         }
     }
 }

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use channel::message::{emit, parse};
 use channel::{RateLimit, ServerError, Serves, Service, Session, Tell, Token};
 
-use super::message::{Asked, FlowRecord, MOST_FLOWS, Reply, Request, Sample, emit, parse_request};
+use super::message::{Asked, FlowRecord, MOST_FLOWS, Reply, Request, Sample};
 use super::now;
 use crate::flows::Flows;
 
@@ -108,7 +109,7 @@ impl<S: Source> Serves for Counts<S> {
             // Taken before the rate limit delays the request: it is the time of arrival.
             let received = now();
             pace.keep();
-            let (reply, last) = match parse_request(&payload) {
+            let (reply, last) = match parse::<Request>(&payload) {
                 Ok(request) => {
                     let answer = self.answer(request, &mut wanted, received);
                     (answer.unwrap_or_else(Reply::Refused), None)

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use channel::message::{emit, parse};
 use channel::{Channel, Event, RemoteError, Service, Tell, Token, open};
 use observe::peer::PeerServer;
-use observe::peer::message::{Asked, Reply, Request, Sample, emit, parse_reply};
+use observe::peer::message::{Asked, Reply, Request, Sample};
 use observe::{Budget, Filter, Watch};
 use test_support::{need, require};
 use testbed::{Host, Offload, Wire, poll};
@@ -22,7 +23,7 @@ fn asked(flows: &[&str], vni: Option<u32>) -> Request {
 
 fn answer(channel: &mut Channel, payload: &[u8]) -> Reply {
     channel.send(payload).unwrap();
-    parse_reply(&channel.receive(LIMIT, &|| true).unwrap()).unwrap()
+    parse::<Reply>(&channel.receive(LIMIT, &|| true).unwrap()).unwrap()
 }
 
 fn sample(channel: &mut Channel) -> Sample {

@@ -1,5 +1,7 @@
 //! Charts of a recording of `watch` over time.
 
+use observe::per_second;
+
 use super::lines::{Axis, Lines, Point, Series, draw};
 use super::scale::Kind;
 use super::{Chart, Section};
@@ -132,10 +134,6 @@ pub(crate) fn over_time(recording: &Recording) -> Vec<Section> {
         section("Cost of the recording", "", vec![cpu, looked, followed, events]),
     ];
     all.into_iter().filter(|section| !section.charts.is_empty()).collect()
-}
-
-fn per_second(count: u64, seconds: f64) -> f64 {
-    count as f64 / seconds.max(f64::MIN_POSITIVE)
 }
 
 /// Returns charts of rates and times of a path's hops.
