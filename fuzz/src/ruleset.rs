@@ -29,6 +29,7 @@ pub fn rules(data: &[u8]) {
                 output: device(3, "flannel.1"),
                 port_in: Some("veth0".to_owned()),
                 port_out: None,
+                hardware_source: None,
             })
             .collect();
     for transport in [Transport::Tcp, Transport::Udp, Transport::Icmp { kind: 8, code: 0 }] {

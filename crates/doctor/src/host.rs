@@ -11,6 +11,7 @@ use netstate::bridge_vlan::Vlans;
 use netstate::conntrack::Conntrack;
 use netstate::cpu::CpuStat;
 use netstate::entry::{Address, FdbEntry, Neighbour};
+use netstate::inet_diag::TcpListener;
 use netstate::interface::{Counters, Interface};
 use netstate::interrupts::Interrupts;
 use netstate::machine::MachineFacts;
@@ -283,6 +284,10 @@ pub struct Namespace {
     /// Rules that translate destinations, and translated connections without an answer.
     #[serde(default = "not_saved")]
     pub translations: Reading<Translations>,
+    /// Listening TCP sockets, by the second reading. Empty if no counter shows that connections or
+    /// datagrams found none, or a full queue.
+    #[serde(default = "not_saved")]
+    pub listeners: Reading<Vec<TcpListener>>,
     /// Packets that IPsec dropped, by the kernel's name (`/proc/net/xfrm_stat`).
     #[serde(default = "not_saved")]
     pub xfrm: Reading<Pair<BTreeMap<String, u64>>>,

@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 use netstate::entry::{Address, FdbEntry, Neighbour};
+use netstate::inet_diag::TcpListener;
 use netstate::interface::{Interface, Vxlan};
 use netstate::interrupts::Interrupts;
 use netstate::machine::MachineFacts;
@@ -273,6 +274,7 @@ impl Scrubber {
             routes,
             passages,
             throttled,
+            listeners,
             multicast,
             vlans,
             rules,
@@ -399,6 +401,11 @@ impl Scrubber {
             }
         }
         read(throttled, |_| {});
+        read(listeners, |all| {
+            for TcpListener { address, port: _, waiting: _, limit: _ } in all {
+                *address = self.addresses.ip(*address);
+            }
+        });
         // Numbers of VLANs identify no host.
         read(vlans, |_| {});
         read(multicast, |Multicast { members, routers: _ }| {
@@ -461,7 +468,9 @@ impl Scrubber {
             max_mtu: _,
             up: _,
             carrier: _,
+            carrier_is_new: _,
             loopback: _,
+            noarp: _,
             master: _,
             link: _,
             link_netns: _,
@@ -502,6 +511,8 @@ impl Scrubber {
                 proxy: _,
                 source_ports: _,
                 ttl: _,
+                gbp: _,
+                gpe: _,
                 detail: _,
             } = vxlan;
             *local = local.map(|local| self.addresses.ip(local));

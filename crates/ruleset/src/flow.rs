@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use netstate::MacAddr;
 use netstate::interface::Interface as Link;
 
 use crate::value::Cause;
@@ -130,6 +131,8 @@ pub struct Step {
     pub port_in: Option<String>,
     /// Output port of the bridge, if br_netfilter knows it.
     pub port_out: Option<String>,
+    /// Source address of the frame, if all packets have the same one.
+    pub hardware_source: Option<MacAddr>,
 }
 
 impl Step {
@@ -138,7 +141,14 @@ impl Step {
         let named = |link: Option<&Link>| {
             link.map(|link| Interface { index: link.index, name: link.name.clone() })
         };
-        Step { hook, input: named(input), output: named(output), port_in: None, port_out: None }
+        Step {
+            hook,
+            input: named(input),
+            output: named(output),
+            port_in: None,
+            port_out: None,
+            hardware_source: None,
+        }
     }
 
     /// Returns the hooks of the bridge family that see a frame from one port to another.

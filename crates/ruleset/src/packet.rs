@@ -156,7 +156,8 @@ impl Packets<'_> {
     pub(crate) fn payload(&self, base: Header, offset: usize, length: usize) -> (Vec<Byte>, bool) {
         let header = match base {
             Header::Link => {
-                let mut header = vec![Byte::unknown(Doubt::new(Cause::Packet, "ether")); 12];
+                let mut header = vec![Byte::unknown(Doubt::new(Cause::Packet, "ether")); 6];
+                header.extend(self.hardware_source("ether"));
                 // The question is about untagged ARP; IP packets of a flow may have a VLAN tag.
                 header.extend(match self.is_arp() {
                     true => known(&ETHERTYPE_ARP),
@@ -180,7 +181,14 @@ impl Packets<'_> {
         self.flow.transport == Transport::Arp
     }
 
-    /// An ARP request for IPv4 over Ethernet (RFC 826), with any hardware address.
+    fn hardware_source(&self, what: &'static str) -> Vec<Byte> {
+        match self.step.hardware_source {
+            Some(address) => known(&address.0),
+            None => vec![Byte::unknown(Doubt::new(Cause::Packet, what)); 6],
+        }
+    }
+
+    /// An ARP request for IPv4 over Ethernet (RFC 826).
     fn arp(&self) -> Vec<Byte> {
         let free = Byte::unknown(Doubt::new(Cause::Packet, "arp addresses"));
         let address = |address: IpAddr| match address {
@@ -188,7 +196,7 @@ impl Packets<'_> {
             _ => vec![free; 4],
         };
         let mut header = known(&[0, 1, 8, 0, 6, 4, 0, 1]);
-        header.extend([free; 6]);
+        header.extend(self.hardware_source("arp addresses"));
         header.extend(address(self.flow.tuple.source.0));
         // The hardware address that is asked for is mostly zero.
         header.extend([free; 6]);

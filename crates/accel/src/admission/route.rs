@@ -50,6 +50,7 @@ fn routed(input: &Port, output: &Port, port_in: Option<String>) -> Vec<Step> {
         output: output.cloned(),
         port_in: port_in.clone(),
         port_out: None,
+        hardware_source: None,
     };
     vec![
         step(Hook::Prerouting, None),
@@ -69,6 +70,7 @@ fn bridged(input: &Port, output: &Port) -> Vec<Step> {
         output: is_out.then(|| bridge.clone()),
         port_in: Some(input.name.clone()),
         port_out: is_out.then(|| output.name.clone()),
+        hardware_source: None,
     };
     vec![
         step(Hook::Prerouting, true, false),

@@ -278,7 +278,7 @@ fn rules_between(
     let step = |hook, sent| {
         let (input, output) = if sent { (None, Some(nic)) } else { (Some(nic), None) };
         let (input, output) = (input.cloned(), output.cloned());
-        Step { hook, input, output, port_in: None, port_out: None }
+        Step { hook, input, output, port_in: None, port_out: None, hardware_source: None }
     };
     // The unspecified address stands for any host.
     let any = match local {

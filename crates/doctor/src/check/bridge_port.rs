@@ -29,6 +29,10 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         if !port.interface.up || !port.interface.carrier || !bridge.interface.up {
             continue;
         }
+        // The bridge enables the port in a moment.
+        if port.interface.carrier_is_new {
+            continue;
+        }
         state(outcome, port, bridge, settings);
         reflects(view, outcome, port, bridge, settings);
         own_service(view, outcome, port, bridge, settings);

@@ -2,6 +2,7 @@
 
 use netstate::interface::Counters;
 
+use super::tunnel_extensions::{extensions, other_end};
 use super::{Check, CheckOutcome, Cost, Severity, View};
 
 pub(super) const CHECK: Check = Check {
@@ -24,13 +25,27 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         if errors.saturating_sub(missed) == 0 {
             continue;
         }
+        // OV121 reports them with their cause.
+        if spot.vxlan().is_some_and(|vxlan| other_end(view, spot, vxlan).is_some()) {
+            continue;
+        }
         let all = moved.rx_packets.saturating_add(moved.tx_packets).saturating_add(errors);
-        outcome.add(
-            CHECK
-                .on(spot)
-                .evidence(text(&moved), "IFLA_STATS64")
-                .cost(Cost::of_packets(errors, all, "packets")),
-        );
+        let mut finding = CHECK
+            .on(spot)
+            .evidence(text(&moved), "IFLA_STATS64")
+            .cost(Cost::of_packets(errors, all, "packets"));
+        if let Some(vxlan) = spot.vxlan().filter(|_| moved.rx_frame > 0) {
+            finding = finding.evidence(
+                format!(
+                    "headers with flags that {} does not take: it has {}, other ends may have another \
+                     extension",
+                    spot.name(),
+                    extensions(vxlan)
+                ),
+                "IFLA_VXLAN_GBP, IFLA_VXLAN_GPE",
+            );
+        }
+        outcome.add(finding);
     }
 }
 
@@ -41,8 +56,12 @@ fn text(moved: &Counters) -> String {
         (_, 0) => Some(format!("{name} +{errors}")),
         _ => Some(format!("{name} +{errors} ({kind} +{of_kind})")),
     };
+    let (kind, of_kind) = match moved.rx_crc {
+        0 => ("frame", moved.rx_frame),
+        crc => ("crc", crc),
+    };
     let sides = [
-        side("rx_errors", moved.rx_errors, "crc", moved.rx_crc),
+        side("rx_errors", moved.rx_errors, kind, of_kind),
         side("tx_errors", moved.tx_errors, "carrier", moved.tx_carrier),
     ];
     sides.into_iter().flatten().collect::<Vec<_>>().join(", ")

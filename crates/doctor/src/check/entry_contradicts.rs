@@ -212,6 +212,10 @@ fn tenants<'a>(
     let is_beside =
         |spot: &DeviceRef<'a>| spot.place != tunnel.place && view.segment(*spot) == segment;
     for spot in view.devices().filter(is_beside) {
+        // The kernel gives all neighbours the device's own address, which OV120 reports.
+        if spot.interface.noarp {
+            continue;
+        }
         let known = spot.namespace.neighbours.get().into_iter().flatten().filter(|known| {
             known.link == spot.interface.index && known.knowledge == Knowledge::Permanent
         });

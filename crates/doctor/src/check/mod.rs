@@ -36,13 +36,17 @@ mod gateway_silent;
 mod gso_max_size;
 mod interrupts_on_one_cpu;
 mod ipsec_drops;
+mod ipv6_disabled;
 mod known_broken;
 mod large_receive_offload;
 mod leads_on;
 mod link_down;
 mod link_flaps;
+mod listen_queue;
+mod loopback_listener;
 mod lost_upcalls;
 mod mac_on_both_sides;
+mod macvlan_parent;
 mod many_rules;
 mod multicast_group;
 mod nat_mtu;
@@ -52,6 +56,7 @@ mod nested_tunnel;
 mod netdev_max_backlog;
 mod nic_gro;
 mod nic_segmentation;
+mod no_arp;
 mod no_flood;
 mod no_route;
 mod not_announced;
@@ -86,6 +91,7 @@ mod route_elsewhere;
 mod router_advertisements;
 mod rps_unset;
 mod rule_drops;
+mod service_beside_filter;
 mod service_rejected;
 mod shaper_burst;
 mod softirq_squeeze;
@@ -104,6 +110,7 @@ mod translated;
 mod tunnel_big_tcp;
 mod tunnel_checksum_segmentation;
 mod tunnel_conntrack;
+mod tunnel_extensions;
 mod tunnel_hash;
 mod tunnel_outer_checksum;
 mod tunnel_outside;
@@ -254,6 +261,13 @@ pub const CHECKS: &[Check] = &[
     service_rejected::CHECK,
     not_masqueraded::CHECK,
     not_announced::CHECK,
+    service_beside_filter::CHECK,
+    listen_queue::CHECK,
+    loopback_listener::CHECK,
+    ipv6_disabled::CHECK,
+    macvlan_parent::CHECK,
+    no_arp::CHECK,
+    tunnel_extensions::CHECK,
 ];
 
 /// Whether an address is an IPv6 link-local one, which no router forwards.

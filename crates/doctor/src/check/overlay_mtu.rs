@@ -25,6 +25,8 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             .into_iter()
             // Packets to a remote on this host leave by no wire.
             .filter(|underlay| !underlay.nic.interface.loopback)
+            // OV036 reports a route that leads into the tunnel itself.
+            .filter(|underlay| underlay.nic.place != tunnel.place)
             .map(|underlay| {
                 // A smaller MTU of the route is a finding of its own: it may be a learned one that
                 // expires, for which devices must not be changed.

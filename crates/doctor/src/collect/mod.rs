@@ -1,5 +1,6 @@
 //! Reads a host. Changes nothing, and contacts no other machine.
 
+mod listeners;
 mod machine;
 mod namespace;
 mod passages;
@@ -107,6 +108,7 @@ pub fn collect(scope: Scope, interval: Duration) -> Result<Host, CollectError> {
     for (namespace, later) in namespaces.iter_mut().zip(later) {
         later.join(namespace);
     }
+    listeners::read(&subjects, &mut namespaces);
     Ok(Host {
         format: FORMAT,
         program: env!("CARGO_PKG_VERSION").to_owned(),

@@ -29,11 +29,12 @@ use crate::host::{
 };
 
 /// Settings of each device, before and after its name.
-pub(crate) const DEVICE_SYSCTLS: [(&str, &str); 7] = [
+pub(crate) const DEVICE_SYSCTLS: [(&str, &str); 8] = [
     ("net/ipv4/conf/", "/arp_ignore"),
     ("net/ipv4/conf/", "/proxy_arp"),
     ("net/ipv4/conf/", "/rp_filter"),
     ("net/ipv4/conf/", "/forwarding"),
+    ("net/ipv6/conf/", "/disable_ipv6"),
     ("net/ipv6/conf/", "/forwarding"),
     ("net/ipv6/conf/", "/accept_ra"),
     ("net/ipv6/conf/", "/proxy_ndp"),
@@ -108,6 +109,7 @@ fn unread(subject: &Subject, reason: &str) -> Namespace {
         vlans: not(reason),
         rules: not(reason),
         translations: not(reason),
+        listeners: not(reason),
         xfrm: not(reason),
     }
 }

@@ -431,7 +431,8 @@ fn bridged(namespaces: &[Namespace], here: &Namespace, all: &mut Vec<Question>) 
         let tunnel = ports.iter().find(|port| port.vxlan.is_some()).unwrap_or(first);
         let tenant = ports.iter().find(|port| port.index != tunnel.index).unwrap_or(second);
         for (from, to) in [(tunnel, tenant), (tenant, tunnel)] {
-            let frame = Step::between_ports(from, to);
+            let nic = tenant_nic(namespaces, here, from);
+            let frame = sent_by(nic, Step::between_ports(from, to));
             let mut path = frame.to_vec();
             if on || settings.call_iptables {
                 path.extend(Step::by_br_netfilter(bridge, Some(from), to));
@@ -464,19 +465,55 @@ fn bridged(namespaces: &[Namespace], here: &Namespace, all: &mut Vec<Question>) 
             question.flow.any_address = Some(ANY6);
             all.push(question);
         }
+        // A filter may name each tenant's own hardware address.
+        let others =
+            ports.iter().filter(|port| ![tunnel.index, tenant.index].contains(&port.index));
+        let named = others.filter_map(|port| Some((port, tenant_nic(namespaces, here, port)?)));
+        for (port, nic) in named.take(SAMPLES) {
+            let frame = sent_by(Some(nic), Step::between_ports(port, tunnel));
+            let (kind, ends) = (PassageKind::Bridged, (address, address, PORT));
+            let mut question = ask(kind, ends, Transport::Tcp, (index, index), &frame);
+            question.flow.any_address = Some(address);
+            all.push(question);
+        }
     }
 }
 
-/// The address of the tenant behind a port of a bridge, if its namespace is read.
+/// Hooks with the hardware address of the tenant that sends the frames.
+fn sent_by(nic: Option<&Interface>, mut frame: [Step; 2]) -> [Step; 2] {
+    for step in &mut frame {
+        step.hardware_source = nic.and_then(|nic| nic.mac);
+    }
+    frame
+}
+
+/// The namespace of the tenant behind a port of a bridge, if it is read.
+fn tenant_of<'n>(
+    namespaces: &'n [Namespace],
+    here: &Namespace,
+    port: &Interface,
+) -> Option<&'n Namespace> {
+    let inode = here.devices.get(&port.index)?.link_namespace?;
+    namespaces.iter().find(|other| other.inode == inode && inode != here.inode)
+}
+
+/// The device of the tenant behind a port of a bridge.
+fn tenant_nic<'n>(
+    namespaces: &'n [Namespace],
+    here: &Namespace,
+    port: &Interface,
+) -> Option<&'n Interface> {
+    link(tenant_of(namespaces, here, port)?, port.link?)
+}
+
+/// The address of the tenant behind a port of a bridge.
 fn address_of<'n>(
     namespaces: &'n [Namespace],
     here: &Namespace,
     port: &Interface,
 ) -> Option<&'n netstate::entry::Address> {
     let peer = port.link?;
-    let inode = here.devices.get(&port.index)?.link_namespace?;
-    let tenant = namespaces.iter().find(|other| other.inode == inode && inode != here.inode)?;
-    let known = tenant.addresses.get()?;
+    let known = tenant_of(namespaces, here, port)?.addresses.get()?;
     known.iter().find(|known| known.link == peer && known.address.is_ipv4())
 }
 

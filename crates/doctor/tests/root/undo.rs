@@ -50,7 +50,7 @@ fn settings(network: &Network) -> String {
             for link in links {
                 link.counters = Default::default();
                 // The kernel sets it, a moment later.
-                link.carrier = false;
+                (link.carrier, link.carrier_is_new) = (false, false);
             }
         }
         let (interfaces, devices) = (&namespace.interfaces, &namespace.devices);

@@ -6,6 +6,8 @@
 
 use std::net::IpAddr;
 
+use serde::{Deserialize, Serialize};
+
 use super::sock_diag::{Answers, SockDiag, SockDiagError, dump_header};
 use crate::proc::{ParseError, Result};
 use crate::procfs::tcp_listener;
@@ -28,6 +30,53 @@ const ANSWERS: Answers = Answers {
 };
 /// Name of an answer in errors.
 const OBJECT: &str = "inet_diag answer";
+
+/// A listening TCP socket with its queue of accepted connections.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TcpListener {
+    /// Own address; unspecified: any.
+    pub address: IpAddr,
+    /// Own port.
+    pub port: u16,
+    /// Connections that the program has not accepted yet (`idiag_rqueue`).
+    pub waiting: u32,
+    /// Largest number of them (`idiag_wqueue`), by `listen` and `net.core.somaxconn`.
+    pub limit: u32,
+}
+
+/// Lists the listening TCP sockets of the calling thread's namespace with their queues.
+///
+/// # Errors
+/// If the kernel has no `INET_TCP_DIAG`, or its answer cannot be parsed.
+pub fn tcp_queues() -> std::result::Result<Vec<TcpListener>, SockDiagError> {
+    let socket = SockDiag::open()?;
+    let mut all: Vec<TcpListener> = Vec::new();
+    for family in [nix::libc::AF_INET, nix::libc::AF_INET6] {
+        all.append(&mut socket.dump(&ANSWERS, &request(family as u8, TCP_LISTEN, 0), add_queue)?);
+    }
+    Ok(all)
+}
+
+/// Adds a listening socket with the lengths of its queue, which follow `idiag_expires`.
+fn add_queue(
+    number: usize,
+    body: &[u8],
+    all: &mut Vec<TcpListener>,
+) -> std::result::Result<(), ParseError> {
+    const QUEUES: usize = 4 + SOCKID_BYTES + 4;
+    let (address, port) = end(number, body, SOURCE)?;
+    let word = |at: usize| {
+        let bytes = body.get(at..).and_then(|rest| rest.first_chunk().copied());
+        bytes.map(u32::from_ne_bytes)
+    };
+    let (Some(waiting), Some(limit)) = (word(QUEUES), word(QUEUES + 4)) else {
+        let got = format!("{} bytes", body.len());
+        return Err(ParseError::new(OBJECT, number, "idiag_rqueue", "8 bytes", &got));
+    };
+    all.push(TcpListener { address, port, waiting, limit });
+    Ok(())
+}
 
 /// Lists addresses and ports of the listening TCP sockets of the calling thread's namespace.
 ///

@@ -36,8 +36,15 @@ pub struct Interface {
     pub up: bool,
     /// Ready to carry packets (`IFF_LOWER_UP`).
     pub carrier: bool,
+    /// Has a carrier, of which its bridge does not know yet (`IFLA_OPERSTATE` is down): the kernel
+    /// passes the news on after up to a second.
+    #[serde(default)]
+    pub carrier_is_new: bool,
     /// `IFF_LOOPBACK`.
     pub loopback: bool,
+    /// Neither asks nor answers ARP and neighbour discovery (`IFF_NOARP`).
+    #[serde(default)]
+    pub noarp: bool,
     /// Index of its bridge or other master.
     pub master: Option<u32>,
     /// Index of the related link: the veth peer, or the link below a VLAN or macvlan.
@@ -155,6 +162,12 @@ pub struct Vxlan {
     /// Time to live of outer packets (`IFLA_VXLAN_TTL`), hops; 0: the default, or inherited.
     #[serde(default)]
     pub ttl: u8,
+    /// Sends the packet mark as a group policy (`IFLA_VXLAN_GBP`).
+    #[serde(default)]
+    pub gbp: bool,
+    /// Has headers of the generic protocol extension (`IFLA_VXLAN_GPE`).
+    #[serde(default)]
+    pub gpe: bool,
     /// Properties that only the fast path checks.
     #[serde(skip)]
     pub detail: VxlanDetail,
@@ -337,6 +350,9 @@ pub struct Counters {
     pub rx_errors: u64,
     /// Transmit errors of any kind.
     pub tx_errors: u64,
+    /// Received with a header or alignment that the device does not accept; part of `rx_errors`.
+    #[serde(default)]
+    pub rx_frame: u64,
     /// Missed because the ring had no receive buffer.
     pub rx_missed: u64,
     /// Lost in the device's receive queue.
@@ -370,6 +386,7 @@ impl Counters {
             tx_dropped: less(self.tx_dropped, earlier.tx_dropped),
             rx_errors: less(self.rx_errors, earlier.rx_errors),
             tx_errors: less(self.tx_errors, earlier.tx_errors),
+            rx_frame: less(self.rx_frame, earlier.rx_frame),
             rx_missed: less(self.rx_missed, earlier.rx_missed),
             rx_fifo: less(self.rx_fifo, earlier.rx_fifo),
             rx_crc: less(self.rx_crc, earlier.rx_crc),

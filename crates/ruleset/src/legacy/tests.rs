@@ -57,7 +57,12 @@ fn verdict(table: &Table) -> Verdict {
     };
     let input = Some(Interface { index: 2, name: "eth0".to_owned() });
     let (output, port_in, port_out) = (None, None, None);
-    rules.verdict(&flow, &[Step { hook: Hook::Input, input, output, port_in, port_out }]).verdict
+    rules
+        .verdict(
+            &flow,
+            &[Step { hook: Hook::Input, input, output, port_in, port_out, hardware_source: None }],
+        )
+        .verdict
 }
 
 fn drop_at(chain: &str, handle: Option<u64>) -> Verdict {

@@ -28,6 +28,7 @@ pub(super) fn interface(message: LinkMessage) -> Interface {
         up: flags.contains(LinkFlags::Up),
         carrier: flags.contains(LinkFlags::LowerUp),
         loopback: flags.contains(LinkFlags::Loopback),
+        noarp: flags.contains(LinkFlags::Noarp),
         detail: LinkDetail {
             ethernet: message.header.link_layer_type == LinkLayerType::Ether,
             running,
@@ -44,8 +45,7 @@ pub(super) fn interface(message: LinkMessage) -> Interface {
             LinkAttribute::Mtu(mtu) => link.mtu = mtu,
             // 0 means no limit.
             LinkAttribute::MaxMtu(mtu) => link.max_mtu = Some(mtu).filter(|mtu| *mtu != 0),
-            // A TAP device whose process has ended is up without a carrier.
-            LinkAttribute::OperState(State::Down) => link.carrier = false,
+            LinkAttribute::OperState(State::Down) => link.carrier_is_new = link.carrier,
             LinkAttribute::Controller(index) => link.master = Some(index),
             LinkAttribute::Link(index) => link.link = Some(index).filter(|index| *index != 0),
             LinkAttribute::LinkNetNsId(id) => link.link_netns = u32::try_from(id).ok(),
@@ -187,8 +187,15 @@ fn vxlan(data: &[InfoVxlan]) -> Vxlan {
             InfoVxlan::Vnifilter(on) => option("vnifilter", on),
             InfoVxlan::TtlInherit(value) => option("ttl inherit", value != 0),
             InfoVxlan::TtlInheritFlag => option("ttl inherit", true),
-            InfoVxlan::Gbp => option("gbp", true),
-            InfoVxlan::Gpe => option("gpe", true),
+            // Present without a value.
+            InfoVxlan::Gbp => {
+                device.gbp = true;
+                option("gbp", true);
+            }
+            InfoVxlan::Gpe => {
+                device.gpe = true;
+                option("gpe", true);
+            }
             // No effect without remcsumtx and remcsumrx.
             InfoVxlan::RemCsumNoPartial
             // Affects learning only; changes of entries are notified.
@@ -389,6 +396,7 @@ fn counters(stats: &Stats64) -> Counters {
         tx_errors: stats.tx_errors,
         rx_missed: stats.rx_missed_errors,
         rx_fifo: stats.rx_fifo_errors,
+        rx_frame: stats.rx_frame_errors,
         rx_crc: stats.rx_crc_errors,
         tx_carrier: stats.tx_carrier_errors,
         rx_otherhost: stats.rx_otherhost_dropped,

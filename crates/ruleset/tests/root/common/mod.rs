@@ -51,7 +51,14 @@ impl Row {
 /// Hooks on the path of packets that the node forwards from one device to another.
 pub fn path(input: (u32, &str), output: (u32, &str)) -> Vec<Step> {
     let device = |(index, name): (u32, &str)| Some(Interface { index, name: name.to_owned() });
-    let step = |hook, input, output| Step { hook, input, output, port_in: None, port_out: None };
+    let step = |hook, input, output| Step {
+        hook,
+        input,
+        output,
+        port_in: None,
+        port_out: None,
+        hardware_source: None,
+    };
     vec![
         step(Hook::Ingress, device(input), None),
         step(Hook::Prerouting, device(input), None),
