@@ -2,7 +2,7 @@
 //!
 //! The evaluation of a flow cannot decide every rule. A counter that increases between two readings
 //! shows that a rule applies to packets now, whatever it compares. Rules without a counter are left
-//! out, and those of iptables-legacy.
+//! out. `legacy::counted` reads those of iptables-legacy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

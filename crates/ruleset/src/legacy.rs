@@ -1,6 +1,8 @@
 //! Tables of iptables-legacy and ip6tables-legacy as rules (`linux/netfilter_ipv4/ip_tables.h`,
 //! `…_ipv6/ip6_tables.h`). Their matches and targets are those that iptables-nft passes on.
 
+mod counted;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -9,6 +11,8 @@ use sys::xtables::{self, Table};
 use crate::model::{Action, Base, Chain, Expression, Header, Rule, Ruleset};
 use crate::value::Comparison;
 use crate::xt;
+
+pub use counted::{legacy_drop_counters, legacy_translations};
 
 /// Chains of the hooks, by their numbers.
 const CHAINS: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
@@ -109,48 +113,70 @@ impl Ruleset {
 
     /// Adds the chains of a table. A truncated table ends with its last whole entry.
     pub fn add_table(&mut self, ipv6: bool, name: &str, table: &Table) {
-        let entries = entries(&table.entries, ipv6);
-        let mut chains = base_chains(ipv6, name, table);
-        // Chains by the offset of their first rule. Jumps need their index among all chains.
+        let Walked { mut chains, starts, entries } = walk(ipv6, name, table);
+        // Jumps need a chain's index among all chains.
         let first = self.chains.len();
-        let (mut starts, mut ends) = (BTreeMap::new(), BTreeMap::new());
-        for (at, (start, end, _)) in chains.iter().enumerate() {
-            starts.insert(*start, at);
-            ends.insert(*end, at);
-        }
-        for entry in &entries {
-            // The head of a chain; the last one ends the table.
-            if let Some((b"ERROR", data)) = entry.target() {
-                let start = entry.offset + entry.bytes.len();
-                let of = String::from_utf8_lossy(until_zero(data)).into_owned();
-                starts.insert(start, chains.len());
-                chains.push((start, 0, chain(ipv6, name, of)));
-            }
-        }
         let jumps = starts.iter().map(|(start, at)| (*start, first + at)).collect();
-        let mut here = None;
-        for entry in &entries {
-            here = starts.get(&entry.offset).copied().or(here);
-            let Some((_, _, chain)) = here.and_then(|at| chains.get_mut(at)) else { continue };
-            if matches!(entry.target(), Some((b"ERROR", _))) {
-                here = None;
-            } else if ends.get(&entry.offset).is_some_and(|end| Some(*end) == here) {
-                // The last entry of a base chain is its policy.
+        for (at, is_policy, entry) in entries {
+            let chain = &mut chains[at];
+            if is_policy {
                 if let Some(base) = &mut chain.base {
                     base.drops = entry.verdict() == Some(DROP);
                 }
-                here = None;
-            } else {
-                let expressions = entry.rule(&jumps).unwrap_or_else(|unsupported| {
-                    vec![Expression::UnsupportedContent(format!("iptables-legacy: {unsupported}"))]
-                });
-                let handle = chain.rules.len() as u64 + 1;
-                chain.rules.push(Rule { handle, expressions });
+                continue;
             }
+            let expressions = entry.rule(&jumps).unwrap_or_else(|unsupported| {
+                vec![Expression::UnsupportedContent(format!("iptables-legacy: {unsupported}"))]
+            });
+            let handle = chain.rules.len() as u64 + 1;
+            chain.rules.push(Rule { handle, expressions });
         }
-        self.chains.extend(chains.into_iter().map(|(_, _, chain)| Arc::new(chain)));
+        self.chains.extend(chains.into_iter().map(Arc::new));
         self.order();
     }
+}
+
+/// A table's chains, without their rules, and its entries.
+struct Walked<'a> {
+    chains: Vec<Chain>,
+    /// Chains by the offset of their first entry.
+    starts: BTreeMap<usize, usize>,
+    /// Entries with the index of their chain, and whether they are its policy.
+    entries: Vec<(usize, bool, Entry<'a>)>,
+}
+
+fn walk<'a>(ipv6: bool, name: &str, table: &'a Table) -> Walked<'a> {
+    let entries = entries(&table.entries, ipv6);
+    let base = base_chains(ipv6, name, table);
+    let (mut starts, mut ends) = (BTreeMap::new(), BTreeMap::new());
+    for (at, (start, end, _)) in base.iter().enumerate() {
+        starts.insert(*start, at);
+        ends.insert(*end, at);
+    }
+    let mut chains: Vec<Chain> = base.into_iter().map(|(_, _, chain)| chain).collect();
+    for entry in &entries {
+        // The head of a chain; the last one ends the table.
+        if let Some((b"ERROR", data)) = entry.target() {
+            let of = String::from_utf8_lossy(until_zero(data)).into_owned();
+            starts.insert(entry.offset + entry.bytes.len(), chains.len());
+            chains.push(chain(ipv6, name, of));
+        }
+    }
+    let (mut here, mut all) = (None, Vec::with_capacity(entries.len()));
+    for entry in entries {
+        here = starts.get(&entry.offset).copied().or(here);
+        let Some(at) = here else { continue };
+        let is_head = matches!(entry.target(), Some((b"ERROR", _)));
+        // The last entry of a base chain is its policy.
+        let is_policy = !is_head && ends.get(&entry.offset) == Some(&at);
+        if is_head || is_policy {
+            here = None;
+        }
+        if !is_head {
+            all.push((at, is_policy, entry));
+        }
+    }
+    Walked { chains, starts, entries: all }
 }
 
 fn chain(ipv6: bool, table: &str, name: String) -> Chain {

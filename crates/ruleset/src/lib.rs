@@ -53,6 +53,7 @@ pub use expression::SLOW;
 pub use flow::{
     Answer, Connection, Flow, Hook, Interface, Place, State, Step, Transport, Tuple, Verdict,
 };
+pub use legacy::{legacy_drop_counters, legacy_translations};
 pub use model::Ruleset;
 pub use netstate::netfilter::raw::Nftables;
 pub use read::{

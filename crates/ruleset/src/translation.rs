@@ -79,8 +79,9 @@ fn rule(message: &Message) -> Result<Option<Translation>, UnsupportedContent> {
     Ok(None)
 }
 
-/// Decodes a target of iptables-nft.
-fn target(
+/// Decodes a target of iptables-nft or iptables-legacy: whether it sets the source, the address, and
+/// whether the address is a device's.
+pub(crate) fn target(
     name: &str,
     revision: u32,
     ipv6: bool,

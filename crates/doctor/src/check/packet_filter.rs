@@ -27,13 +27,56 @@ pub(super) struct Accept {
 }
 
 /// Whether the kernel evaluates a family's rules in iptables-legacy's tables, which number rules.
-fn is_legacy(family: &str) -> bool {
+pub(super) fn is_legacy(family: &str) -> bool {
     family.ends_with("-legacy")
 }
 
 /// Source of a verdict on the rules of a family.
 pub(super) fn source(family: &str) -> &'static str {
     if is_legacy(family) { "IPT_SO_GET_ENTRIES, evaluated" } else { "nftables, evaluated" }
+}
+
+/// Source of rules of a family with their contents.
+pub(super) fn rules_source(family: &str) -> &'static str {
+    if is_legacy(family) { "IPT_SO_GET_ENTRIES" } else { "NFT_MSG_GETRULE" }
+}
+
+/// A rule by handle, or by number in iptables-legacy, or a chain's policy.
+pub(super) fn named_rule(family: &str, object: &str, handle: Option<u64>) -> String {
+    match handle {
+        Some(number) if is_legacy(family) => format!("rule {number} of {object}"),
+        Some(handle) => format!("rule with handle {handle} of {object}"),
+        None => object.to_owned(),
+    }
+}
+
+/// Commands that delete a rule whose purpose is unknown, after its chain was saved in the current
+/// directory, and that load the saved chain again.
+pub(super) fn delete_rule(
+    namespace: &Namespace,
+    (family, table, chain): (&str, &str, &str),
+    handle: u64,
+) -> (String, String) {
+    let path = namespace.path.as_deref();
+    let shell = |script: String| inside(path, &format!("sh -c {}", quote(&script)));
+    let (table, chain) = (quote(table), quote(chain));
+    if is_legacy(family) {
+        let file = "overlane-table.rules";
+        return (
+            shell(format!(
+                "{family}-save -t {table} > {file} && {family} -t {table} -D {chain} {handle}"
+            )),
+            shell(format!("{family}-restore -T {table} < {file}")),
+        );
+    }
+    let file = "overlane-chain.nft";
+    let name = format!("{family} {table} {chain}");
+    (
+        shell(format!(
+            "nft -s list chain {name} > {file} && nft delete rule {name} handle {handle}"
+        )),
+        shell(format!("{{ echo flush chain {name}; cat {file}; }} | nft -f -")),
+    )
 }
 
 /// Adds a finding. `accept` is a rule that lets the packets pass.
@@ -49,10 +92,7 @@ pub(super) fn add(
     let Filtered::Dropped { family, table, chain, handle, .. } = &passage.verdict else { return };
     let object = format!("{family} {table} {chain}");
     let cause = match handle {
-        Some(number) if is_legacy(family) => {
-            format!("rule {number} of {object} drops {packets}")
-        }
-        Some(handle) => format!("rule with handle {handle} of {object} drops {packets}"),
+        Some(_) => format!("{} drops {packets}", named_rule(family, &object, *handle)),
         None => format!("policy of {object} is drop, and no rule accepts {packets}"),
     };
     let (insert, delete) = commands(namespace, (family, table, chain), accept);

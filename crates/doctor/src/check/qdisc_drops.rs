@@ -2,10 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use netstate::qdisc::Qdisc;
 use netstate::tc_filter::{Effect, Filter};
+use settings::Change;
+use settings::command::{inside, quote};
 
 use super::shaper_burst::is_too_small;
-use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
+use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
+use crate::finding::Finding;
 use crate::host::Namespace;
 use crate::view::DeviceKey;
 
@@ -17,8 +21,11 @@ pub(super) const CHECK: Check = Check {
         device sends more slowly than packets arrive, or the discipline shapes traffic on purpose. \
         TCP learns its rate from drops; UDP loses the packets. Drops of ingress and clsact are those \
         of filters attached there: an action, a BPF program, or a redirect to a device that is down \
-        or has no reader. They are named by device, priority (pref) and handle. A filter cannot be \
-        restored by a command, so there is no fix.",
+        or has no reader. They are named by device, priority (pref) and handle. If a device at the end \
+        of a redirect is down, the fix sets it up. doctor does not know what a filter or a rate is \
+        for, so it changes neither: it prints commands that delete a filter and restore it, for a BPF \
+        program by a pin, and for another filter only its owner can make it again; or that double the \
+        rate of a tbf.",
     run,
 };
 
@@ -80,6 +87,10 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                 Severity::Error => finding.cost(Cost::estimated(1.0, "packets of the filter")),
                 _ => finding,
             };
+            let finding = match named.first() {
+                Some(filter) => filter_fix(view, spot, filter, finding),
+                None => rate_fix(spot, after, finding),
+            };
             outcome.add(named.into_iter().fold(finding, |finding, filter| {
                 finding.evidence(words(view, at, spot.name(), filter), "RTM_GETTFILTER")
             }));
@@ -109,17 +120,87 @@ fn filters(namespace: &Namespace, link: u32) -> Vec<&Filter> {
     all
 }
 
-/// A filter as `tc` names it.
-fn words(view: &View<'_>, namespace: usize, device: &str, filter: &Filter) -> String {
+/// Sets the target of a redirect up, or prints commands that delete a filter.
+fn filter_fix(
+    view: &View<'_>,
+    device: DeviceRef<'_>,
+    filter: &Filter,
+    finding: Finding,
+) -> Finding {
+    if let Effect::Redirects(to) = filter.effect {
+        let to = view.spot(DeviceKey { namespace: device.place.namespace, index: to });
+        if let Some(to) = to.filter(|to| !to.interface.up) {
+            return finding.set(Change::up(to), "it may have been set down on purpose");
+        }
+    }
+    let name = quote(device.name());
     let hook = if filter.egress { "egress" } else { "ingress" };
-    let handle = match filter.kind.as_str() {
+    let at = format!("dev {name} {hook} pref {} handle {:#x} bpf", filter.pref, filter.handle);
+    let path = device.namespace.path.as_deref();
+    let risk = "only if nobody needs the filter: its owner (a network plugin, an agent) may attach it \
+                again, and is the right place for the change";
+    match filter.program {
+        Some(id) => {
+            let pin = format!("/sys/fs/bpf/overlane-{id}");
+            let delete = inside(path, &format!("tc filter del {at}"));
+            let add =
+                inside(path, &format!("tc filter add {at} direct-action object-pinned {pin}"));
+            finding.by_hand(
+                format!("bpftool prog pin id {id} {pin} && {delete}"),
+                risk,
+                format!("{add} && rm {pin}"),
+            )
+        }
+        None => {
+            let (kind, pref, handle) = (quote(&filter.kind), filter.pref, handle(filter));
+            let delete =
+                format!("tc filter del dev {name} {hook} pref {pref} handle {handle} {kind}");
+            finding.by_hand(
+                inside(path, &delete),
+                risk,
+                "not possible: no command prints a filter as it was added, so its owner must add it \
+                 again"
+                    .to_owned(),
+            )
+        }
+    }
+}
+
+/// Commands that double the rate of a token bucket.
+fn rate_fix(device: DeviceRef<'_>, qdisc: &Qdisc, finding: Finding) -> Finding {
+    let Some(shaper) = qdisc.shaper else { return finding };
+    let set = |rate: u64| {
+        let (name, bits) = (quote(device.name()), rate.saturating_mul(8));
+        let command = format!(
+            "tc qdisc change dev {name} root tbf rate {bits}bit burst {} limit {}",
+            shaper.burst, shaper.limit
+        );
+        inside(device.namespace.path.as_deref(), &command)
+    };
+    finding.by_hand(
+        set(shaper.rate.saturating_mul(2)),
+        "only if the limit is not meant: the tenant then takes twice as much. The program that set \
+         the rate may set it again",
+        set(shaper.rate),
+    )
+}
+
+/// The handle of a filter as `tc` writes it.
+fn handle(filter: &Filter) -> String {
+    match filter.kind.as_str() {
         // Hash table, bucket and node (`TC_U32_NODE` of linux/pkt_cls.h).
         "u32" => {
             let number = filter.handle;
             format!("{:x}:{:x}:{:x}", number >> 20, number >> 12 & 0xff, number & 0xfff)
         }
         _ => format!("{:#x}", filter.handle),
-    };
+    }
+}
+
+/// A filter as `tc` names it.
+fn words(view: &View<'_>, namespace: usize, device: &str, filter: &Filter) -> String {
+    let hook = if filter.egress { "egress" } else { "ingress" };
+    let handle = handle(filter);
     let name = filter.name.as_ref().map_or_else(String::new, |name| format!(" {name}"));
     let program = filter.program.map_or_else(String::new, |id| format!(" (BPF program {id})"));
     let effect = match filter.effect {

@@ -41,6 +41,9 @@ fn answers_elsewhere<'a>(
     let (Some(other), Some(here)) = (other, tenant.moved()) else { return };
     let Some(there) = other.moved() else { return };
     let has_tunnel = !host.namespace.tunnels.is_empty();
+    let networks = behind_tunnels(view, host);
+    let gateway = view.bridge(host).unwrap_or(host);
+    let gateway = gateway.addresses().find(|known| known.address.is_ipv4());
     let is_lost = here.rx_packets > 0
         && here.tx_packets == 0
         && there.tx_packets > 0
@@ -48,25 +51,56 @@ fn answers_elsewhere<'a>(
     if !has_tunnel || !is_lost {
         return;
     }
-    outcome.add(
-        CHECK
-            .on(tenant)
-            .severity(Severity::Warn)
-            .evidence(
-                format!(
-                    "the default route leads by {}; {} received +{} and sent nothing, {} sent +{} \
+    let finding = CHECK
+        .on(tenant)
+        .severity(Severity::Warn)
+        .evidence(
+            format!(
+                "the default route leads by {}; {} received +{} and sent nothing, {} sent +{} \
                      and received nothing",
-                    other.name(),
-                    tenant.name(),
-                    here.rx_packets,
-                    other.name(),
-                    there.tx_packets
-                ),
-                "RTM_GETROUTE, IFLA_STATS64",
-            )
-            .cost(Cost::estimated(0.9, "the tenant's answers to other networks"))
-            .confidence(Confidence::Medium),
-    );
+                other.name(),
+                tenant.name(),
+                here.rx_packets,
+                other.name(),
+                there.tx_packets
+            ),
+            "RTM_GETROUTE, IFLA_STATS64",
+        )
+        .cost(Cost::estimated(0.9, "the tenant's answers to other networks"))
+        .confidence(Confidence::Medium);
+    let (Some(gateway), false) = (gateway, networks.is_empty()) else {
+        outcome.add(finding);
+        return;
+    };
+    let routes = |verb: &str| {
+        let commands = networks.iter().map(|network| {
+            let (via, name) = (gateway.address, quote(tenant.name()));
+            let command = format!("ip route {verb} {network} via {via} dev {name}");
+            inside(tenant.namespace.path.as_deref(), &command)
+        });
+        commands.collect::<Vec<_>>().join(" && ")
+    };
+    outcome.add(finding.by_hand(
+        routes("add"),
+        "until the tenant restarts: set the routes where its second network is defined. Networks of \
+         services need routes, too",
+        routes("del"),
+    ));
+}
+
+/// The first networks to which a host's routes lead through its tunnels.
+fn behind_tunnels<'a>(view: &View<'a>, host: DeviceRef<'a>) -> Vec<String> {
+    /// Networks that are named.
+    const SHOWN: usize = 8;
+    let is_tunnel = |link: u32| {
+        let place = DeviceKey { namespace: host.place.namespace, index: link };
+        view.spot(place).is_some_and(|device| device.vxlan().is_some())
+    };
+    let routes = host.namespace.routes.get().into_iter().flatten();
+    let networks = routes
+        .filter(|route| route.to.is_ipv4() && route.prefix > 0 && route.link.is_some_and(is_tunnel))
+        .map(|route| format!("{}/{}", route.to, route.prefix));
+    networks.take(SHOWN).collect()
 }
 
 fn run(view: &View<'_>, outcome: &mut CheckOutcome) {

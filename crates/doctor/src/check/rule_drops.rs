@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use super::packet_filter::{delete_rule, is_legacy, named_rule};
 use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
+use crate::finding::Finding;
 use crate::host::{DropRule, Filtered, Namespace, PassageKind};
 
 pub(super) const CHECK: Check = Check {
@@ -16,8 +18,10 @@ pub(super) const CHECK: Check = Check {
         masquerading, a service may have no endpoints, connections may be above a limit, or \
         replies without a tracked request may be invalid. A rule that exempts packets to a \
         translated service from connection tracking (notrack) keeps the service from working. \
-        Rules without a counter and rules of iptables-legacy are not counted. For packets to \
-        this host itself a rule is reported only if doctor cannot decide about a tunnel's packets.",
+        Rules of nftables without a counter are not counted. For packets to this host itself a rule \
+        is reported only if doctor cannot decide about a tunnel's packets. doctor does not know what \
+        a rule is for, so it deletes none: it prints commands that save the chain, delete the rule \
+        and restore it.",
     run,
 };
 
@@ -52,7 +56,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                 .in_namespace(namespace, object(rule))
                 .evidence(
                     format!("{}{} {verb} +{count}", name(rule), comment.unwrap_or_default()),
-                    "NFTA_COUNTER_PACKETS",
+                    counter_source(rule),
                 )
                 .cost(Cost::estimated(0.3, "packets that the rule matches"))
                 .confidence(Confidence::Medium);
@@ -62,12 +66,29 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                         "{} exempted +{count} from connection tracking: their replies are invalid",
                         name(other)
                     ),
-                    "NFTA_COUNTER_PACKETS",
+                    counter_source(other),
                 );
             }
-            outcome.add(finding);
+            outcome.add(deletable(namespace, rule, finding));
         }
     }
+}
+
+/// Adds commands that delete the rule and restore it.
+fn deletable(namespace: &Namespace, rule: &DropRule, finding: Finding) -> Finding {
+    let Some(handle) = rule.handle else { return finding };
+    let place = (rule.family.as_str(), rule.table.as_str(), rule.chain.as_str());
+    let (delete, restore) = delete_rule(namespace, place, handle);
+    finding.by_hand(
+        delete,
+        "only if nobody needs the rule: the packets that it stops then pass. Its owner (a network \
+         policy, a firewall, a proxy) may set it again, and is the right place for the change",
+        restore,
+    )
+}
+
+fn counter_source(rule: &DropRule) -> &'static str {
+    if is_legacy(&rule.family) { "struct xt_counters" } else { "NFTA_COUNTER_PACKETS" }
 }
 
 fn object(rule: &DropRule) -> String {
@@ -75,8 +96,7 @@ fn object(rule: &DropRule) -> String {
 }
 
 fn name(rule: &DropRule) -> String {
-    let handle = rule.handle.unwrap_or_default();
-    format!("rule with handle {handle} of {}", object(rule))
+    named_rule(&rule.family, &object(rule), rule.handle)
 }
 
 /// Family, table, chain and handle of a rule.

@@ -13,7 +13,7 @@ pub(super) const CHECK: Check = Check {
         do not match the service's selector, or the proxy has not received them \
         (`kubectl get endpointslices`). It is a remark, because the kernel does not count which \
         service the refused connections were for. In mode iptables the rules have counters, which \
-        OV111 reads.",
+        OV111 reads. doctor cannot make endpoints, so the command only lists them.",
     run,
 };
 
@@ -66,7 +66,13 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                     "/proc/net/snmp",
                 )
                 .cost(Cost::estimated(0.25, "connections to these services"))
-                .confidence(Confidence::Low),
+                .confidence(Confidence::Low)
+                .by_hand(
+                    "kubectl get endpointslices --all-namespaces".to_owned(),
+                    "it changes nothing: a service gets endpoints when pods that match its selector \
+                     are ready, which only their owner can achieve",
+                    "not needed: the command only lists".to_owned(),
+                ),
         );
     }
 }

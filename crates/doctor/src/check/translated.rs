@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::packet_filter::{Accept, commands};
+use super::packet_filter::{Accept, commands, delete_rule, named_rule, rules_source, source};
 use super::{Check, CheckOutcome, Cost, Severity, View};
 use crate::host::{Filtered, Namespace, PassageKind, Translations};
 use crate::view::DeviceRef;
@@ -18,8 +18,8 @@ pub(super) const CHECK: Check = Check {
         the tunnel's, which the other hosts then learn. Or a rule translates to an address that \
         does not answer, so a service or a published port does not work. Or a UDP connection in \
         use still leads to an address that no rule has any more, because rules apply only to the \
-        first packet. doctor reads rules of nftables and iptables-nft, in namespaces with at most \
-        2,000 chains, and connections if at most 20,000 are tracked.",
+        first packet. doctor reads rules of nftables, iptables-nft and iptables-legacy, in \
+        namespaces with at most 2,000 chains of nftables, and connections if at most 20,000 are tracked.",
     run,
 };
 
@@ -27,11 +27,6 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
     let silent = silent(view);
     for namespace in &view.host().namespaces {
         of_tunnels(outcome, namespace);
-        let mut chains = namespace.chains.get().into_iter().flatten();
-        if chains.any(|chain| chain.family == "iptables-legacy" && chain.table == "nat") {
-            let reason = "translation by rules of iptables-legacy is not decoded";
-            outcome.skip(&namespace.label, reason);
-        }
         // Only hosts with rules that translate have any.
         let Some(all) = namespace.translations.get() else { continue };
         if let Some(reason) = &all.stalled_unread {
@@ -75,8 +70,7 @@ fn of_tunnels(outcome: &mut CheckOutcome, namespace: &Namespace) {
         let object = format!("{family} {table} {chain}");
         let accept = Accept {
             nft: format!("udp dport {} accept", passage.port),
-            // Rules of iptables-legacy are not decoded, so none is reported.
-            iptables: String::new(),
+            iptables: format!("-p udp --dport {}", passage.port),
         };
         let (insert, delete) = commands(namespace, (family, table, chain), &accept);
         outcome.add(
@@ -85,12 +79,12 @@ fn of_tunnels(outcome: &mut CheckOutcome, namespace: &Namespace) {
                 .evidence(
                     format!(
                         "{} sets the {end} of {packets} UDP {} from {} to {}: {new}",
-                        rule(&object, *handle),
+                        named_rule(family, &object, *handle),
                         passage.port,
                         passage.from,
                         passage.to
                     ),
-                    "nftables, evaluated",
+                    source(family),
                 )
                 .cost(Cost::estimated(1.0, "all packets of the tunnel"))
                 .by_hand(
@@ -101,13 +95,6 @@ fn of_tunnels(outcome: &mut CheckOutcome, namespace: &Namespace) {
                 ),
         );
     }
-}
-
-fn rule(object: &str, handle: Option<u64>) -> String {
-    handle.map_or_else(
-        || object.to_owned(),
-        |handle| format!("rule with handle {handle} of {object}"),
-    )
 }
 
 /// Rules whose address does not answer.
@@ -125,24 +112,38 @@ fn dead(
         };
         let Some(device) = asked.copied().find(|device| is_right(&device)) else { continue };
         let object = format!("{} {} {}", one.family, one.table, one.chain);
-        outcome.add(
-            CHECK
-                .in_namespace(namespace, &object)
-                .evidence(
-                    format!("{} sets the destination {}", rule(&object, one.handle), one.to),
-                    "NFT_MSG_GETRULE",
-                )
-                .evidence(
-                    format!(
-                        "{} does not answer at {} {}",
-                        one.to,
-                        device.namespace.label,
-                        device.name()
-                    ),
-                    "RTM_GETNEIGH: NUD_FAILED, or NUD_INCOMPLETE twice",
-                )
-                .cost(Cost::estimated(0.9, "packets that the rule translates")),
-        );
+        let place = (one.family.as_str(), one.table.as_str(), one.chain.as_str());
+        let commands = one.handle.map(|handle| delete_rule(namespace, place, handle));
+        let finding = CHECK
+            .in_namespace(namespace, &object)
+            .evidence(
+                format!(
+                    "{} sets the destination {}",
+                    named_rule(&one.family, &object, one.handle),
+                    one.to
+                ),
+                rules_source(&one.family),
+            )
+            .evidence(
+                format!(
+                    "{} does not answer at {} {}",
+                    one.to,
+                    device.namespace.label,
+                    device.name()
+                ),
+                "RTM_GETNEIGH: NUD_FAILED, or NUD_INCOMPLETE twice",
+            )
+            .cost(Cost::estimated(0.9, "packets that the rule translates"));
+        outcome.add(match commands {
+            Some((delete, restore)) => finding.by_hand(
+                delete,
+                "connections then reach another endpoint, or fail at once. The program that set the \
+                 rule (kube-proxy, a container engine) still has the address in its records, and may \
+                 set the rule again",
+                restore,
+            ),
+            None => finding,
+        });
     }
 }
 

@@ -314,7 +314,8 @@ fn drop_rules(subject: &Subject) -> Result<Vec<DropRule>, String> {
         }
         Err(error) => return Err(error.to_string()),
     };
-    let rules = rules.into_iter().map(|one| {
+    let legacy = ruleset::legacy_drop_counters().map_err(|error| error.to_string())?;
+    let rules = rules.into_iter().chain(legacy).map(|one| {
         let family = one.at.family_name().to_owned();
         let ruleset::Place { table, chain, handle, .. } = one.at;
         let ruleset::DropCounter { untracks, packets, to, comment, for_host, .. } = one;

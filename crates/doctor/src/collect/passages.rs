@@ -83,7 +83,6 @@ fn passages(
             let translations = match translations {
                 Some(known) => Reading::Read(translations::destinations(
                     known,
-                    here,
                     stalled,
                     rules.rejected_services(),
                 )),
@@ -132,8 +131,11 @@ fn rules() -> Result<(Ruleset, Option<Vec<Translation>>), String> {
     let rules = nftables.and_then(|mut nftables| {
         ruleset::read_translating(&mut nftables, MOST_CHAINS).map_err(|error| error.to_string())
     });
-    let (mut rules, translations) = rules?;
+    let (mut rules, mut translations) = rules?;
     rules.join_legacy().map_err(|error| error.to_string())?;
+    if let Some(known) = &mut translations {
+        known.extend(ruleset::legacy_translations().map_err(|error| error.to_string())?);
+    }
     Ok((rules, translations))
 }
 

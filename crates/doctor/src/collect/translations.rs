@@ -15,15 +15,12 @@ const MOST_STALLED: usize = 100;
 /// Rules that set destinations, and connections that nobody answers.
 pub(super) fn destinations(
     known: Vec<Translation>,
-    here: &Namespace,
     stalled: Result<Vec<Stalled>, String>,
     rejected: Vec<ruleset::RejectedService>,
 ) -> Translations {
-    let has_legacy =
-        here.chains.get().into_iter().flatten().any(|chain| chain.family.ends_with("-legacy"));
     let all: Vec<Translation> = known.into_iter().filter(|one| !one.is_source).collect();
-    // The rules of iptables-legacy are not decoded, and IPVS has none.
-    let all_constant = !has_legacy && all.iter().all(|one| one.to.is_some());
+    // IPVS has no rules.
+    let all_constant = all.iter().all(|one| one.to.is_some());
     let rules = all.into_iter().filter_map(|one| {
         let family = one.at.family_name().to_owned();
         let Place { table, chain, handle, .. } = one.at;

@@ -36,7 +36,7 @@ fn ours() -> PathBuf {
 }
 
 /// A case: its script, and the lines of its header.
-struct Case {
+pub(crate) struct Case {
     script: PathBuf,
     name: String,
     /// Codes that name the cause. Empty: unknown.
@@ -48,6 +48,11 @@ struct Case {
 }
 
 impl Case {
+    /// One of the repository's cases.
+    pub(crate) fn named(name: &str) -> Case {
+        Case::read(&ours().join(format!("{name}.sh")))
+    }
+
     fn read(script: &Path) -> Case {
         let name = script.file_stem().unwrap().to_str().unwrap().to_owned();
         let known = ours().join(format!("{name}.sh"));
@@ -62,7 +67,7 @@ impl Case {
     }
 
     /// Runs the script, which has its own namespaces.
-    fn run(&self, prefix: &str, what: &str) -> Result<(), String> {
+    pub(crate) fn run(&self, prefix: &str, what: &str) -> Result<(), String> {
         let log = std::env::temp_dir().join(format!("{prefix}-log"));
         // The script's traffic outlives it, so pipes would not end.
         let to = |path: &Path| std::fs::File::create(path).unwrap();
@@ -112,7 +117,7 @@ impl Case {
     }
 
     /// Diagnoses until the first finding is right.
-    fn seek(&self, prefix: &str, node: &[String]) -> Diagnosis {
+    pub(crate) fn seek(&self, prefix: &str, node: &[String]) -> Diagnosis {
         let mut diagnosis = self.look(prefix, node, true);
         for _ in 1..READINGS {
             if diagnosis.findings.first().is_some_and(|first| self.is_right(first)) {
@@ -232,7 +237,7 @@ fn further_faults_of_the_same_checks_are_named_first() {
     judge_all(&split(read(&ours())).1);
 }
 
-fn tools() -> Result<(), String> {
+pub(crate) fn tools() -> Result<(), String> {
     need::tools(&[
         "ip",
         "bridge",

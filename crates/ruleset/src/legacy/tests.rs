@@ -6,7 +6,11 @@ use super::*;
 use crate::flow::{Flow, Hook, Interface, Place, Step, Transport, Tuple, Verdict};
 
 /// An entry with a standard target, or the head of a chain.
-fn entry(ipv6: bool, change: impl FnOnce(&mut [u8]), target: Result<i32, &str>) -> Vec<u8> {
+pub(super) fn entry(
+    ipv6: bool,
+    change: impl FnOnce(&mut [u8]),
+    target: Result<i32, &str>,
+) -> Vec<u8> {
     let layout = if ipv6 { IPV6 } else { IPV4 };
     let target_bytes = if target.is_ok() { 40 } else { 64 };
     let mut bytes = vec![0; layout.matches + target_bytes];
@@ -25,14 +29,14 @@ fn entry(ipv6: bool, change: impl FnOnce(&mut [u8]), target: Result<i32, &str>) 
     bytes
 }
 
-fn always(_: &mut [u8]) {}
+pub(super) fn always(_: &mut [u8]) {}
 
-fn udp(bytes: &mut [u8]) {
+pub(super) fn udp(bytes: &mut [u8]) {
     bytes[80] = 17;
 }
 
 /// A table `filter` with `INPUT` alone, and chains of its own.
-fn table(input: &[Vec<u8>], others: &[Vec<u8>]) -> Table {
+pub(super) fn table(input: &[Vec<u8>], others: &[Vec<u8>]) -> Table {
     let last: usize = input[..input.len() - 1].iter().map(Vec::len).sum();
     let mut hooks = [None; 5];
     hooks[1] = Some((0, last as u32));
