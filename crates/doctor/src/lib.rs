@@ -15,6 +15,7 @@ pub mod finding;
 pub mod host;
 pub mod path;
 pub mod probed;
+pub mod record;
 pub mod scrub;
 pub mod view;
 
