@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use super::packet_filter::{named_rule, source};
+use super::rule_drops::counter_source;
 use super::{Check, CheckOutcome, Confidence, Cost, Severity, View};
 use crate::host::{Filtered, PassageKind};
 
@@ -49,25 +51,22 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                 | PassageKind::OutsideSource => continue,
             };
             let object = format!("{family} {table} {chain}");
-            let rule = handle.map_or_else(
-                || format!("{object}: "),
-                |handle| format!("rule with handle {handle} of {object}: "),
-            );
+            let rule = named_rule(family, &object, *handle);
             let finding = CHECK
                 .in_namespace(namespace, object)
                 .evidence(
                     format!(
-                        "{rule}`{on}` decides about {packets}, for example {} to {}",
+                        "{rule}: `{on}` decides about {packets}, for example {} to {}",
                         passage.from, passage.to
                     ),
-                    super::packet_filter::source(family),
+                    source(family),
                 )
                 .cost(Cost::estimated(0.2, "packets that the rule drops"))
                 .confidence(Confidence::Low);
             let dropped = super::rule_drops::dropped(namespace, (family, table, chain), *handle);
             outcome.add(match dropped {
                 Some(count) => finding
-                    .evidence(format!("it dropped +{count}"), "NFTA_COUNTER_PACKETS")
+                    .evidence(format!("it dropped +{count}"), counter_source(family))
                     .confidence(Confidence::Medium),
                 // It has no counter, or counted nothing.
                 None => finding,

@@ -56,7 +56,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                 .in_namespace(namespace, object(rule))
                 .evidence(
                     format!("{}{} {verb} +{count}", name(rule), comment.unwrap_or_default()),
-                    counter_source(rule),
+                    counter_source(&rule.family),
                 )
                 .cost(Cost::estimated(0.3, "packets that the rule matches"))
                 .confidence(Confidence::Medium);
@@ -66,7 +66,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                         "{} exempted +{count} from connection tracking: their replies are invalid",
                         name(other)
                     ),
-                    counter_source(other),
+                    counter_source(&other.family),
                 );
             }
             outcome.add(deletable(namespace, rule, finding));
@@ -87,8 +87,9 @@ fn deletable(namespace: &Namespace, rule: &DropRule, finding: Finding) -> Findin
     )
 }
 
-fn counter_source(rule: &DropRule) -> &'static str {
-    if is_legacy(&rule.family) { "struct xt_counters" } else { "NFTA_COUNTER_PACKETS" }
+/// Source of the counters of a family's rules.
+pub(super) fn counter_source(family: &str) -> &'static str {
+    if is_legacy(family) { "struct xt_counters" } else { "NFTA_COUNTER_PACKETS" }
 }
 
 fn object(rule: &DropRule) -> String {

@@ -7,6 +7,7 @@ mod field;
 mod machine;
 mod mtu;
 mod paths;
+mod programs;
 mod rules;
 mod saved;
 mod tenants;
