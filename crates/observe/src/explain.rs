@@ -90,7 +90,12 @@ pub const EXPLANATIONS: &[Explanation] = &[
         None,
         "The socket is in use by another CPU or process and its backlog is full.",
     ),
-    of("NO_SOCKET", None, "No socket listens on the destination port."),
+    of(
+        "NO_SOCKET",
+        None,
+        "No socket listens on the destination port. doctor looks for the device of a tunnel's port \
+            (OV033), and for programs that listen at another address (OV117).",
+    ),
     of(
         "NETFILTER_DROP",
         None,

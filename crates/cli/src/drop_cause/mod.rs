@@ -1,4 +1,4 @@
-//! The rule, route, forwarding entry, neighbour or setting behind a drop that `trace` saw, by the
+//! The rule, route, forwarding entry, neighbour, socket or setting behind a drop that `trace` saw, by the
 //! state of its namespace now.
 //!
 //! The kernel names none. The rules are evaluated for the packet's addresses at the hooks where the
@@ -47,6 +47,7 @@ enum Object {
     WayBack,
     ForwardingSetting,
     OtherVnis,
+    Sockets,
 }
 
 impl Object {
@@ -63,6 +64,9 @@ impl Object {
             ("IP_RPFILTER", _) => Object::WayBack,
             ("IP_INADDRERRORS", _) => Object::ForwardingSetting,
             ("VXLAN_VNI_NOT_FOUND", _) => Object::OtherVnis,
+            ("NO_SOCKET", _) => Object::Sockets,
+            // A bridge gives no reason for a frame that it would send back.
+            ("NOT_SPECIFIED", Some("br_handle_frame_finish")) => Object::Forwarding,
             // The kernel's other reasons have no single object.
             _ => return None,
         })
@@ -81,6 +85,7 @@ impl Object {
             Object::WayBack => space.way_back(seen),
             Object::ForwardingSetting => space.forwarding_setting(seen),
             Object::OtherVnis => space.other_vnis(seen),
+            Object::Sockets => space.sockets(seen),
         }
     }
 }
@@ -104,7 +109,7 @@ impl DropCauses {
 
     fn find(&mut self, object: Object, seen: &Seen<'_>) -> Option<String> {
         let (inode, begun) = (seen.event.netns?, Instant::now());
-        let with_transport = matches!(object, Object::Rule | Object::OtherVnis);
+        let with_transport = matches!(object, Object::Rule | Object::OtherVnis | Object::Sockets);
         let key = (inode, object, seen.traits(with_transport));
         if let Some(answer) = self.answers.get(&key, begun) {
             return answer;

@@ -218,4 +218,22 @@ impl Space {
         let vni = seen.event.tunnel?.vni?;
         words::other_vnis(&self.links, seen.flow.ports.1, vni)
     }
+
+    /// Names the addresses at which the destination port is open instead.
+    pub fn sockets(&self, seen: &Seen<'_>) -> Option<String> {
+        let own = |address: IpAddr| address.is_ipv4() == seen.flow.destination.is_ipv4();
+        let port = seen.flow.ports.1;
+        let (protocol, open) = match seen.flow.protocol {
+            6 => ("TCP", self.netns.run(netstate::inet_diag::tcp_listeners).ok()?.ok()?),
+            17 => {
+                let all = self.netns.run(netstate::udp_socket::read).ok()?.ok()?;
+                // A connected socket takes packets of one sender.
+                let open = all.into_iter().filter(|socket| !socket.connected);
+                ("UDP", open.map(|socket| (socket.address, socket.port)).collect())
+            }
+            _ => return None,
+        };
+        let open = open.into_iter().filter(|(at, of)| *of == port && own(*at)).map(|(at, _)| at);
+        words::sockets(protocol, port, open.collect())
+    }
 }

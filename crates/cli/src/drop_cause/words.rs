@@ -114,6 +114,18 @@ pub fn fixed_entry(
     Some(format!("{} has {from} at {remote}, fixed; the packet came from {sender}", device.name))
 }
 
+/// Describes the sockets of a port, which are all bound to other addresses than a packet's.
+pub fn sockets(protocol: &str, port: u16, mut open: Vec<IpAddr>) -> Option<String> {
+    open.sort_unstable();
+    open.dedup();
+    // It takes the packet now, so the socket is new.
+    if open.is_empty() || open.iter().any(IpAddr::is_unspecified) {
+        return None;
+    }
+    let at: Vec<String> = open.iter().map(IpAddr::to_string).collect();
+    Some(format!("{protocol} port {port} is open at {} only", at.join(", ")))
+}
+
 /// Describes the VXLAN devices of a UDP port, none of which has this VNI.
 pub fn other_vnis(links: &[Interface], port: u16, vni: u32) -> Option<String> {
     /// Devices that are named.

@@ -32,6 +32,8 @@ const WITHOUT_RECEIVER: [(&str, &str); 2] =
 const OF_ROUTERS: [&str; 2] = ["ff02::2", "ff02::16"];
 /// Checks for the causes of a packet filter's drops: of tunnels, and of tenants.
 const OF_FILTERS: [&str; 3] = ["OV071", "OV073", "OV111"];
+/// Checks for a missing socket: of a tunnel, and of a tenant's program.
+const OF_SOCKETS: [&str; 2] = ["OV033", "OV117"];
 /// Maximum time that a packet waits for earlier ones that are still under way.
 const LONGEST_HOLD: Duration = Duration::from_secs(1);
 /// Largest N of `--sample 1/N`.
@@ -179,6 +181,7 @@ impl PacketOutput<'_> {
                 };
                 let codes: Vec<String> = match reason.as_str() {
                     "NETFILTER_DROP" => OF_FILTERS.map(str::to_owned).to_vec(),
+                    "NO_SOCKET" => OF_SOCKETS.map(str::to_owned).to_vec(),
                     _ => check.into_iter().collect(),
                 };
                 if cause.is_none() {

@@ -369,7 +369,9 @@ fn a_drop_names_the_entry_or_setting() {
     let sleep = |host: &Arc<Host>| processes.start(host, Command::new("sleep").arg("600")).unwrap();
     let _sleeping = [&a, &b].map(sleep);
     let sender = a.netns().run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+    let _own = b.netns().run(|| UdpSocket::bind("127.0.0.1:5301").unwrap()).unwrap();
     for (to, reason, expected) in [
+        ("10.77.0.2", "NO_SOCKET", "UDP port 5301 is open at 127.0.0.1 only"),
         (
             "10.100.0.2",
             "NO_TX_TARGET",
