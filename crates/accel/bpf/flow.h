@@ -312,6 +312,7 @@ static __always_inline int is_as_judged(struct nf_conn *ct, u32 direction, struc
 	if (direction == 0 ? !is_reverse(&ct->tuplehash[1].tuple, flow, key->ipv6) :
 			     !is_reverse(&ct->tuplehash[0].tuple, flow, key->ipv6))
 		return 0;
+	/* Seldom, but in time for a timeout of a second. */
 	lost = flow->timeout - left;
 	back = flow->expires - expires;
 	/*
@@ -320,7 +321,7 @@ static __always_inline int is_as_judged(struct nf_conn *ct, u32 direction, struc
 	 */
 	if ((s32)lost <= 0 || ((s32)back > 0 && (u64)back * constants.tick > 1000000000ULL))
 		flow->timeout = left;
-	else if ((u64)lost * constants.tick > 1000000000ULL)
+	else if ((u64)lost * constants.tick > 1000000000ULL || lost > flow->timeout / 2)
 		bpf_ct_change_timeout(ct, (u64)flow->timeout * constants.tick / 1000000);
 	flow->expires = ct->timeout;
 	return 1;

@@ -13,6 +13,15 @@ use ruleset::Ruleset;
 
 use crate::model::{DeviceId, Forwarding, NetnsSnapshot, OtherFilter};
 
+/// Sysctls of the timeouts that conntrack gives to the entries of flows on the fast path.
+const TIMEOUTS: [&str; 5] = [
+    "tcp_timeout_established",
+    "tcp_timeout_max_retrans",
+    "tcp_timeout_unacknowledged",
+    "udp_timeout",
+    "udp_timeout_stream",
+];
+
 /// How much of a namespace's state to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
@@ -48,6 +57,7 @@ pub(crate) fn gather(
         ipv6_forwarding_off: !is("net/ipv6/conf/all/forwarding", "1"),
         neighbour_proxy: !is("net/ipv6/conf/all/proxy_ndp", "0"),
         big_tunnels: sysctl("kernel/osrelease").is_some_and(|release| has_big_tunnels(&release)),
+        timeouts: TIMEOUTS.iter().map(|name| sysctl(&timeout_path(name))).collect(),
         default_ttl: sysctl("net/ipv4/ip_default_ttl").and_then(|t| t.parse().ok()).unwrap_or(64),
         ..NetnsSnapshot::default()
     };
@@ -183,6 +193,10 @@ fn has_big_tunnels(release: &str) -> bool {
 fn sysctl(path: &str) -> Option<String> {
     // /proc/sys/net shows the namespace of the thread that opens it.
     std::fs::read_to_string(format!("/proc/sys/{path}")).ok().map(|text| text.trim().to_owned())
+}
+
+fn timeout_path(name: &str) -> String {
+    format!("net/netfilter/nf_conntrack_{name}")
 }
 
 /// Returns the first and last local port, as `udp_flow_src_port` uses them.

@@ -18,6 +18,9 @@ pub(crate) struct Basis {
     established_part: Arc<Ruleset>,
     /// Types of addresses, as rules match them.
     pub(crate) address_types: AddressTypes,
+    /// Conntrack's timeouts. The fast path renews an entry's timeout to the value that conntrack set
+    /// last.
+    timeouts: Vec<Option<String>>,
     /// Tenants' devices, by interface index.
     pub(crate) ports: BTreeMap<u32, Port>,
     /// VXLAN devices by interface index: routed ones, and ports of a bridge with br_netfilter.
@@ -70,6 +73,7 @@ impl Basis {
             ruleset,
             established_part,
             address_types: snapshot.overlay.address_types.clone(),
+            timeouts: snapshot.timeouts.clone(),
             ports: ports.collect(),
             tunnels: tunnels.collect(),
             translates,
@@ -103,6 +107,7 @@ impl Basis {
                 || self.address_types == last.address_types)
             // A flow that no rule had sent to conntrack may have an entry by now.
             && self.translates == last.translates
+            && self.timeouts == last.timeouts
             && self.devices().all(|(index, device)| {
                 last.known.get(&index).is_none_or(|known| *known == device)
             })

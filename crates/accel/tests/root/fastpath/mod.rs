@@ -27,6 +27,7 @@ mod sandboxed;
 mod socket;
 mod stale;
 mod strict;
+mod timeouts;
 mod traffic;
 mod underlay;
 mod underlay6;
