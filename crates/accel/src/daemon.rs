@@ -11,7 +11,7 @@ use std::time::Duration;
 use sys::netns::NetNs;
 
 use crate::Result;
-use crate::admission;
+use crate::admission::{self, CaretakerWatch};
 use crate::lock::lock;
 use crate::mirroring::{Finder, HomeWatch, Reconciler, Security, Shared, Source};
 use crate::model::Wanted;
@@ -47,6 +47,9 @@ pub struct Options {
     pub max_entries: u32,
     /// A separate process that finds sandboxes.
     pub finder: Option<Finder>,
+    /// Shows whether the caretaker of connections runs. If it ends, TCP connections through packet
+    /// filters take the slow path. `None`: nobody takes care of connections after a kill.
+    pub caretaker: Option<CaretakerWatch>,
     /// Limit of connections through packet filters that have a verdict. A new one replaces the
     /// oldest.
     pub max_flows: u32,
@@ -74,6 +77,7 @@ impl Default for Options {
         Options {
             max_entries: DEFAULT_MAX_ENTRIES,
             finder: None,
+            caretaker: None,
             max_flows: DEFAULT_MAX_FLOWS,
             accounting: false,
             spares: 0,
@@ -126,7 +130,7 @@ impl Accel {
         if let Some(size) = options.gso_max_size {
             let _ = shared.gso_max_size.set(size);
         }
-        let admission = admission(netns, flows, shared.clone())?;
+        let admission = admission(netns, flows, options.caretaker, shared.clone())?;
         let security = options.security.unwrap_or_else(Security::open);
         let (ready, is_ready) = std::sync::mpsc::channel();
         let netns = netns.try_clone()?;
@@ -231,13 +235,18 @@ impl Accel {
 }
 
 /// Starts the thread that gives verdicts on flows.
-fn admission(netns: &NetNs, flows: FlowMaps, shared: Arc<Shared>) -> Result<JoinHandle<()>> {
+fn admission(
+    netns: &NetNs,
+    flows: FlowMaps,
+    caretaker: Option<CaretakerWatch>,
+    shared: Arc<Shared>,
+) -> Result<JoinHandle<()>> {
     let netns = netns.try_clone()?;
     let run = move || {
         let done = netns
             .enter_for_good()
             .map_err(Into::into)
-            .and_then(|()| admission::run(flows, &shared.verdicts, &shared.stop));
+            .and_then(|()| admission::run(flows, &shared.verdicts, caretaker, &shared.stop));
         if let Err(error) = done {
             // Without verdicts, packets that meet rules take the slow path.
             tracing::warn!(

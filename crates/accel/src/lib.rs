@@ -39,7 +39,7 @@ mod programs;
 pub mod status;
 mod vitals;
 
-pub use admission::Caretaker;
+pub use admission::{Caretaker, CaretakerWatch};
 pub use daemon::{Accel, DEFAULT_MAX_ENTRIES, DEFAULT_MAX_FLOWS, Options, probe};
 pub use error::{Error, Result};
 pub use metrics::exposition;

@@ -79,6 +79,10 @@ pub struct FlowsStatus {
     pub denied: u64,
     /// Time spent on all verdicts, µs.
     pub spent_us: u64,
+    /// The caretaker, which leaves connections to conntrack if the process is killed, was killed itself.
+    /// TCP connections take the slow path until the next start.
+    #[serde(default)]
+    pub unguarded: bool,
     /// Verdicts that denied, by reason: a rule (table, chain, handle, effect) or the state of
     /// conntrack.
     pub reasons: BTreeMap<String, u64>,

@@ -5,6 +5,9 @@
 //! the start and waits on a socket. If the other end closes after `ARM` and without `DONE`, the
 //! caretaker replaces the entries. It accepts no other message.
 //!
+//! If the caretaker ends first, nobody would do this. The verdict thread notices it by the socket, leaves
+//! all connections to conntrack, and admits no further ones ([`CaretakerWatch`]).
+//!
 //! Limit: if both processes are killed, for example with a whole control group or a container's
 //! process namespace, the entries remain until the next start.
 
@@ -14,6 +17,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use netstate::connection::Connections;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sys::monitor;
 use sys::netns::NetNs;
 
@@ -75,10 +79,35 @@ impl Caretaker {
         Ok((&self.socket).write_all(&[ARM]).map_err(failed)?)
     }
 
+    /// Returns a watch for [`Options`](crate::Options).
+    ///
+    /// # Errors
+    /// If no descriptor is left.
+    pub fn watch(&self) -> Result<CaretakerWatch> {
+        let failed = |e| sys::Error::io("watch", "caretaker of connections", &e);
+        Ok(CaretakerWatch { socket: self.socket.try_clone().map_err(failed)? })
+    }
+
     /// Ends the process: the connections were left to conntrack, or to a successor.
     pub fn end(self) {
         // An error: the caretaker was killed, so there is nothing to end.
         let _ = (&self.socket).write_all(&[DONE]);
+    }
+}
+
+/// Shows whether the caretaker runs.
+#[derive(Debug)]
+pub struct CaretakerWatch {
+    socket: UnixStream,
+}
+
+impl CaretakerWatch {
+    /// Whether the caretaker has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        // POLLHUP is always reported: the caretaker's end is closed.
+        let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::empty())];
+        // An error (a signal) is no answer; the caller asks again.
+        matches!(poll(&mut fds, PollTimeout::ZERO), Ok(1))
     }
 }
 

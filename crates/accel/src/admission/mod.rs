@@ -23,7 +23,7 @@ use crate::lock::lock;
 use crate::model::Basis;
 use crate::programs::FlowMaps;
 use crate::status::FlowsStatus;
-pub use caretaker::Caretaker;
+pub use caretaker::{Caretaker, CaretakerWatch};
 pub(crate) use judge::{Denied, judge};
 use renewal::{renew, take_over};
 
@@ -57,6 +57,7 @@ pub(crate) struct Verdicts {
 pub(crate) fn run(
     mut maps: FlowMaps,
     verdicts: &Verdicts,
+    mut caretaker: Option<CaretakerWatch>,
     stop: &std::sync::atomic::AtomicBool,
 ) -> Result<()> {
     let connections = Connections::open()?;
@@ -67,6 +68,15 @@ pub(crate) fn run(
         let within = if maps.windows.is_pending() { SOON } else { TURN };
         let asked = maps.asked(within);
         follow(&mut maps, &connections)?;
+        if caretaker.take_if(|caretaker| caretaker.has_ended()).is_some() {
+            tracing::warn!(
+                "the caretaker was killed: TCP connections through packet filters take the slow path \
+                 until the next start"
+            );
+            lock(&verdicts.status).unguarded = true;
+            maps.windows.admit_none();
+            leave(&mut maps, &connections)?;
+        }
         // Without rules there is no need to ask conntrack, which might load its modules.
         if !has_taken_over && lock(&verdicts.basis).number != 0 {
             take_over(&connections);

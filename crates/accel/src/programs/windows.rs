@@ -38,6 +38,8 @@ pub(crate) struct Windows {
     next: u32,
     most: u32,
     serial: u32,
+    /// No further connection gets an index.
+    is_closed: bool,
 }
 
 impl Windows {
@@ -47,11 +49,12 @@ impl Windows {
         let most = if programs.has_guard() { connections.max_entries() } else { 0 };
         let tracked = programs.map("tracked_flows", size_of::<RawTracked>())?;
         let (known, pending, free) = (HashMap::new(), Vec::new(), Vec::new());
-        Ok(Windows { connections, tracked, known, pending, free, next: 0, most, serial: 0 })
+        let (next, serial, is_closed) = (0, 0, false);
+        Ok(Windows { connections, tracked, known, pending, free, next, most, serial, is_closed })
     }
 
-    /// Returns the use of an index for an entry, a new one if needed. `None`: there is no room, or
-    /// conntrack's windows are outdated, because it accepts any sequence number for another reason.
+    /// Returns the use of an index for an entry, a new one if needed. `None`: there is no room, no
+    /// further connection is admitted, or conntrack's windows are outdated, because it accepts any sequence number for another reason.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -63,7 +66,7 @@ impl Windows {
             }
             self.free(&entry.original)?;
         }
-        if entry.liberal != [false; 2] {
+        if self.is_closed || entry.liberal != [false; 2] {
             return Ok(None);
         }
         let index = match self.free.pop() {
@@ -88,6 +91,11 @@ impl Windows {
         }
         self.pending.push(entry.original);
         Ok(Some(window))
+    }
+
+    /// From now on conntrack alone tracks the windows of further connections.
+    pub(crate) fn admit_none(&mut self) {
+        self.is_closed = true;
     }
 
     /// Whether windows are still being copied.

@@ -268,6 +268,9 @@ fn describe(status: &Status) -> String {
             "packet filters: {} connections admitted to the fast path, {} denied",
             flows.admitted, flows.denied
         );
+        if flows.unguarded {
+            text += "  the caretaker was killed: TCP connections take the slow path until the next start\n";
+        }
         for (reason, count) in &flows.reasons {
             let _ = writeln!(text, "  {count:>12} by {reason}");
         }

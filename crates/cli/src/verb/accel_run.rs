@@ -67,6 +67,7 @@ pub fn run(serve: &AccelServe) -> anyhow::Result<Exit> {
     let options = Options {
         max_entries,
         finder: Some(finder),
+        caretaker: Some(caretaker.watch()?),
         predecessor: predecessor.unwrap_or_default(),
         max_flows: serve.run.max_flows.unwrap_or(accel::DEFAULT_MAX_FLOWS),
         accounting: serve.run.accounting,

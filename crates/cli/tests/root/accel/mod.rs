@@ -19,7 +19,8 @@ use foreground::{Foreground, LIMIT, OVERLANE, path};
 use lab::{Network, Params};
 use netstate::connection::{Connections, Entry, Tuple};
 use netstate::link::Vxlan;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use packet::vxlan::Vni;
 use serde_json::Value;
 use test_support::{bound, need, require};
@@ -263,6 +264,45 @@ fn entries_are_left_to_conntrack_after_a_kill() {
         Ok(is_replaced.then_some(()).ok_or_else(|| format!("{entry:?}")))
     })
     .unwrap();
+}
+
+/// A confined process notices the end of its caretaker.
+#[test]
+fn a_killed_caretaker_is_reported() {
+    require!(need::tool("nft"));
+    let network = require!(network());
+    let a = Served::of(&network, "a");
+    let rules = "sysctl -qw net.bridge.bridge-nf-call-iptables=1
+        nft 'table ip t { chain c { type filter hook forward priority 0; ct state invalid drop; }; }'";
+    let made = || Command::new("sh").args(["-ec", rules]).status().unwrap();
+    assert!(a.host.netns().run(made).unwrap().success());
+    let mut connection = Connection::new(&network);
+    let foreground = run_one(&a);
+    // Flows need verdicts as soon as the bridge has learned an address.
+    let mut unguarded = |expected: bool| {
+        poll("the status of the caretaker", LIMIT, || {
+            connection.exchange();
+            let status = a.status();
+            let is_met = status["flows"]["unguarded"] == expected;
+            Ok(is_met.then_some(()).ok_or_else(|| status.to_string()))
+        })
+        .unwrap();
+    };
+    unguarded(false);
+    let children = format!("/proc/{0}/task/{0}/children", foreground.child.id());
+    let children = std::fs::read_to_string(children).unwrap();
+    let is_caretaker = |pid: &&str| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap().trim() == "accel-caretaker"
+    };
+    let pid = children.split_whitespace().find(is_caretaker).unwrap().parse().unwrap();
+    kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    unguarded(true);
+    let shown = text(&a.accel(&["status"]).stdout);
+    assert!(
+        shown.contains("the caretaker was killed: TCP connections take the slow path"),
+        "{shown}"
+    );
+    assert!(a.off().status.success());
 }
 
 #[test]
