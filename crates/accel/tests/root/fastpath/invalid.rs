@@ -3,6 +3,7 @@
 //! connection.
 
 mod ended;
+mod later;
 mod random;
 mod world;
 

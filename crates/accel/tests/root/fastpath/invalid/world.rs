@@ -497,6 +497,12 @@ impl World {
         }
     }
 
+    /// The next segments belong to a new connection.
+    pub(super) fn begin(&mut self, seed: u32) {
+        self.last_port += 1;
+        self.connection = Connection { port: self.last_port, next: [seed, seed.wrapping_mul(7)] };
+    }
+
     /// Opens a new connection and waits until it is on the fast path, if there is one.
     pub(super) fn connect(&mut self, seed: u32) {
         self.connection = self.connect_all(&[seed])[0];
@@ -507,9 +513,7 @@ impl World {
         self.refused_before = self.refused();
         let mut all = Vec::new();
         for &seed in seeds {
-            self.last_port += 1;
-            self.connection.port = self.last_port;
-            self.connection.next = [seed, seed.wrapping_mul(7)];
+            self.begin(seed);
             let syn = Segment { ack: 0, ..self.segment(false, SYN, 0) };
             // The bridges learn from the first frames, which may be lost.
             poll("the first segment", LIMIT, || {

@@ -1,0 +1,110 @@
+//! Matches and targets of iptables.
+
+use super::{Change, On, change};
+
+pub(in super::super) const CHANGES: &[Change] = &[
+    ipt!("xt time", "-m time --datestart 2000-01-01 -j DROP"),
+    ipt!("xt recent", "-m recent --name x --rcheck -j DROP"),
+    change(
+        "xt recent, set by the first packets",
+        "IPT -I FORWARD -m recent --name x --update --hitcount 6 -j DROP; IPT -I FORWARD 2 -m recent --name x --set",
+        "IPT -D FORWARD -m recent --name x --update --hitcount 6 -j DROP; IPT -D FORWARD -m recent --name x --set",
+        On::All,
+    ),
+    ipt!(
+        "xt hashlimit",
+        "-m hashlimit --hashlimit-name h --hashlimit-above 1/hour --hashlimit-burst 5 --hashlimit-mode srcip -j DROP"
+    ),
+    ipt!("xt connlimit", "-m connlimit --connlimit-above 0 -j DROP"),
+    ipt!("xt connlabel", "-m connlabel --label 1 -j DROP"),
+    ipt!(
+        "xt cluster",
+        "-m cluster --cluster-total-nodes 2 --cluster-local-node 1 --cluster-hash-seed 1 -j DROP"
+    ),
+    change(
+        "xt cpu",
+        "IPT -I FORWARD -m cpu --cpu 0 -j DROP; IPT -I FORWARD -m cpu --cpu 1 -j DROP",
+        "IPT -D FORWARD -m cpu --cpu 0 -j DROP; IPT -D FORWARD -m cpu --cpu 1 -j DROP",
+        On::All,
+    ),
+    ipt!("xt devgroup", "-m devgroup --src-group 0 -j DROP"),
+    ipt!("xt dscp", "-m dscp --dscp 0 -j DROP"),
+    ipt4!("xt ecn", "-p tcp -m ecn ! --ecn-tcp-ece -j DROP"),
+    ipt!("xt helper", "-m helper --helper ftp -j DROP"),
+    ipt!("xt length", "-m length --length 100: -j DROP"),
+    ipt!("xt mac", "-m mac --mac-source 02:77:00:00:00:11 -j DROP"),
+    ipt!("xt nfacct", "-m comment --comment x -m conntrack --ctexpire 1:1000000 -j DROP"),
+    ipt!("xt owner", "-m pkttype --pkt-type unicast -j DROP"),
+    ipt!("xt physdev", "-m physdev --physdev-is-bridged -j DROP"),
+    ipt!("xt policy", "-m policy --dir in --pol none -j DROP"),
+    ipt!("xt quota", "-m quota --quota 3000 -j ACCEPT"),
+    change(
+        "xt quota, then drop",
+        "IPT -I FORWARD -j DROP; IPT -I FORWARD -m quota --quota 3000 -j ACCEPT",
+        "IPT -D FORWARD -m quota --quota 3000 -j ACCEPT; IPT -D FORWARD -j DROP",
+        On::All,
+    ),
+    ipt4!("xt realm", "-m realm --realm 0 -j DROP"),
+    ipt!("xt rpfilter", "-m addrtype --dst-type UNICAST -j DROP"),
+    ipt!("xt socket", "-p tcp -m tcp --tcp-flags PSH PSH -j DROP"),
+    ipt!("xt state", "-m state --state ESTABLISHED -j DROP"),
+    ipt!("xt statistic nth", "-m statistic --mode nth --every 3 --packet 0 -j DROP"),
+    ipt!("xt statistic random", "-m statistic --mode random --probability 1 -j DROP"),
+    ipt!("xt string", "-m string --algo bm --from 40 --hex-string '|000102030405|' -j DROP"),
+    ipt!("xt tcpmss", "-p tcp -m tcpmss ! --mss 1:2 -j DROP"),
+    ipt!("xt tcp option", "-p tcp ! --tcp-option 8 -j DROP"),
+    ipt4!("xt ttl", "-m ttl --ttl-lt 64 -j DROP"),
+    ipt!("xt u32", "-m u32 --u32 '0>>28=4' -j DROP"),
+    ipt!("xt bpf", "-m bpf --bytecode '1,6 0 0 65535' -j DROP"),
+    ipt!("xt multiport", "-p tcp -m multiport --ports 80 -j DROP"),
+    ipt!("xt iprange", "-m iprange --src-range CLIENT-CLIENT -j DROP"),
+    ipt!("xt conntrack", "-m conntrack --ctstatus ASSURED -j DROP"),
+    change(
+        "xt rpfilter, then a route",
+        "IPT -t raw -I PREROUTING -m rpfilter --invert -j DROP; ip route add unreachable CLIENT/BITS table 77; ip rule add iif br0 to CLIENT/BITS lookup 77",
+        "IPT -t raw -D PREROUTING -m rpfilter --invert -j DROP; ip route flush table 77; ip rule del iif br0 to CLIENT/BITS lookup 77",
+        On::RoutedFour,
+    ),
+    change(
+        "xt CT notrack",
+        "IPT -t raw -I PREROUTING -j CT --notrack; IPT -I FORWARD -m conntrack --ctstate UNTRACKED -j DROP",
+        "IPT -t raw -D PREROUTING -j CT --notrack; IPT -D FORWARD -m conntrack --ctstate UNTRACKED -j DROP",
+        On::All,
+    ),
+    change(
+        "xt CT zone",
+        "IPT -t raw -I PREROUTING -j CT --zone 3; IPT -I FORWARD -m conntrack --ctstate NEW -j DROP",
+        "IPT -t raw -D PREROUTING -j CT --zone 3; IPT -D FORWARD -m conntrack --ctstate NEW -j DROP",
+        On::All,
+    ),
+    change(
+        "xt CONNMARK",
+        "IPT -t mangle -I FORWARD -j CONNMARK --set-mark 9; IPT -I FORWARD -m connmark --mark 9 -j DROP",
+        "IPT -t mangle -D FORWARD -j CONNMARK --set-mark 9; IPT -D FORWARD -m connmark --mark 9 -j DROP",
+        On::All,
+    ),
+    change(
+        "xt TTL",
+        "IPT -t mangle -I FORWARD -j TTL --ttl-set 1; IPT -I FORWARD -m ttl --ttl-eq 1 -j DROP",
+        "IPT -t mangle -D FORWARD -j TTL --ttl-set 1; IPT -D FORWARD -m ttl --ttl-eq 1 -j DROP",
+        On::Four,
+    ),
+    change(
+        "xt TEE",
+        "IPT -t mangle -I FORWARD -j TEE --gateway 10.1.0.9",
+        "IPT -t mangle -D FORWARD -j TEE --gateway 10.1.0.9",
+        On::Four,
+    ),
+    change(
+        "xt NFQUEUE",
+        "IPT -I FORWARD -j NFQUEUE --queue-num 3",
+        "IPT -D FORWARD -j NFQUEUE --queue-num 3",
+        On::All,
+    ),
+    change(
+        "xt NFQUEUE with bypass",
+        "IPT -I FORWARD -j NFQUEUE --queue-num 3 --queue-bypass",
+        "IPT -D FORWARD -j NFQUEUE --queue-num 3 --queue-bypass",
+        On::All,
+    ),
+];
