@@ -12,6 +12,10 @@ use super::pair::{BRIDGE, LIMIT, Pair, sh};
 /// Far more than a port's budget.
 const INVENTED: usize = 4000;
 
+/// A port's budget: changes at once, and those of a second.
+const PORT_BURST: u64 = 100;
+const PORT_RATE: u64 = 50;
+
 #[test]
 fn a_tenant_that_invents_addresses_spends_its_own_budget_only() {
     require!(need::root());
@@ -43,6 +47,10 @@ fn a_tenant_that_invents_addresses_spends_its_own_budget_only() {
         Ok((status.unfollowed > 0).then_some(()).ok_or_else(|| format!("{status:#?}")))
     })
     .unwrap();
+    // Each followed change costs queries: the budgets of the tenants' ports and of the VXLAN device.
+    let most = 3 * (PORT_BURST + start.elapsed().as_secs() * PORT_RATE + PORT_RATE);
+    let followed = accel.status().followed - before.followed;
+    assert!(followed <= most, "{followed} changes were followed, at most {most} expected");
     // The other tenant is as fast as before, and nothing was read for the invented addresses.
     pair.settle_sender(&accel);
     let (status, vitals) = (accel.status(), accel.vitals());
