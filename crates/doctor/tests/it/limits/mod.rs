@@ -4,6 +4,7 @@
 mod devices;
 mod far_end;
 mod field;
+mod guards;
 mod machine;
 mod mtu;
 mod paths;
