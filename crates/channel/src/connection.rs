@@ -13,8 +13,8 @@ use super::frame::{Cipher, FrameError, HEAD_BYTES, sealed_length};
 
 /// Interval at which a wait checks whether to go on.
 pub const TICK: Duration = Duration::from_millis(100);
-/// The same interval for events that are not due: a message after [`QUIET_AFTER`], or a new
-/// client. On a busy machine each check takes CPU time from other programs.
+/// Longer interval while no event is expected soon: a message after [`QUIET_AFTER`], or a new client.
+/// On a busy machine each check takes CPU time from other programs.
 pub(crate) const QUIET_TICK: Duration = Duration::from_millis(500);
 /// Time after which a wait for a message uses [`QUIET_TICK`].
 const QUIET_AFTER: Duration = Duration::from_secs(1);

@@ -277,7 +277,7 @@ mod tests {
 
     use super::*;
 
-    /// A gate, and connections with pretended source addresses.
+    /// A gate, and connections with forged source addresses.
     struct Bench {
         gate: Gate,
         listener: TcpListener,

@@ -163,7 +163,11 @@ impl Server {
                         match thread {
                             Ok(thread) => threads.push(thread),
                             Err(error) => {
-                                self.shared.turn_away(from, format!("no thread: {error}"), &**tell);
+                                self.shared.turn_away(
+                                    from,
+                                    format!("cannot start a thread: {error}"),
+                                    &**tell,
+                                );
                             }
                         }
                     }

@@ -17,7 +17,8 @@ fn all() -> impl Iterator<Item = i32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// State and parent of a process (proc_pid_stat(5)). The name before them may have any character.
+/// Returns state and parent of a process (proc_pid_stat(5)). The name in front of them may contain
+/// any character.
 fn state_and_parent(pid: i32) -> Option<(char, i32)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
@@ -103,9 +104,9 @@ pub fn kill_all(find: impl Fn() -> Vec<i32>) {
     }
 }
 
-/// The BPF objects, as [`crate::state`] names them, that a process holds which no test has started.
+/// Returns the BPF objects, named as in [`crate::state`], of processes that no test has started.
 ///
-/// Such an object is the machine's: systemd, for example, loads programs when it starts a unit.
+/// They belong to the machine: systemd, for example, loads programs when it starts a unit.
 pub fn held_by_others() -> BTreeSet<String> {
     let own: BTreeSet<i32> = descendants().into_iter().collect();
     let mut held = BTreeSet::new();

@@ -30,7 +30,7 @@ pub const DIRECTORIES: &str = "directories";
 /// File of the run: per test, the seconds and the CPU seconds it took.
 const COSTS: &str = "costs";
 
-/// Runs a test and gives the exit status for its guard.
+/// Runs a test and returns the exit status of its guard.
 pub fn run(program: &OsStr, arguments: &[OsString]) -> Result<u8> {
     let test = name(program, arguments);
     nix::sys::prctl::set_child_subreaper(true)?;
@@ -127,7 +127,7 @@ struct Left {
     alone: bool,
 }
 
-/// Looks until nothing is left or the time is over.
+/// Polls until nothing is left or the time limit is reached.
 fn settle(place: &Path, before: &State, overlap: &Overlap) -> Left {
     let begun = Instant::now();
     loop {

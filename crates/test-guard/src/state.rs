@@ -87,7 +87,7 @@ fn named(kind: &str, path: &Path) -> Option<String> {
     Some(format!("{kind} {}", path.to_string_lossy().escape_debug()))
 }
 
-/// Everything in a directory and the directories in it, except the directories.
+/// Adds all files below a directory, at any depth.
 fn below(kind: &str, directory: &Path, state: &mut State) {
     names(directory, |entry| match entry.file_type() {
         Ok(kind_of) if kind_of.is_dir() => below(kind, &entry.path(), state),

@@ -172,7 +172,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Reports that the measurement of this test gave no decision. [`inconclusive!`] also returns.
+/// Reports that the measurement of this test is inconclusive. [`inconclusive!`] also returns.
 pub fn undecided(reason: &dyn Display) {
     say("inconclusive", &reason.to_string());
 }

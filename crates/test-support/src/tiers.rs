@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-/// Lines of `.config/nightly`: a binary as the runner names it, and the beginning of the names of
-/// tests in it that only `make test-all` runs.
+/// Returns the entries of `.config/nightly`: the name of a test binary, and a prefix of the names of
+/// its tests that only `make test-all` runs.
 ///
 /// # Panics
-/// If the file cannot be read, or a line has another form.
+/// If the file cannot be read, or a line has no space.
 pub fn nightly(top: &Path) -> Vec<(String, String)> {
     let list = std::fs::read_to_string(top.join(".config/nightly")).unwrap();
     let lines = list.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));

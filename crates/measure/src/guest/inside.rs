@@ -104,7 +104,7 @@ fn listen_at(listen: SocketAddr, data_port: u16, token: &str) -> Result<(), Stri
         }
     };
     let thread = std::thread::Builder::new().name("server".into()).spawn(serving);
-    thread.map(drop).map_err(|error| format!("no thread: {error}"))
+    thread.map(drop).map_err(|error| format!("cannot start a thread: {error}"))
 }
 
 struct Inside<'a> {

@@ -18,9 +18,9 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// A line without its string and character literals and its comment, so that braces can be counted.
-/// Literals over several lines are not supported; rustfmt keeps the last brace of a function at the
-/// function's indent, which ends it.
+/// Returns a line without its comment and the content of its literals, so that braces can be counted.
+/// Literals over several lines are not supported. Such a function still ends at its last brace,
+/// because rustfmt indents that brace like the function.
 fn code(line: &str) -> String {
     let mut code = String::new();
     let mut characters = line.chars().peekable();
@@ -43,7 +43,7 @@ fn code(line: &str) -> String {
     code
 }
 
-/// Early ends of tests that are not counted, as line numbers and lines.
+/// Returns the early returns in tests that no macro reports, as line numbers and lines.
 fn silent(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut lines = text.lines().enumerate();

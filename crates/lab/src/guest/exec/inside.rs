@@ -88,7 +88,7 @@ fn carry_out(
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| format!("run {PROGRAM}: {error}"))?;
-    let thread = |error: std::io::Error| format!("no thread: {error}");
+    let thread = |error: std::io::Error| format!("cannot start a thread: {error}");
     let (listening, pid) = (std::thread::Builder::new().name("listen".into()), child.id());
     listening.spawn(move || listen(incoming, pid, &received)).map_err(thread)?;
     let stderr = child.stderr.take().ok_or("no standard error")?;
