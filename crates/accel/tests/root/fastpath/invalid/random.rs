@@ -120,6 +120,24 @@ impl Pair {
             && kernel.iter().zip(fast).all(is_ended)
     }
 
+    /// The entry does not begin anew by a SYN and the SYN/ACK that acknowledges it, as the page lists, if
+    /// another segment came between the two.
+    fn is_not_begun_anew(&self) -> bool {
+        let is_old =
+            |hosts: (&&str, &&str)| hosts.0 == hosts.1 || hosts == (&"SYN_RECV", &"ESTABLISHED");
+        let [kernel, fast] = &self.states;
+        let Some((last, before)) = self.history.split_last() else { return false };
+        let answers = |syn: &Sent| {
+            let Segment { back, seq, payload, flags, .. } = syn.segment;
+            let end = seq.wrapping_add(payload as u32 + 1);
+            !back && flags == SYN && end == last.segment.ack
+        };
+        last.segment.back
+            && last.segment.flags == SYN | ACK
+            && before.split_last().is_some_and(|(_, earlier)| earlier.iter().any(answers))
+            && kernel.iter().zip(fast).all(is_old)
+    }
+
     /// A reset inside the window closes the entry, as the page lists, if conntrack has last seen a
     /// segment that ended there.
     fn is_closed_early(&self) -> bool {
@@ -167,6 +185,8 @@ impl Tally {
             *self.stricter.entry(kind).or_default() += 1;
         } else if pair.is_ended_by_wrong_sum() {
             *self.stricter.entry("SYN with a wrong checksum after a reset").or_default() += 1;
+        } else if pair.is_not_begun_anew() {
+            *self.stricter.entry("SYN/ACK that begins anew, not behind the SYN").or_default() += 1;
         } else if pair.is_closed_early() {
             *self.stricter.entry("RST at the end of an earlier segment").or_default() += 1;
         } else if is_lossy {
