@@ -120,6 +120,20 @@ impl Pair {
             && kernel.iter().zip(fast).all(is_ended)
     }
 
+    /// A SYN behind its sender's reset begins a new entry, as the page lists, although an invalid FIN
+    /// came between the two.
+    fn is_new_in_spite_of_end(&self) -> bool {
+        let is_new = |hosts: (&&str, &&str)| hosts.0 == hosts.1 || hosts == (&"CLOSE", &"SYN_SENT");
+        let [kernel, fast] = &self.states;
+        let Some((last, before)) = self.history.split_last() else { return false };
+        let of_sender = |flag| move |one: &Sent| !one.segment.back && one.segment.flags & flag != 0;
+        let reset = before.iter().position(of_sender(RST));
+        let end = reset.and_then(|at| before[at..].iter().find(|one| of_sender(FIN)(one)));
+        let is_dropped = end.is_some_and(|end| end.arrived == [false; 2]);
+        let Segment { back, flags, .. } = last.segment;
+        is_dropped && !back && flags == SYN && kernel.iter().zip(fast).all(is_new)
+    }
+
     /// The entry does not begin anew by a SYN and the SYN/ACK that acknowledges it, as the page lists, if
     /// another segment came between the two.
     fn is_not_begun_anew(&self) -> bool {
@@ -185,6 +199,8 @@ impl Tally {
             *self.stricter.entry(kind).or_default() += 1;
         } else if pair.is_ended_by_wrong_sum() {
             *self.stricter.entry("SYN with a wrong checksum after a reset").or_default() += 1;
+        } else if pair.is_new_in_spite_of_end() {
+            *self.stricter.entry("SYN after a reset and an invalid FIN").or_default() += 1;
         } else if pair.is_not_begun_anew() {
             *self.stricter.entry("SYN/ACK that begins anew, not behind the SYN").or_default() += 1;
         } else if pair.is_closed_early() {
