@@ -71,6 +71,10 @@ impl<'a> Target<'a> {
         let default = port;
         let wanted =
             || usage(argument, format!("{text:?}: expected HOST, HOST:PORT or [IPV6]:PORT"));
+        // The colons of such an address would be taken for a port.
+        if text.contains('%') {
+            return Err(link_local(argument, text));
+        }
         // Check for a plain address first: an IPv6 address contains colons that are not a port.
         let (host, port) = if text.parse::<IpAddr>().is_ok() {
             (text, None)
@@ -131,12 +135,23 @@ impl<'a> Target<'a> {
         let address = addresses
             .find(is_wanted)
             .with_context(|| format!("{argument}: {} has no {kind}address", self.host))?;
+        // The kernel needs the device, too.
+        if matches!(address.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local()) {
+            return Err(link_local(argument, &address.ip().to_string()));
+        }
         // Neither names a single machine to measure.
         if address.ip().is_unspecified() || address.ip().is_multicast() {
             return Err(usage(argument, format!("{}: expected a unicast address", address.ip())));
         }
         Ok(address)
     }
+}
+
+fn link_local(argument: &str, address: &str) -> anyhow::Error {
+    usage(
+        argument,
+        format!("{address:?} is of a single link: expected a global or private address"),
+    )
 }
 
 #[cfg(test)]
@@ -158,6 +173,8 @@ mod tests {
         let loopback = Target::parse("ADDR", "127.0.0.1").unwrap();
         let own = loopback.resolve_in("ADDR", Some(Family::V6)).unwrap();
         assert!(own.is_ipv4(), "an address has its own family");
+        let of_link = Target::parse("ADDR", "fe80::2").unwrap().resolve("ADDR").unwrap_err();
+        assert!(of_link.to_string().contains("single link"), "{of_link}");
         for wrong in [
             "",
             ":5",
@@ -169,6 +186,8 @@ mod tests {
             "[fd00::2]9",
             "[h]:9",
             "fd00::2:x:y",
+            "fe80::2%eth0",
+            "[fe80::2%eth0]:9",
         ] {
             let error = Target::parse("ADDR", wrong).unwrap_err();
             assert!(error.downcast_ref::<crate::exit::Usage>().is_some(), "{wrong}: {error}");
