@@ -130,10 +130,11 @@ impl Exchange<'_> {
         self.settle > before
     }
 
-    /// Does something while packets in flight have 4ⁿ times the usual time.
+    /// Does something while packets in flight have 4ⁿ times the usual time, at most n times
+    /// [`MOST_SETTLE`].
     pub(crate) fn with_more_time<T>(&mut self, n: u32, what: impl FnOnce(&mut Self) -> T) -> T {
         let usual = self.settle;
-        self.settle = (usual * 4_u32.pow(n)).min(MOST_SETTLE).max(usual);
+        self.settle = (usual * 4_u32.pow(n)).min(MOST_SETTLE * n).max(usual);
         let outcome = what(self);
         self.settle = usual;
         outcome

@@ -23,7 +23,7 @@ const HOPS: u8 = 8;
 /// Times that a size is found to arrive after all.
 const DOUBTS: u32 = 3;
 /// Times that packets are sent again, each with more time, if none arrives.
-const SILENT: u32 = 2;
+const SILENT: u32 = 4;
 
 /// Sends a packet several times, with more time than usual, and returns whether any arrives.
 fn arrives(exchange: &mut Exchange<'_>, way: Direction, class: Class) -> Result<bool, Trouble> {
@@ -57,7 +57,7 @@ pub fn find(
     device: u32,
 ) -> Result<PathMtu, Trouble> {
     let most = device.min(LARGEST_TESTED);
-    let found = largest(exchange, way, &|bytes| of_size(family, bytes), most)?;
+    let found = largest(exchange, way, &|bytes| of_size(family, bytes), most, SILENT)?;
     let Sizes { good, bad, reported } = found;
     let mut mtu = PathMtu {
         way,
@@ -78,7 +78,8 @@ pub fn find(
     }
     if exchange.has_packet_sockets() {
         let class = inside_vxlan(family, good);
-        let sizes = largest(exchange, way, &|bytes| inside_vxlan(family, bytes), good)?;
+        // Others arrived, so one more try is enough.
+        let sizes = largest(exchange, way, &|bytes| inside_vxlan(family, bytes), good, 1)?;
         // Outer headers, up to the inner IP header.
         let headers = overhead(&class) - overhead(&Class::PLAIN);
         // A filter of the tunnel's port passes no size.
@@ -100,12 +101,13 @@ struct Sizes {
     reported: Option<(u32, IpAddr)>,
 }
 
-/// Finds the largest packets of a kind that arrive.
+/// Finds the largest packets of a kind that arrive. If none does, all are sent again `tries` times.
 fn largest(
     exchange: &mut Exchange<'_>,
     way: Direction,
     class_of: &dyn Fn(u32) -> Class,
     most: u32,
+    tries: u32,
 ) -> Result<Sizes, Trouble> {
     let mut sizes: BTreeSet<u32> =
         FREQUENT.into_iter().chain([most - 1, most]).filter(|size| *size <= most).collect();
@@ -139,7 +141,7 @@ fn largest(
         }
         if good == 0 {
             // On a busy machine, all of them may only have been late.
-            if silent < SILENT {
+            if silent < tries {
                 silent += 1;
                 continue;
             }

@@ -267,8 +267,7 @@ impl Drop for Bed {
 }
 
 fn forward(taps: &[Tap; 2], from: usize, mangled: &Mutex<Mangled>, stop: &AtomicBool) {
-    // A wire does not wait for a CPU. Without the right to it, a slow wire is less exact.
-    let _real_time = sys::priority::real_time();
+    let mut real_time = None;
     let mut buffer = vec![0; 80 << 10];
     let mut wire = vec![0; 256 << 10];
     let count = AtomicU64::new(0);
@@ -286,6 +285,13 @@ fn forward(taps: &[Tap; 2], from: usize, mangled: &Mutex<Mangled>, stop: &Atomic
         let mangled = *mangled.lock().unwrap();
         let active = if from == 0 { mangled.out } else { mangled.back };
         let fault = if active { mangled.fault } else { Fault::None };
+        // A slow wire does not wait for a CPU. Without the right to it, it is less exact. Others
+        // would keep the kernel's threads from delivering packets.
+        match fault {
+            Fault::Slow(..) if real_time.is_none() => real_time = sys::priority::real_time().ok(),
+            Fault::Slow(..) => {}
+            _ => real_time = None,
+        }
         let bytes = &buffer[..length];
         let Ok(header) = VnetHdr::parse(bytes, Layout::Tunnel) else { continue };
         let frame = &bytes[TUNNEL_HEADER..];
