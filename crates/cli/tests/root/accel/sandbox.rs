@@ -236,11 +236,12 @@ fn runs_in_real_time(served: &Served) -> bool {
     /// `SCHED_RR` of `include/uapi/linux/sched.h`.
     const ROUND_ROBIN: &str = "2";
     let tasks = format!("/proc/{}/task", served.status()["pid"]);
-    let stats = std::fs::read_dir(&tasks).unwrap().map(|task| {
-        let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+    let stats = std::fs::read_dir(&tasks).unwrap().filter_map(|task| {
+        // Other threads may end meanwhile.
+        let stat = std::fs::read_to_string(task.ok()?.path().join("stat")).ok()?;
         let (head, fields) = stat.rsplit_once(") ").unwrap();
         // Field 41 of proc_pid_stat(5); these begin with the third.
-        (head.ends_with("(accel"), fields.split(' ').nth(41 - 3) == Some(ROUND_ROBIN))
+        Some((head.ends_with("(accel"), fields.split(' ').nth(41 - 3) == Some(ROUND_ROBIN)))
     });
     stats.into_iter().any(|(accel, round_robin)| accel && round_robin)
 }
