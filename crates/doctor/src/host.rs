@@ -284,8 +284,8 @@ pub struct Namespace {
     /// Rules that translate destinations, and translated connections without an answer.
     #[serde(default = "not_saved")]
     pub translations: Reading<Translations>,
-    /// Listening TCP sockets, by the second reading. Empty if no counter shows that connections or
-    /// datagrams found none, or a full queue.
+    /// Listening TCP sockets, by the second reading. Empty if no counter shows that connections found
+    /// none, or a full queue.
     #[serde(default = "not_saved")]
     pub listeners: Reading<Vec<TcpListener>>,
     /// Packets that IPsec dropped, by the kernel's name (`/proc/net/xfrm_stat`).

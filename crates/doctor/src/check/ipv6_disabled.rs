@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View, is_link_local};
+use netstate::route_table::covers;
 use settings::Change;
 
 pub(super) const CHECK: Check = Check {
@@ -30,7 +31,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         }
         let gateway = view.bridge(port).unwrap_or(port);
         let Some((own, prefix)) = network(gateway) else { continue };
-        let asked = gateway.silent().find(|address| covers(own, prefix, *address));
+        let asked = gateway.silent().find(|address| covers((own, prefix), *address));
         let finding = CHECK
             .on(tenant)
             .evidence(format!("{key} = 1"), "/proc/sys")
@@ -39,17 +40,19 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                 "RTM_GETADDR",
             )
             .confidence(Confidence::Medium);
-        let finding = match asked {
+        outcome.add(match asked {
             Some(address) => finding
                 .severity(Severity::Warn)
                 .evidence(format!("{address} does not answer there"), "RTM_GETNEIGH")
-                .cost(Cost::estimated(0.5, "the tenant's packets of IPv6")),
+                .cost(Cost::estimated(0.5, "the tenant's packets of IPv6"))
+                .set(
+                    Change::sysctl(tenant.namespace, &key, "1", "0"),
+                    "the tenant's former addresses are not restored; it gets those of router \
+                     advertisements. Packet filters for IPv4 alone do not hold for them",
+                ),
+            // It may be meant: a filter for IPv4 alone would be passed by.
             None => finding.cost(Cost::estimated(0.02, "the tenant's packets of IPv6")),
-        };
-        outcome.add(finding.set(
-            Change::sysctl(tenant.namespace, &key, "1", "0"),
-            "the tenant's former addresses are not restored; it gets those of router advertisements",
-        ));
+        });
     }
 }
 
@@ -57,10 +60,4 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
 fn network(gateway: DeviceRef<'_>) -> Option<(IpAddr, u8)> {
     let mut all = gateway.addresses().map(|known| (known.address, known.prefix));
     all.find(|(address, _)| address.is_ipv6() && !is_link_local(*address))
-}
-
-fn covers(own: IpAddr, prefix: u8, other: IpAddr) -> bool {
-    let (IpAddr::V6(own), IpAddr::V6(other)) = (own, other) else { return false };
-    let mask = u128::MAX.checked_shl(128_u32.saturating_sub(prefix.into())).unwrap_or(0);
-    u128::from(own) & mask == u128::from(other) & mask
 }

@@ -50,8 +50,8 @@ pub(super) fn named_rule(family: &str, object: &str, handle: Option<u64>) -> Str
     }
 }
 
-/// Commands that delete a rule whose purpose is unknown, after its chain was saved in the current
-/// directory, and that load the saved chain again.
+/// Commands that delete a rule whose purpose is unknown, after its chain was saved below /run, where
+/// only root can write, and that load the saved chain again.
 pub(super) fn delete_rule(
     namespace: &Namespace,
     (family, table, chain): (&str, &str, &str),
@@ -59,23 +59,24 @@ pub(super) fn delete_rule(
 ) -> (String, String) {
     let path = namespace.path.as_deref();
     let shell = |script: String| inside(path, &format!("sh -c {}", quote(&script)));
+    // Each rule has a file of its own. A name may have any characters.
+    let plain = |name: &str| name.replace(|one: char| !one.is_ascii_alphanumeric(), "-");
+    let file = format!("/run/overlane-{family}-{}-{}-{handle}", plain(table), plain(chain));
     let (table, chain) = (quote(table), quote(chain));
     if is_legacy(family) {
-        let file = "overlane-table.rules";
         return (
             shell(format!(
                 "{family}-save -t {table} > {file} && {family} -t {table} -D {chain} {handle}"
             )),
-            shell(format!("{family}-restore -T {table} < {file}")),
+            shell(format!("{family}-restore -T {table} < {file} && rm {file}")),
         );
     }
-    let file = "overlane-chain.nft";
     let name = format!("{family} {table} {chain}");
     (
         shell(format!(
             "nft -s list chain {name} > {file} && nft delete rule {name} handle {handle}"
         )),
-        shell(format!("{{ echo flush chain {name}; cat {file}; }} | nft -f -")),
+        shell(format!("{{ echo flush chain {name}; cat {file}; }} | nft -f - && rm {file}")),
     )
 }
 

@@ -87,9 +87,11 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                 Severity::Error => finding.cost(Cost::estimated(1.0, "packets of the filter")),
                 _ => finding,
             };
-            let finding = match named.first() {
-                Some(filter) => filter_fix(view, spot, filter, finding),
-                None => rate_fix(spot, after, finding),
+            let finding = match (named.iter().copied().find(is_lost), &named[..]) {
+                (Some(filter), _) | (None, &[filter]) => filter_fix(view, spot, filter, finding),
+                // One of several drops, which no counter tells.
+                (None, [_, ..]) => finding,
+                (None, []) => rate_fix(spot, after, finding),
             };
             outcome.add(named.into_iter().fold(finding, |finding, filter| {
                 finding.evidence(words(view, at, spot.name(), filter), "RTM_GETTFILTER")
@@ -168,7 +170,13 @@ fn filter_fix(
 
 /// Commands that double the rate of a token bucket.
 fn rate_fix(device: DeviceRef<'_>, qdisc: &Qdisc, finding: Finding) -> Finding {
-    let Some(shaper) = qdisc.shaper else { return finding };
+    let all = device.namespace.qdiscs.get().map_or(&[][..], |pair| pair.after.as_slice());
+    let is_other = |other: &Qdisc| {
+        let is_filter = ["ingress", "clsact"].contains(&other.kind.as_str());
+        other.link == qdisc.link && other.handle != qdisc.handle && !is_filter
+    };
+    // Below a class of another one, the command would be about the wrong one.
+    let Some(shaper) = qdisc.shaper.filter(|_| !all.iter().any(is_other)) else { return finding };
     let set = |rate: u64| {
         let (name, bits) = (quote(device.name()), rate.saturating_mul(8));
         let command = format!(

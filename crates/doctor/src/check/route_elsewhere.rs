@@ -41,9 +41,6 @@ fn answers_elsewhere<'a>(
     let (Some(other), Some(here)) = (other, tenant.moved()) else { return };
     let Some(there) = other.moved() else { return };
     let has_tunnel = !host.namespace.tunnels.is_empty();
-    let networks = behind_tunnels(view, host);
-    let gateway = view.bridge(host).unwrap_or(host);
-    let gateway = gateway.addresses().find(|known| known.address.is_ipv4());
     let is_lost = here.rx_packets > 0
         && here.tx_packets == 0
         && there.tx_packets > 0
@@ -57,7 +54,7 @@ fn answers_elsewhere<'a>(
         .evidence(
             format!(
                 "the default route leads by {}; {} received +{} and sent nothing, {} sent +{} \
-                     and received nothing",
+                 and received nothing",
                 other.name(),
                 tenant.name(),
                 here.rx_packets,
@@ -68,6 +65,9 @@ fn answers_elsewhere<'a>(
         )
         .cost(Cost::estimated(0.9, "the tenant's answers to other networks"))
         .confidence(Confidence::Medium);
+    let networks = behind_tunnels(view, host);
+    let gateway = view.bridge(host).unwrap_or(host);
+    let gateway = gateway.addresses().find(|known| known.address.is_ipv4());
     let (Some(gateway), false) = (gateway, networks.is_empty()) else {
         outcome.add(finding);
         return;

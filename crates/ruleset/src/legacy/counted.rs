@@ -117,14 +117,12 @@ fn translations(ipv6: bool, name: &str, table: &Table) -> Vec<Translation> {
 
 /// Chains to which only hook `INPUT` leads.
 fn for_host(walked: &Walked<'_>) -> BTreeSet<usize> {
-    let jumps: Vec<(usize, usize)> = walked
-        .entries
-        .iter()
-        .filter_map(|(from, _, entry)| {
-            let to = usize::try_from(entry.verdict()?).ok()?;
-            Some((*from, *walked.starts.get(&to)?))
-        })
-        .collect();
+    // By chain: kube-proxy makes tens of thousands of jumps.
+    let mut jumps = vec![Vec::new(); walked.chains.len()];
+    for (from, _, entry) in &walked.entries {
+        let to = entry.verdict().and_then(|verdict| usize::try_from(verdict).ok());
+        jumps[*from].extend(to.and_then(|to| walked.starts.get(&to)).copied());
+    }
     let hook = |at: usize| walked.chains[at].base.as_ref().map(|base| base.hook);
     let reached = |is_start: &dyn Fn(u32) -> bool| {
         let starts = (0..walked.chains.len()).filter(|at| hook(*at).is_some_and(is_start));
@@ -133,7 +131,7 @@ fn for_host(walked: &Walked<'_>) -> BTreeSet<usize> {
         while let Some(at) = waiting.pop() {
             // Several rules may lead to one chain.
             if found.insert(at) {
-                waiting.extend(jumps.iter().filter(|(from, _)| *from == at).map(|(_, to)| *to));
+                waiting.extend(&jumps[at]);
             }
         }
         found
