@@ -79,8 +79,8 @@ pub struct FlowsStatus {
     pub denied: u64,
     /// Time spent on all verdicts, µs.
     pub spent_us: u64,
-    /// The caretaker, which leaves connections to conntrack if the process is killed, was killed itself.
-    /// TCP connections take the slow path until the next start.
+    /// The caretaker was killed, which leaves connections to conntrack if this process is killed. TCP
+    /// connections through packet filters take the slow path until the next start.
     #[serde(default)]
     pub unguarded: bool,
     /// Verdicts that denied, by reason: a rule (table, chain, handle, effect) or the state of

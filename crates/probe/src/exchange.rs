@@ -337,7 +337,7 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Returns the share of packets of a class that are lost, and how long sending them at once took.
+    /// Returns the share of packets of a class that are lost, and the time of sending them at once.
     fn loss(
         &mut self,
         way: Direction,

@@ -137,7 +137,8 @@ impl Batch {
         }
         let repetitions = u64::from(self.repetitions);
         let at_once = self.classes.iter().map(|class| class.wire_bytes() * repetitions).max();
-        // As many as a GSO packet has, and one more: more would overflow queues that an offload does not.
+        // As many as a GSO packet has, and one more: others would overflow queues that an offload
+        // does not.
         if self.at_once && at_once.is_some_and(|bytes| bytes > MOST_AT_ONCE) {
             return Err(format!("more than {MOST_AT_ONCE} bytes at once"));
         }

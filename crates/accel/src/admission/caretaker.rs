@@ -5,8 +5,8 @@
 //! the start and waits on a socket. If the other end closes after `ARM` and without `DONE`, the
 //! caretaker replaces the entries. It accepts no other message.
 //!
-//! If the caretaker ends first, nobody would do this. The verdict thread notices it by the socket, leaves
-//! all connections to conntrack, and admits no further ones ([`CaretakerWatch`]).
+//! If the caretaker ends first, nothing would replace them. The verdict thread sees the end of the
+//! socket, leaves all connections to conntrack, and admits no further ones ([`CaretakerWatch`]).
 //!
 //! Limit: if both processes are killed, for example with a whole control group or a container's
 //! process namespace, the entries remain until the next start.

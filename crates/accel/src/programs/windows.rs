@@ -54,7 +54,8 @@ impl Windows {
     }
 
     /// Returns the use of an index for an entry, a new one if needed. `None`: there is no room, no
-    /// further connection is admitted, or conntrack's windows are outdated, because it accepts any sequence number for another reason.
+    /// further connection is admitted, or conntrack's windows are outdated, because it accepts any
+    /// sequence number for another reason.
     ///
     /// # Errors
     /// If the kernel refuses.

@@ -1,5 +1,5 @@
-//! The rule, route, forwarding entry, neighbour, socket or setting behind a drop that `trace` saw, by the
-//! state of its namespace now.
+//! The rule, route, forwarding entry, neighbour, socket or setting behind a drop that `trace` saw,
+//! by the state of its namespace now.
 //!
 //! The kernel names none. The rules are evaluated for the packet's addresses at the hooks where the
 //! packet may have been; the first that drops it is named. What stays undecided is not named, and

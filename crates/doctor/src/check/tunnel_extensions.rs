@@ -9,11 +9,10 @@ pub(super) const CHECK: Check = Check {
     severity: Severity::Warn,
     explanation: "A VXLAN device without an extension drops packets whose headers have flags of it: \
         gbp sends the packet mark as a group policy, gpe names the inner protocol. The kernel counts \
-        them as rx_frame_errors, as it does packets whose outer header says that they met congestion \
-        although their inner header cannot say so. With gbp, packets without a mark arrive. If the other end was not \
-        read, OV050 reports the counter. An \
-        extension can be chosen only when a device is made: make one of the devices again, and all \
-        devices on the same port of its host with it.",
+        them as rx_frame_errors, like packets with a congestion mark (ECN) on the outer header whose \
+        inner header does not support one. With gbp, packets without a mark arrive. If the other end \
+        was not read, OV050 reports the counter. A device gets an extension only when it is created: \
+        create one of the devices again, and with it all devices on the same port of its host.",
     run,
 };
 

@@ -114,10 +114,9 @@ impl Netlink {
 
 /// One entry for each next hop.
 fn entries(route: &RouteMessage) -> Vec<RouteEntry> {
-    let Some(entry) = entry(route) else { return Vec::new() };
-    let Some(hops) = RouteFields::of(route).hops.filter(|hops| !hops.is_empty()) else {
-        return vec![entry];
-    };
+    let fields = RouteFields::of(route);
+    let Some(entry) = entry(route, &fields) else { return Vec::new() };
+    let Some(hops) = fields.hops.filter(|hops| !hops.is_empty()) else { return vec![entry] };
     let through = |hop: &RouteNextHop| RouteEntry {
         via: gateway(hop),
         link: Some(hop.interface_index),
@@ -126,7 +125,7 @@ fn entries(route: &RouteMessage) -> Vec<RouteEntry> {
     hops.iter().map(through).collect()
 }
 
-fn entry(route: &RouteMessage) -> Option<RouteEntry> {
+fn entry(route: &RouteMessage, fields: &RouteFields<'_>) -> Option<RouteEntry> {
     let kind = match route.header.kind {
         RouteType::Unicast => RouteKind::Unicast,
         RouteType::BlackHole => RouteKind::Blackhole,
@@ -135,7 +134,7 @@ fn entry(route: &RouteMessage) -> Option<RouteEntry> {
         // Local, broadcast and multicast routes follow from addresses.
         _ => return None,
     };
-    let RouteFields { to, via, link, table, metric, source, .. } = RouteFields::of(route);
+    let RouteFields { to, via, link, table, metric, source, .. } = *fields;
     let (prefix, protocol) = (route.header.destination_prefix_length, route.header.protocol.into());
     Some(RouteEntry { to, prefix, kind, via, link, table, protocol, metric, source })
 }

@@ -1,7 +1,7 @@
-//! Changes of a host while a connection and a flow of datagrams are on the fast path, and before they
-//! begin: the same packets arrive as beside the fast path.
+//! Changes of a host while a connection and a flow of datagrams are on the fast path, and before
+//! they begin: the same packets arrive as without the fast path.
 //!
-//! Rules on conntrack's counters are not among them: the page on the fast path lists their difference.
+//! Rules on conntrack's counters are left out: the page on the fast path lists their difference.
 
 mod changes;
 
@@ -110,7 +110,7 @@ fn datagrams_become_fast(world: &mut World) {
     .unwrap();
 }
 
-/// What was seen in a world.
+/// Packets that arrived in a world, and the states of the entries.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     arrived: Vec<Arrived>,

@@ -120,7 +120,7 @@ impl Pair {
             && kernel.iter().zip(fast).all(is_ended)
     }
 
-    /// A SYN behind its sender's reset begins a new entry, as the page lists, although an invalid FIN
+    /// A SYN behind its sender's reset begins a new entry, as the page lists, even if an invalid FIN
     /// came between the two.
     fn is_new_in_spite_of_end(&self) -> bool {
         let is_new = |hosts: (&&str, &&str)| hosts.0 == hosts.1 || hosts == (&"CLOSE", &"SYN_SENT");
@@ -134,7 +134,7 @@ impl Pair {
         is_dropped && !back && flags == SYN && kernel.iter().zip(fast).all(is_new)
     }
 
-    /// The entry does not begin anew by a SYN and the SYN/ACK that acknowledges it, as the page lists, if
+    /// A SYN and the SYN/ACK that acknowledges it do not begin the entry anew, as the page lists, if
     /// another segment came between the two.
     fn is_not_begun_anew(&self) -> bool {
         let is_old =

@@ -1,4 +1,4 @@
-//! What conntrack keeps of a connection.
+//! Rules on conntrack's entries, and changes of the entries.
 
 use super::{Change, On, at_server, change, later, rule, silent, steady};
 
