@@ -148,10 +148,7 @@ impl<'a> Target<'a> {
 }
 
 fn link_local(argument: &str, address: &str) -> anyhow::Error {
-    usage(
-        argument,
-        format!("{address:?} is of a single link: expected a global or private address"),
-    )
+    usage(argument, format!("{address:?} is link-local: expected a global or private address"))
 }
 
 #[cfg(test)]
@@ -174,7 +171,7 @@ mod tests {
         let own = loopback.resolve_in("ADDR", Some(Family::V6)).unwrap();
         assert!(own.is_ipv4(), "an address has its own family");
         let of_link = Target::parse("ADDR", "fe80::2").unwrap().resolve("ADDR").unwrap_err();
-        assert!(of_link.to_string().contains("single link"), "{of_link}");
+        assert!(of_link.to_string().contains("link-local"), "{of_link}");
         for wrong in [
             "",
             ":5",

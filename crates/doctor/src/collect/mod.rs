@@ -13,6 +13,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use netstate::Netlink;
 use netstate::namespace::{Holder, Member, discover, first};
 use sys::netns::NetNs;
 use sys::nsfs::Owner;
@@ -160,10 +161,16 @@ fn subjects(scope: Scope) -> Result<(Vec<Subject>, Vec<LeftOut>), CollectError> 
                     is_untrusted: false,
                 });
             }
-            // A holder may be in another namespace than its device, like a test's own process.
-            for (_, untrusted) in holders {
+            // A holder may be in another namespace than its device, like a test's own process. If its
+            // own namespace has a device of this name, it is that one.
+            for (inode, mut others) in holders {
+                let home = machine.namespaces.get(&inode);
+                let home = home.and_then(|found| Netlink::open_in(&found.netns).ok());
+                if let Some(home) = home {
+                    others.retain(|holder| home.link(&holder.device).is_err());
+                }
                 for subject in &mut subjects {
-                    subject.holders.extend(untrusted.iter().cloned());
+                    subject.holders.extend(others.iter().cloned());
                 }
             }
         }

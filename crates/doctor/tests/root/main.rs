@@ -5,6 +5,7 @@ mod clamps;
 mod faults;
 mod flannel;
 mod guest;
+mod holders;
 mod printed;
 #[path = "../../../lab/tests/guest/qemu.rs"]
 #[allow(dead_code, reason = "tests of other crates use the rest")]

@@ -8,7 +8,7 @@ mod changes;
 use std::time::{Duration, Instant};
 
 use accel::Accel;
-use test_support::{need, require};
+use test_support::{left_out, need, require};
 use testbed::poll;
 
 use super::super::pair::{LIMIT, since};
@@ -183,6 +183,7 @@ fn compare(shape: Shape, v6: bool, changes: &[Change]) {
     for (number, change) in changes.iter().filter(wanted).enumerate() {
         // Tools and kernels differ. In both worlds: a rule may switch on a sysctl.
         if ![&slow, &fast].map(|world| change.is_possible(world)).iter().all(|is| *is) {
+            left_out(&format!("{}: a tool or the kernel refuses it", change.name));
             continue;
         }
         let seed = (number as u32).wrapping_mul(0x3000_0001) + 17;

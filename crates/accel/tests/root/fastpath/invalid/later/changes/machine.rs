@@ -112,12 +112,6 @@ pub(in super::super) const CHANGES: &[Change] = &[
         On::Six,
     ),
     change(
-        "neighbour gone",
-        "ip neigh del 10.1.12.0 dev vxlan0",
-        "ip neigh add 10.1.12.0 lladdr $(cat /sys/class/net/vxlan0/address) dev vxlan0; ip neigh replace 10.1.12.0 lladdr 02:00:00:00:00:02 dev vxlan0",
-        On::Bridged,
-    ),
-    change(
         "IPsec policy: block",
         "ip xfrm policy add dir fwd src CLIENT/BITS dst SERVER/BITS action block",
         "ip xfrm policy del dir fwd src CLIENT/BITS dst SERVER/BITS",
