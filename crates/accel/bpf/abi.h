@@ -14,6 +14,9 @@
 enum limit {
 	STALE_MS = 100, /* an older heartbeat sends all packets to the slow path */
 	SLOTS = 512,	/* number of counter slots */
+	MERGE_BYTES = 1000, /* inner layer 3 length from which a segment is left to be merged */
+	MERGE_MS = 20,	/* smaller segments of its flow follow it for this time */
+	MERGE_FLOWS = 1024, /* a power of two */
 };
 #define STALE_NS (STALE_MS * 1000000ULL)
 
@@ -117,6 +120,8 @@ enum domain_flag {
 	DOMAIN_RULES_IPV6 = 8,
 	/* VTEP: takes GSO packets above 64 KiB, whose length fields are zero. */
 	VTEP_BIG = 16,
+	/* VTEP: the VXLAN device merges TCP segments (GRO), and the NIC does not. */
+	VTEP_MERGES = 32,
 };
 
 struct vtep_key {
@@ -354,6 +359,7 @@ enum reason {
 	DECAP_ROUTE,
 	DECAP_CHECKSUM,
 	DECAP_GSO,
+	DECAP_MERGE,
 	DECAP_MTU,
 	DECAP_REFRESH,
 	DECAP_UNFIT,

@@ -142,6 +142,31 @@ static __always_inline u32 find_ends_received(struct packet *packet, const int s
 }
 
 /*
+ * Whether the VXLAN device should merge the segment with others (GRO), because the NIC does not. A
+ * tenant's stack takes a merged packet for little more than the price of one segment, which is more
+ * than the fast path saves. The slow path is longer: smaller segments follow on it, so that they do
+ * not overtake. Flows whose outer source ports are congruent share an entry, which costs nothing but
+ * a slow packet.
+ */
+static __always_inline int is_merged(const struct packet *packet, const struct vtep *vtep)
+{
+	u32 flow = packet->front->udp.source & (MERGE_FLOWS - 1);
+	u64 *last;
+
+	if (!(vtep->flags & VTEP_MERGES) || packet->skb->gso_size ||
+	    !is_tcp(packet->proto, packet->ip))
+		return 0;
+	last = bpf_map_lookup_elem(&merged_flows, &flow);
+	if (!last)
+		return 0;
+	if (packet->len - packet->start >= MERGE_BYTES) {
+		*last = packet->now;
+		return 1;
+	}
+	return packet->now - *last < MERGE_MS * 1000000ULL;
+}
+
+/*
  * Partial bypass: rules must see the packet. It is counted by `reason` if it takes the slow path.
  * The rules accept all outer packets from this VTEP, as it would not be in the FDB otherwise, so
  * only the inner packet has to pass rules. It enters at the VXLAN device as if that had
@@ -159,10 +184,11 @@ static __always_inline u32 receive_half(struct packet *packet, const int six, u3
 	 * with a mark, because rules were evaluated without one, and with a priority, because
 	 * redirection clears it and rules may read it (____dev_forward_skb,
 	 * include/linux/netdevice.h). Slow path for sandboxes, because their VXLAN device is out of
-	 * reach.
+	 * reach, and for segments that the VXLAN device merges.
 	 */
 	if (!packet->live->verdicts || skb->gso_size || skb->mark || skb->priority ||
-	    vtep->crossing || vtep->netns || !is_outer_sum_right(skb, six, vtep, front))
+	    vtep->crossing || vtep->netns || !is_outer_sum_right(skb, six, vtep, front) ||
+	    is_merged(packet, vtep))
 		return reason;
 	if (due(&from->refreshed_rx, packet->now, packet->live->refresh))
 		return DECAP_REFRESH;
@@ -213,6 +239,8 @@ static __always_inline u32 check_received(struct packet *packet, const int six,
 			return DECAP_GSO;
 	} else if (packet->longest > to->mtu) {
 		return DECAP_MTU;
+	} else if (is_merged(packet, vtep)) {
+		return DECAP_MERGE;
 	}
 	/* Only packets routed to the tenant confirm its neighbour entry. */
 	if (due(&from->refreshed_rx, packet->now, packet->live->refresh) |

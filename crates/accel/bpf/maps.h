@@ -106,6 +106,14 @@ struct {
 	__uint(max_entries, 262144);
 } asked_flows SEC(".maps");
 
+/* Time of the last segment of a flow that was left to be merged (is_merged), on each CPU. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, MERGE_FLOWS);
+	__type(key, u32);
+	__type(value, u64);
+} merged_flows SEC(".maps");
+
 const volatile struct constants constants = {};
 
 /*

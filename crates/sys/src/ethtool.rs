@@ -25,6 +25,7 @@ const ETHTOOL_GRXFH: u32 = 0x29;
 const UDP_V4_FLOW: u32 = 0x02;
 const ETHTOOL_GSSET_INFO: u32 = 0x37;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
+const ETHTOOL_GGRO: u32 = 0x2b;
 const ETHTOOL_GFEATURES: u32 = 0x3a;
 const ETHTOOL_SFEATURES: u32 = 0x3b;
 const ETH_SS_FEATURES: u32 = 4;
@@ -150,6 +151,17 @@ impl Ethtool {
             );
         }
         Ok(features)
+    }
+
+    /// Whether a device merges received segments (`generic-receive-offload`).
+    ///
+    /// # Errors
+    /// `ENODEV`.
+    pub fn merges(&self, device: &str) -> Result<bool> {
+        // struct ethtool_value: cmd, data.
+        let mut request = [ETHTOOL_GGRO, 0];
+        self.call("ETHTOOL_GGRO", device, &mut request)?;
+        Ok(request[1] != 0)
     }
 
     /// Switches features on or off. A feature that the kernel does not know is an error. A feature
@@ -400,6 +412,8 @@ mod tests {
         let features = ethtool.features("lo").unwrap();
         assert!(features.contains_key("tx-udp_tnl-segmentation"), "{features:?}");
         assert!(features["rx-gro"].active);
+        assert!(ethtool.merges("lo").unwrap());
+        assert_eq!(ethtool.merges("no-such-dev").unwrap_err().errno, Errno::ENODEV);
         let error = ethtool.features("no-such-dev").unwrap_err();
         assert_eq!(error.errno, Errno::ENODEV);
         let error = ethtool.set_features("lo", &[("no-such-feature", true)]).unwrap_err();

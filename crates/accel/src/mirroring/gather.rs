@@ -10,6 +10,7 @@ use netstate::overlay::{Found, Overlay, Query, VxlanEntry};
 use netstate::packet_diag::PacketDiag;
 use netstate::{Error, Netlink};
 use ruleset::Ruleset;
+use sys::ethtool::Ethtool;
 
 use crate::model::{DeviceId, Forwarding, NetnsSnapshot, OtherFilter};
 
@@ -73,6 +74,8 @@ pub(crate) fn gather(
             }
         }
     }
+    let tunnels = overlay.links.iter().filter(|(_, link)| link.vxlan.is_some());
+    snapshot.merging = merging(tunnels);
     snapshot.promiscuous = promiscuous(&overlay);
     // Read these only if there is a routed VXLAN device: three files per device.
     let is_routed = |link: &Interface| link.vxlan.is_some() && link.master.is_none();
@@ -86,6 +89,14 @@ pub(crate) fn gather(
     }
     snapshot.overlay = overlay;
     Ok(snapshot)
+}
+
+/// Returns those of `links` that merge received segments (GRO). The calling thread must be in their
+/// namespace. A device that does not say, as it is removed meanwhile, does not count.
+fn merging<'a>(links: impl Iterator<Item = (&'a u32, &'a Interface)>) -> BTreeSet<u32> {
+    let Ok(ethtool) = Ethtool::open() else { return BTreeSet::new() };
+    let is_on = |(_, link): &(&u32, &Interface)| ethtool.merges(&link.name).unwrap_or(false);
+    links.filter(is_on).map(|(index, _)| *index).collect()
 }
 
 /// Returns the links without a master whose promiscuity nothing in this namespace explains. A macvlan
@@ -133,6 +144,14 @@ pub(crate) fn add_routes(
         }
     }
     Ok(())
+}
+
+/// Adds the underlay NICs that merge received segments. The calling thread must be in the namespace
+/// of `underlay`.
+pub(crate) fn add_merging(underlay: &mut NetnsSnapshot) {
+    let nics: BTreeSet<u32> = underlay.routes.values().flatten().map(|found| found.link).collect();
+    let found = merging(underlay.overlay.links.iter().filter(|(index, _)| nics.contains(index)));
+    underlay.merging.extend(found);
 }
 
 /// Adds the routes to the destinations of one address.

@@ -28,7 +28,7 @@ use rules::News;
 
 use super::budget::{self, Budgets};
 use super::crossing_veth::remove_stale;
-use super::gather::add_routes;
+use super::gather::{add_merging, add_routes};
 use super::incremental::Beyond;
 use super::listeners::listeners;
 use super::netns_state::NetnsState;
@@ -394,6 +394,7 @@ impl Reconciler {
         for (number, sandboxed) in sandboxes {
             add_routes(netlink, home, *number, &sandboxed.snapshot.overlay)?;
         }
+        add_merging(home);
         for crossing in self.sandboxes.values().filter_map(|sandbox| sandbox.crossing) {
             home.overlay.links.remove(&crossing.outer);
         }

@@ -56,6 +56,8 @@ pub struct Vtep {
     pub takes_zero_checksum: bool,
     /// The kernel takes packets above 64 KiB out of the tunnel ([`TunnelGso`]).
     pub takes_big: bool,
+    /// The VXLAN device merges received segments (GRO), and the NIC does not.
+    pub merges: bool,
 }
 
 /// GSO packets above 64 KiB (BIG TCP) that a VXLAN device encapsulates: their sizes are below these,

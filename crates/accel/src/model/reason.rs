@@ -100,6 +100,7 @@ reasons! {
     DecapRoute, "decap_route", "no route to a tenant, or no matching reverse route to the source";
     DecapChecksum, "decap_checksum", "outer checksum not yet verified";
     DecapGso, "decap_gso", "GSO packet without a matching connection in the tenant";
+    DecapMerge, "decap_merge", "TCP segment that the VXLAN device merges with others (GRO), as the NIC does not";
     DecapMtu, "decap_mtu", "larger than the port's MTU";
     DecapRefresh, "decap_refresh", "periodic slow-path packet, so that the kernel's entries do not expire";
     DecapUnfit, "decap_unfit", "the kernel could not remove headers";

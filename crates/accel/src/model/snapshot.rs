@@ -63,6 +63,8 @@ pub struct NetnsSnapshot {
     pub local_ports: (u16, u16),
     /// The kernel encapsulates GSO packets above 64 KiB by VXLAN devices.
     pub big_tunnels: bool,
+    /// VXLAN devices that merge received segments (GRO), and underlay NICs that do.
+    pub merging: BTreeSet<u32>,
     /// Conntrack's timeouts of established connections and of datagrams, as their sysctls show them.
     pub timeouts: Vec<Option<String>>,
     /// `net.ipv4.ip_default_ttl`.

@@ -220,6 +220,21 @@ fn entries_are_refreshed_before_they_age() {
 
 /// IPv6 routing rules do not affect a tunnel over IPv4.
 #[test]
+fn segments_are_left_to_a_device_that_merges_more_than_its_nic() {
+    for (merging, expected) in [
+        (&[][..], false),
+        (&[BRIDGED], true),
+        (&[NICS[0]], false),
+        (&[BRIDGED, NICS[0]], false),
+        (&[BRIDGED, NICS[1]], true),
+    ] {
+        let plan = plan(|snapshot| snapshot.merging = merging.iter().copied().collect());
+        let vtep = plan.vteps.values().find(|vtep| vtep.vxlan == BRIDGED).unwrap();
+        assert_eq!(vtep.merges, expected, "{merging:?}");
+    }
+}
+
+#[test]
 fn policy_routing_is_that_of_the_tunnels_family() {
     let refused = |ipv6: bool| {
         let plan = plan(|snapshot| {

@@ -131,10 +131,12 @@ impl Plan {
             self.nics.insert(*nic);
             let takes_zero_checksum = vxlan.detail.takes_zero_checksum;
             let takes_big = view.snapshot.big_tunnels;
+            let merges =
+                view.snapshot.merging.contains(&index) && !view.underlay.merging.contains(nic);
             let (nic, local) = (*nic, *local);
             self.vteps.insert(
                 key,
-                Vtep { domain, nic, vxlan: index, local, takes_zero_checksum, takes_big },
+                Vtep { domain, nic, vxlan: index, local, takes_zero_checksum, takes_big, merges },
             );
         }
         self.fdb

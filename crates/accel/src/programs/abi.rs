@@ -354,7 +354,10 @@ pub(crate) fn vtep(vtep: &Vtep, slot: u32) -> RawVtep {
         nic: vtep.nic,
         netns: vtep.domain.id.netns.into(),
         crossing: vtep.domain.crossing.map_or(0, |(_, outer)| outer),
-        flags: domain_flags(&vtep.domain) | zero | flag(vtep.takes_big, VTEP_BIG),
+        flags: domain_flags(&vtep.domain)
+            | zero
+            | flag(vtep.takes_big, VTEP_BIG)
+            | flag(vtep.merges, VTEP_MERGES),
         vxlan: vtep.vxlan,
         local: four_words(vtep.local),
         slot,

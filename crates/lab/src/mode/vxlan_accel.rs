@@ -72,7 +72,7 @@ pub(super) fn accelerated(tenants: Tenants, server: Ipv4Addr, mtu: u32) -> Resul
 }
 
 /// Note printed with the figures.
-pub(super) const SHORTCUTS: &str = "GSO packets that need outer checksums bypass the bridge only; the VXLAN device sends them (excused in its hop)";
+pub(super) const SHORTCUTS: &str = "GSO packets that need outer checksums bypass the bridge only; the VXLAN device sends them; if the NIC has no GRO, it also merges received segments (excused in its hop)";
 pub(super) const MIRRORS: &str = "threads that mirror the kernel's state are not pinned to CPUs";
 
 /// One end of a tunnel with the fast path.
@@ -98,7 +98,7 @@ pub(super) fn hops(device: &str, both: &[Arc<Accel>; 2], at: [(&str, &str); 2]) 
             Hop::rx("b", NIC),
             Hop::stage("b", "accel", Side::Rx, meter(from_b, carried)),
             Hop::rx(b, device).bypassed_but_for(TrafficDirection::Both, meter(from_b, shortcut)),
-            Hop::tx(b, port_b).bypassed(TrafficDirection::Forward),
+            Hop::tx(b, port_b).bypassed_but_for(TrafficDirection::Forward, meter(from_b, merged)),
         ],
     ]
     .concat()
@@ -109,7 +109,8 @@ pub(super) fn into_tunnel(from: &End<'_>) -> Vec<Hop> {
     vec![
         // In the reverse direction the fast path delivers straight to the tenant's end of the
         // veth pair.
-        Hop::rx(from.at, from.port).bypassed(TrafficDirection::Reverse),
+        Hop::rx(from.at, from.port)
+            .bypassed_but_for(TrafficDirection::Reverse, meter(from.accel, merged)),
         Hop::stage(from.host, "accel", Side::Tx, meter(from.accel, carried)),
         Hop::tx(from.at, from.device)
             .bypassed_but_for(TrafficDirection::Both, meter(from.accel, shortcut)),
@@ -201,7 +202,8 @@ pub(super) fn meter(accel: &Arc<Accel>, read: fn(&Status) -> Metered) -> Meter {
     Meter::new(move || accel.upgrade().map_or_else(Metered::default, |accel| read(&accel.status())))
 }
 
-/// Returns the packets it forwarded, and those it left to the kernel by reason.
+/// Returns the packets it forwarded or left to the VXLAN device to merge, and those it left to the
+/// kernel by reason.
 pub(super) fn carried(status: &Status) -> Metered {
     let mut metered = Metered::default();
     let Counters { rx_packets, rx_bytes, tx_packets, tx_bytes, .. } = &mut metered.carried;
@@ -209,7 +211,7 @@ pub(super) fn carried(status: &Status) -> Metered {
         let Some(counted) = status.packets.get(reason.word()) else { continue };
         let (packets, bytes) = match reason {
             Reason::EncapHit | Reason::EncapShortcut => (&mut *tx_packets, &mut *tx_bytes),
-            Reason::DecapHit => (&mut *rx_packets, &mut *rx_bytes),
+            Reason::DecapHit | Reason::DecapMerge => (&mut *rx_packets, &mut *rx_bytes),
             _ => {
                 // Both directions have a reason of this meaning: sum them.
                 *metered.left.entry(reason.meaning().to_owned()).or_default() += counted.packets;
@@ -236,13 +238,25 @@ pub(super) fn half(status: &Status) -> Metered {
     Metered { carried, ..Metered::default() }
 }
 
-/// Returns the packets it handed to the VXLAN device itself.
+/// Returns the packets that the VXLAN device handles by design: it computes checksums of packets sent,
+/// and merges segments received.
 pub(super) fn shortcut(status: &Status) -> Metered {
-    let counted = status.packets.get(Reason::EncapShortcut.word());
-    let carried = counted.map_or_else(Counters::default, |counted| Counters {
-        tx_packets: counted.packets,
-        tx_bytes: counted.bytes,
+    let sent = status.packets.get(Reason::EncapShortcut.word()).copied().unwrap_or_default();
+    let received = status.packets.get(Reason::DecapMerge.word()).copied().unwrap_or_default();
+    let carried = Counters {
+        rx_packets: received.packets,
+        rx_bytes: received.bytes,
+        tx_packets: sent.packets,
+        tx_bytes: sent.bytes,
         ..Counters::default()
-    });
+    };
+    Metered { carried, ..Metered::default() }
+}
+
+/// Returns the packets that the VXLAN device merges, as a tenant's port sends them: at most as many.
+fn merged(status: &Status) -> Metered {
+    let received = status.packets.get(Reason::DecapMerge.word()).copied().unwrap_or_default();
+    let carried =
+        Counters { tx_packets: received.packets, tx_bytes: received.bytes, ..Counters::default() };
     Metered { carried, ..Metered::default() }
 }

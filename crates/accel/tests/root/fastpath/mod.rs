@@ -15,6 +15,7 @@ mod half;
 mod invalid;
 mod killed;
 mod listeners;
+mod merge;
 mod outer;
 mod page;
 pub(crate) mod pair;
