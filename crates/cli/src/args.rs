@@ -15,7 +15,7 @@ pub enum LabVerb {
     #[command(after_help = "\
 EXAMPLES
   overlane lab list
-  overlane lab list --json")]
+  overlane lab list vxlan swarm")]
     List(List),
     /// Measure modes, workloads and offload profiles as ratios to the bare host
     Run(Box<Run>),
@@ -136,6 +136,9 @@ pub struct MeasureRun {
 /// `overlane lab list`
 #[derive(Debug, Args)]
 pub struct List {
+    /// List only modes and groups whose name contains one of these words
+    #[arg(value_name = "MODE")]
+    pub words: Vec<String>,
     /// Print JSON: an array of {mode, path, supported, reason, remedy}
     #[arg(long)]
     pub json: bool,

@@ -13,7 +13,7 @@ use toml_edit::{Document, Item, TableLike, Value};
 
 use crate::args::{Asking, Run};
 use crate::exit::usage;
-use crate::quantity::did_you_mean;
+use crate::quantity::alternatives;
 
 pub use schema::schema;
 
@@ -71,12 +71,10 @@ impl Plan {
         }
         // Any other name is a misspelled plan, not a file.
         if !name.contains(['/', '.']) {
-            let known: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
-            let nearest = did_you_mean(name, known.iter().copied());
-            let known = known.join(", ");
+            let known = BUILT_IN.iter().map(|(name, _)| *name);
+            let others = alternatives(name, known, "overlane lab plans");
             let file = "a file name must contain . or /";
-            let problem = format!("unknown plan {name:?}{nearest}; known: {known}; {file}");
-            return Err(usage("--plan", problem));
+            return Err(usage("--plan", format!("unknown plan {name:?}{others}; {file}")));
         }
         let text = std::fs::read_to_string(Path::new(name))
             .map_err(|error| usage("--plan", format!("cannot read {name}: {error}")))?;

@@ -87,19 +87,43 @@ pub fn dscp(text: &str) -> Result<u8, String> {
     named.ok_or_else(|| format!("{text:?}: expected 0 to 63, EF, AF11 to AF43, or CS0 to CS7"))
 }
 
-/// Returns the words to add to an error about an unknown word: the nearest known one, if any is similar.
-pub fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
-    nearest(word, known).map_or(String::new(), |nearest| format!("; did you mean {nearest:?}?"))
+/// Returns the words to add to an error about an unknown word: the similar known ones,
+/// and all of them or the command that lists them.
+pub fn alternatives<'a>(
+    word: &str,
+    known: impl IntoIterator<Item = &'a str>,
+    lister: &str,
+) -> String {
+    /// More names than this are no help in an error.
+    const FEW: usize = 12;
+    let known: Vec<&str> = known.into_iter().collect();
+    let similar: Vec<String> =
+        similar(word, &known).iter().map(|name| format!("{name:?}")).collect();
+    let meant = match similar.split_last() {
+        None => ";".to_owned(),
+        Some((only, [])) => format!("; did you mean {only}?"),
+        Some((last, others)) => format!("; did you mean {} or {last}?", others.join(", ")),
+    };
+    match known.len() {
+        ..=FEW => format!("{meant} known: {}", known.join(", ")),
+        _ => format!("{meant} `{lister}` lists all"),
+    }
 }
 
-/// Returns the word of `known` that is most similar to `word`, if it is similar at all.
-fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+/// Returns the words of `known` that are similar to `word`, at most three, the most similar first.
+fn similar<'a>(word: &str, known: &[&'a str]) -> Vec<&'a str> {
     /// Below it, two words have little in common.
     const SIMILAR: f64 = 0.8;
+    /// A word that is so much less similar than another is not the one.
+    const BEHIND: f64 = 0.06;
+    const MOST: usize = 3;
     let word = word.to_ascii_lowercase();
-    let scored = known.into_iter().map(|name| (strsim::jaro_winkler(&word, name), name));
-    let best = scored.max_by(|a, b| a.0.total_cmp(&b.0));
-    best.filter(|(score, _)| *score >= SIMILAR).map(|(_, name)| name)
+    let mut scored: Vec<_> =
+        known.iter().map(|name| (strsim::jaro_winkler(&word, name), *name)).collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let best = scored.first().map_or(0.0, |(score, _)| *score);
+    let near = scored.into_iter().filter(|(score, _)| *score >= SIMILAR.max(best - BEHIND));
+    near.map(|(_, name)| name).take(MOST).collect()
 }
 
 #[cfg(test)]
@@ -170,11 +194,28 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_word_is_similar_or_none() {
-        let known = ["host", "vxlan", "bridge", "vxlan+accel"];
-        assert_eq!(nearest("vxlam", known), Some("vxlan"));
-        assert_eq!(nearest("birdge", known), Some("bridge"));
-        assert_eq!(nearest("VXLAN", known), Some("vxlan"));
-        assert_eq!(nearest("zzz", known), None);
+    fn similar_words_are_few_and_the_most_similar_is_first() {
+        let known = ["host", "vxlan", "bridge", "vxlan+accel", "vxlan6"];
+        assert_eq!(similar("vxlam", &known)[0], "vxlan");
+        assert_eq!(similar("birdge", &known), ["bridge"]);
+        assert_eq!(similar("VXLAN", &known)[0], "vxlan");
+        assert!(similar("zzz", &known).is_empty());
+        let many: Vec<String> = (0..20).map(|n| format!("vxlan{n}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert_eq!(similar("vxlan", &many).len(), 3);
+    }
+
+    #[test]
+    fn an_error_lists_all_words_only_if_they_are_few() {
+        let few = ["host", "vxlan"];
+        let with = |word, known: &[&str]| alternatives(word, known.iter().copied(), "overlane x");
+        assert_eq!(with("vxlam", &few), "; did you mean \"vxlan\"? known: host, vxlan");
+        assert_eq!(with("zzz", &few), "; known: host, vxlan");
+        let many: Vec<String> = (0..20).map(|n| format!("mode{n:02}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert_eq!(with("zzz", &many), "; `overlane x` lists all");
+        let meant = with("mode0", &many);
+        assert!(meant.starts_with("; did you mean \"mode0"), "{meant}");
+        assert!(meant.len() < 80, "{meant}");
     }
 }

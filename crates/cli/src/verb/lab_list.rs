@@ -5,8 +5,9 @@ use lab::{Capabilities, Group, Mode, Unsupported, groups};
 use report::listing::ListedMode;
 
 use crate::args::List;
-use crate::exit::Exit;
+use crate::exit::{Exit, usage};
 use crate::output::{columns, folded, print, print_json};
+use crate::quantity::alternatives;
 
 /// Probes and prints every mode.
 ///
@@ -18,13 +19,29 @@ pub fn run(arguments: &List) -> anyhow::Result<Exit> {
     let here = all.map(|(group, mode)| probed(&machine, group, *mode));
     // Modes inside a guest are a separate list, because they cannot be mixed with others.
     let inside = at_guest::all().iter().map(|mode| probed_inside(&machine, mode));
-    let listed: Vec<ListedMode> = here.chain(inside).collect();
+    let mut listed: Vec<ListedMode> = here.chain(inside).collect();
+    if !arguments.words.is_empty() {
+        listed = chosen(listed, &arguments.words)?;
+    }
     if arguments.json {
         print_json(&listed)?;
     } else {
         print(&table(&listed, columns()))?;
     }
     Ok(Exit::Done)
+}
+
+/// Keeps the modes whose name or group contains one of the words.
+fn chosen(listed: Vec<ListedMode>, words: &[String]) -> anyhow::Result<Vec<ListedMode>> {
+    let words: Vec<String> = words.iter().map(|word| word.to_ascii_lowercase()).collect();
+    let has = |mode: &ListedMode, word: &str| mode.mode.contains(word) || mode.group.contains(word);
+    if let Some(word) = words.iter().find(|word| !listed.iter().any(|mode| has(mode, word))) {
+        let known = listed.iter().map(|mode| mode.mode).chain(groups().iter().map(|g| g.name));
+        let others = alternatives(word, known, "overlane lab list");
+        return Err(usage("MODE", format!("no mode or group contains {word:?}{others}")));
+    }
+    let wanted = |mode: &ListedMode| words.iter().any(|word| has(mode, word));
+    Ok(listed.into_iter().filter(wanted).collect())
 }
 
 fn probed(machine: &Capabilities, group: &Group, mode: &dyn Mode) -> ListedMode {
@@ -64,6 +81,9 @@ fn table(listed: &[ListedMode], columns: usize) -> String {
     let mut text = String::new();
     let titles = groups().iter().map(|group| (group.name, group.title));
     for (group, title) in titles.chain([(at_guest::GROUP, at_guest::TITLE)]) {
+        if !listed.iter().any(|mode| mode.group == group) {
+            continue;
+        }
         text += &folded(&format!("{group}: {title}"), columns, None);
         text.push('\n');
         // Merge modes with the same missing feature into one line.

@@ -4,7 +4,7 @@ use crate::args::Plans;
 use crate::exit::{Exit, usage};
 use crate::output::{columns, folded, print, print_json};
 use crate::plan::{self, Plan};
-use crate::quantity::did_you_mean;
+use crate::quantity::alternatives;
 
 /// Lists the plans, prints one, or prints the schema of plan files.
 ///
@@ -18,10 +18,9 @@ pub fn run(arguments: &Plans) -> anyhow::Result<Exit> {
     let plans = Plan::built_in();
     if let Some(wanted) = &arguments.name {
         let Some((_, text)) = plans.iter().find(|(name, _)| name == wanted) else {
-            let known: Vec<&str> = plans.iter().map(|(name, _)| *name).collect();
-            let nearest = did_you_mean(wanted, known.iter().copied());
-            let problem = format!("unknown plan {wanted:?}{nearest}; known: {}", known.join(", "));
-            return Err(usage("NAME", problem));
+            let known = plans.iter().map(|(name, _)| *name);
+            let others = alternatives(wanted, known, "overlane lab plans");
+            return Err(usage("NAME", format!("unknown plan {wanted:?}{others}")));
         };
         print(text)?;
         return Ok(Exit::Done);

@@ -22,7 +22,7 @@ use crate::interrupt;
 use crate::measure_options::{self, list};
 use crate::output::{Destination, Kept, deliver, events};
 use crate::plan::{self, Plan};
-use crate::quantity::did_you_mean;
+use crate::quantity::alternatives;
 
 /// Datagram size that every IPv4 host must accept (RFC 791); leaves room for a tunnel.
 const SMALLEST_MTU: u32 = 576;
@@ -127,13 +127,9 @@ impl CheckedRun {
                     named.extend(groups().iter().map(|group| group.name));
                     named.push(at_guest::GROUP);
                 }
-                let nearest = did_you_mean(name, all.iter().chain(&named).copied());
-                let known = all.join(", ");
-                let groups = match named.is_empty() {
-                    true => String::new(),
-                    false => format!("; groups: {}", named.join(", ")),
-                };
-                usage(argument, format!("unknown mode {name:?}{nearest}; known: {known}{groups}"))
+                let known = all.iter().chain(&named).copied();
+                let others = alternatives(name, known, "overlane lab list");
+                usage(argument, format!("unknown mode {name:?}{others}"))
             })
         };
         if let Some(image) = &arguments.guest_kernel {

@@ -15,7 +15,7 @@ use crate::by_name::ByName;
 use crate::exit::{Exit, usage};
 use crate::interrupt;
 use crate::output::{Destination, deliver};
-use crate::quantity::did_you_mean;
+use crate::quantity::alternatives;
 
 /// Options that this side handles. The guest gets its own values or none.
 const OWN: [&str; 7] =
@@ -45,11 +45,11 @@ pub fn asked(arguments: &Run) -> anyhow::Result<Option<Vec<&'static AtGuest>>> {
         return Err(usage("--modes", problem));
     }
     let find = |argument, name: &str| {
-        let known: Vec<&str> = at_guest::all().iter().map(|mode| mode.name).collect();
-        let nearest = did_you_mean(name, known.iter().copied());
-        let unknown =
-            || format!("unknown mode {name:?}{nearest}; in a guest: {}", known.join(", "));
-        at_guest::find(name).ok_or_else(|| usage(argument, unknown()))
+        at_guest::find(name).ok_or_else(|| {
+            let known = at_guest::all().iter().map(|mode| mode.name);
+            let others = alternatives(name, known, "overlane lab list guest");
+            usage(argument, format!("unknown mode {name:?} in a guest{others}"))
+        })
     };
     let baseline = match arguments.baseline.as_str() {
         // The default of --baseline: use the guest's host mode.

@@ -19,7 +19,7 @@ use crate::args::{Hold, Up};
 use crate::exit::{Exit, usage};
 use crate::lab_socket::{self, LabRequest};
 use crate::output::{print, print_folded, print_json};
-use crate::quantity::did_you_mean;
+use crate::quantity::alternatives;
 
 /// Starts a holder process and waits until it has built its testbed.
 ///
@@ -31,11 +31,9 @@ pub fn run(arguments: &Up) -> anyhow::Result<Exit> {
             let reason = "it runs inside a guest for one measurement only: use lab run";
             return Err(usage("MODE", format!("{}: {reason}", mode.name)));
         }
-        let known: Vec<&str> = modes().iter().map(|mode| mode.name()).collect();
-        let nearest = did_you_mean(&arguments.mode, known.iter().copied());
-        let known = known.join(", ");
-        let problem = format!("unknown mode {:?}{nearest}; known: {known}", arguments.mode);
-        return Err(usage("MODE", problem));
+        let known = modes().iter().map(|mode| mode.name());
+        let others = alternatives(&arguments.mode, known, "overlane lab list");
+        return Err(usage("MODE", format!("unknown mode {:?}{others}", arguments.mode)));
     };
     // `lab exec` cannot enter a virtual machine.
     if mode.in_guests() {

@@ -31,7 +31,7 @@ fn options_that_lab_run_refuses() {
         let all: Vec<&str> = ["lab", "run"].iter().chain(arguments).copied().collect();
         refused(&all, named);
     };
-    let modes = &["unknown mode \"nat2\"", "known: host, same-host, bridge", "vxlan-routed", "tap"];
+    let modes = &["unknown mode \"nat2\"", "did you mean \"nat\"", "`overlane lab list` lists all"];
     with(&["--modes", "host,nat2"], &[&["--modes"], &modes[..]].concat());
     with(&["--baseline", "nat2"], &[&["--baseline"], &modes[..]].concat());
     with(&["--modes", ""], &["--modes", "unknown mode \"\""]);
@@ -137,7 +137,7 @@ fn options_that_contradict_each_other() {
 
 #[test]
 fn arguments_that_lab_up_exec_and_down_refuse() {
-    refused(&["lab", "up", "nat2"], &["MODE", "unknown mode \"nat2\"", "known: host"]);
+    refused(&["lab", "up", "nat2"], &["MODE", "unknown mode \"nat2\"", "did you mean \"nat\""]);
     refused(&["lab", "up", "host", "--offload", "some"], &["--offload", "known: full"]);
     refused(&["lab", "up", "host", "--mtu", "99999"], &["--mtu", "576 to 65535"]);
     for name in ["", "a/b", "a b", "a\nb", "ü", &"x".repeat(41)] {

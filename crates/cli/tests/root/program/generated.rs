@@ -180,6 +180,23 @@ fn lab_list_says_of_every_mode_whether_and_why_not() {
     }
 }
 
+#[test]
+fn lab_list_shows_only_modes_and_groups_with_a_word() {
+    require!(need::root());
+    let names = |words: &[&str]| {
+        let list = run([&["lab", "list", "--json"], words].concat()).expect(0).json();
+        let names = list.as_array().unwrap().iter().map(|mode| mode["mode"].as_str().unwrap());
+        names.map(str::to_owned).collect::<BTreeSet<String>>()
+    };
+    let chosen = names(&["VXLAN6", "docker"]);
+    assert!(chosen.contains("vxlan6+accel") && chosen.contains("swarm"), "{chosen:?}");
+    assert!(!chosen.contains("vxlan") && !chosen.contains("host"), "{chosen:?}");
+    let text = run(["lab", "list", "vxlan6"]).expect(0).stdout;
+    assert!(text.lines().count() < 8, "groups without a mode are left out: {text}");
+    let ended = run(["lab", "list", "swarn"]).expect(2);
+    assert!(ended.stderr.contains("did you mean \"swarm\""), "{ended:#?}");
+}
+
 fn lab_groups(list: &serde_json::Value) -> BTreeSet<&str> {
     list.as_array().unwrap().iter().map(|mode| mode["group"].as_str().unwrap()).collect()
 }

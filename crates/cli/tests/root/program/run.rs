@@ -303,13 +303,13 @@ fn durations_take_a_unit_and_a_mistyped_name_shows_the_nearest() {
         ("accel check --seconds 61m", "expected 0 to 1h"),
         ("accel check --seconds 500ms", "expected whole seconds"),
         ("measure serve --max-seconds 5x", "expected seconds, or a number and a unit"),
-        ("lab run --modes vxlam", "did you mean \"vxlan\"?"),
-        ("lab run --modes VXLAN", "did you mean \"vxlan\"?"),
-        ("lab run --modes kubernets", "did you mean \"kubernetes\"?"),
-        ("lab plans cni-swep", "did you mean \"cni-sweep\"?"),
-        ("lab run --modes vxlam@guest", "did you mean \"vxlan@guest\"?"),
-        ("lab run --plan cni-swep", "did you mean \"cni-sweep\"?"),
-        ("lab up vxlam", "did you mean \"vxlan\"?"),
+        ("lab run --modes vxlam", "did you mean \"vxlan\""),
+        ("lab run --modes VXLAN", "did you mean \"vxlan\""),
+        ("lab run --modes kubernets", "did you mean \"kubernetes\""),
+        ("lab plans cni-swep", "did you mean \"cni-sweep\""),
+        ("lab run --modes vxlam@guest", "did you mean \"vxlan@guest\""),
+        ("lab run --plan cni-swep", "did you mean \"cni-sweep\""),
+        ("lab up vxlam", "did you mean \"vxlan\""),
     ] {
         let ended = run(options.split(' ')).expect(2);
         assert!(ended.stderr.contains(problem), "{options}: {ended:#?}");
