@@ -553,6 +553,10 @@ pub struct Exec {
 
 /// `overlane lab status`
 #[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLES
+  overlane lab status
+  overlane lab status --json")]
 pub struct LabStatus {
     /// Print JSON (see schema/lab-status.schema.json)
     #[arg(long)]

@@ -3,11 +3,12 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::accel_args::AccelVerb;
 use crate::args::{LabVerb, MeasureVerb, Report, Tour};
 use crate::doctor_args::{Doctor, Undo};
+use crate::help;
 use crate::probe_args::Probe;
 use crate::tapbridge_args::TapBridge;
 use crate::trace_args::Trace;
@@ -32,20 +33,42 @@ pub struct Arguments {
     pub verb: Verb,
 }
 
+/// Returns the command line, with the program's own `--help` and `--help-all`.
+pub fn command() -> clap::Command {
+    help::on_a_screen(with_all_help())
+}
+
+/// Returns the command line with everything in its help, as man pages need it.
+pub fn with_all_help() -> clap::Command {
+    help::with_flags(Arguments::command())
+}
+
 /// The first word of the command line.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     /// Build network modes from temporary test hosts and measure them against the bare host
+    #[command(after_help = "\
+EXAMPLES
+  overlane lab list
+  overlane lab run --quick --out results.json")]
     Lab {
         #[command(subcommand)]
         verb: LabVerb,
     },
     /// Measure the path to another machine, as a ratio to a second path
+    #[command(after_help = "\
+EXAMPLES
+  overlane measure serve --bind 0.0.0.0 --token token
+  overlane measure run 10.244.1.7 --baseline 192.0.2.7 --token token")]
     Measure {
         #[command(subcommand)]
         verb: MeasureVerb,
     },
     /// Accelerate kernel VXLAN devices with an eBPF fast path (Linux 6.6)
+    #[command(after_help = "\
+EXAMPLES
+  overlane accel check --all
+  overlane accel on --all")]
     Accel {
         #[command(subcommand)]
         verb: AccelVerb,
@@ -81,6 +104,10 @@ EXAMPLES
   overlane completions zsh > _overlane")]
     Completions { shell: clap_complete::Shell },
     /// Write man pages, one per verb
+    #[command(after_help = "\
+EXAMPLES
+  overlane man .
+  overlane man /usr/local/share/man/man1")]
     Man {
         /// Existing directory to write to
         directory: PathBuf,

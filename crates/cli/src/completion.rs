@@ -4,11 +4,11 @@
 use std::ffi::OsStr;
 
 use clap::builder::StyledStr;
-use clap::{Arg, Command, CommandFactory};
+use clap::{Arg, Command};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::{CompleteEnv, Shells};
 
-use crate::command_line::Arguments;
+use crate::command_line;
 use crate::plan::Plan;
 use results::names::Named;
 use results::{Engine, Profile, Task};
@@ -62,7 +62,7 @@ fn values(verb: &str, value_name: &str) -> Option<fn() -> Vec<Value>> {
 
 /// The command line, with the values that only the program knows.
 fn command() -> Command {
-    with_values(Arguments::command(), "")
+    with_values(command_line::command(), "")
 }
 
 fn with_values(command: Command, verb: &str) -> Command {

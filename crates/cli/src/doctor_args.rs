@@ -56,6 +56,10 @@ pub struct Reading {
 #[derive(Debug, Subcommand)]
 pub enum DoctorVerb {
     /// List all checks
+    #[command(after_help = "\
+EXAMPLES
+  overlane doctor list
+  overlane doctor list --json")]
     List {
         /// Print JSON: an array of {code, severity, title, explanation}
         #[arg(long)]
@@ -94,6 +98,10 @@ EXAMPLES
         journal: Journal,
     },
     /// Keep changes made with --confirm-within
+    #[command(after_help = "\
+EXAMPLES
+  overlane doctor fix OV013 --yes --confirm-within 60
+  overlane doctor confirm")]
     Confirm {
         #[command(flatten)]
         journal: Journal,

@@ -47,7 +47,7 @@ fn refused(command: &[String]) -> Option<String> {
 /// Returns an unknown verb or option of a command line with placeholder values.
 fn misnamed(command: &[String]) -> Option<String> {
     let mut verb = &Arguments::command();
-    let mut inherited = vec!["help", "version"];
+    let mut inherited = vec!["help", "help-all", "version"];
     for word in command.iter().skip(1) {
         if word == "--" {
             break;

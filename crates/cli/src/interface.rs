@@ -7,10 +7,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use clap::{Command, CommandFactory};
+use clap::Command;
 use serde_json::Value;
-
-use crate::command_line::Arguments;
 
 fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -61,7 +59,7 @@ fn properties(path: &str, schema: &Value, lines: &mut BTreeSet<String>) {
 /// Returns the interface of this source tree.
 fn interface() -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
-    let mut command = Arguments::command();
+    let mut command = crate::command_line::command();
     command.build();
     commands("overlane", &command, &mut lines);
     for file in std::fs::read_dir(top().join("schema")).unwrap() {

@@ -24,6 +24,7 @@ mod doctor_args;
 mod documents;
 mod drop_cause;
 mod exit;
+mod help;
 mod host_reading;
 mod input;
 #[cfg(test)]
@@ -58,7 +59,7 @@ mod watch_peer;
 use std::io::{ErrorKind, IsTerminal};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, FromArgMatches};
+use clap::FromArgMatches;
 
 use accel_args::AccelVerb;
 use args::{LabVerb, MeasureVerb};
@@ -81,7 +82,7 @@ fn main() -> ExitCode {
     if std::env::args_os().len() == 1 {
         return exit_code(verb::overview::run());
     }
-    let mut command = Arguments::command();
+    let mut command = command_line::command();
     let arguments = match command.try_get_matches_from_mut(std::env::args_os()) {
         Ok(matches) => Arguments::from_arg_matches(&matches),
         Err(error) => Err(error),
@@ -89,7 +90,7 @@ fn main() -> ExitCode {
     let arguments = match arguments {
         Ok(arguments) => arguments,
         // clap exits with 2 for errors, 0 for --help and --version.
-        Err(error) => error.exit(),
+        Err(error) => help::with_example(error, &command).exit(),
     };
     // Each namespace of a node and each flow needs a descriptor.
     sys::limit::raise_descriptors();

@@ -3,9 +3,8 @@
 use std::path::Path;
 
 use anyhow::Context;
-use clap::CommandFactory;
 
-use crate::command_line::Arguments;
+use crate::command_line;
 use crate::completion;
 use crate::exit::{Exit, usage};
 use crate::output::{Directory, print};
@@ -30,7 +29,8 @@ pub fn man(directory: &Path) -> anyhow::Result<Exit> {
     // Into an empty directory first: a link that another user made in DIRECTORY is replaced, not
     // followed.
     let pages = tempfile::tempdir().context("create a temporary directory")?;
-    clap_mangen::generate_to(Arguments::command(), pages.path()).context("write man pages")?;
+    clap_mangen::generate_to(command_line::with_all_help(), pages.path())
+        .context("write man pages")?;
     let to = Directory::check("DIRECTORY", directory)?;
     for page in std::fs::read_dir(pages.path()).context("read the man pages")? {
         let page = page.context("read the man pages")?;

@@ -203,7 +203,7 @@ fn workloads_and_engines_are_explained() {
 fn exit_codes_are_explained() {
     let page = fence::top().join("docs/src/reference/exit-codes.md");
     let page = std::fs::read_to_string(page).unwrap();
-    let help = String::from_utf8(Command::new(OVERLANE).arg("--help").output().unwrap().stdout);
+    let help = String::from_utf8(Command::new(OVERLANE).arg("--help-all").output().unwrap().stdout);
     let help = help.unwrap().replace('\n', " ");
     let codes = help.split("Exit codes: ").nth(1).unwrap().split('.').next().unwrap();
     for code in codes.split([' ', ',']).filter(|word| word.parse::<u8>().is_ok()) {

@@ -35,7 +35,7 @@ const VERBS: [&[&str]; 22] = [
 #[test]
 fn every_verb_has_a_help_text_within_100_columns() {
     for verb in VERBS {
-        for option in ["--help", "-h"] {
+        for option in ["--help", "-h", "--help-all"] {
             let help = run(verb.iter().copied().chain([option])).expect(0);
             assert!(help.stdout.contains("Usage: overlane"), "{help:#?}");
             assert!(help.stderr.is_empty(), "{help:#?}");
@@ -44,7 +44,7 @@ fn every_verb_has_a_help_text_within_100_columns() {
             assert!(!help.stdout.contains("hold"), "the holder is no verb of the user's: {verb:?}");
         }
     }
-    let help = run(["lab", "run", "--help"]).stdout;
+    let help = run(["lab", "run", "--help-all"]).stdout;
     for option in [
         "--modes",
         "--baseline",
