@@ -19,6 +19,8 @@ EXAMPLES
     List(List),
     /// Measure modes, workloads and offload profiles as ratios to the bare host
     Run(Box<Run>),
+    /// Measure with two kernels in guests, and fail on a proven regression
+    Kernels(Kernels),
     /// List the plans, or print one to copy and edit
     Plans(Plans),
     /// Build a mode and keep it running
@@ -497,6 +499,33 @@ pub struct Plans {
     /// Print the JSON schema of plan files (schema/plan.schema.json)
     #[arg(long, conflicts_with_all = ["name", "json"])]
     pub schema: bool,
+}
+
+/// `overlane lab kernels`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Boots a guest with each kernel, measures the same modes …@guest in both, and compares the results. \
+An image is a bzImage; lib/modules must be beside its directory.
+Exit codes: 0 no proven regression exceeds --fail-on, 10 one does, 1 a run failed or a mode cannot \
+be built, 2 wrong usage.
+
+EXAMPLES
+  overlane lab kernels old/boot/vmlinuz-6.18.0 new/boot/vmlinuz-6.18.0+
+  overlane lab kernels old/boot/vmlinuz new/boot/vmlinuz --fail-on 2% -- --confidence 95,3")]
+pub struct Kernels {
+    /// Kernel image to compare with
+    pub old: PathBuf,
+    /// Kernel image to test
+    pub new: PathBuf,
+    /// Exit with 10 if a proven regression is larger
+    #[arg(long, value_name = "PERCENT", default_value = "5%")]
+    pub fail_on: String,
+    /// Keep the results in this directory, as old.json and new.json
+    #[arg(long, value_name = "DIR")]
+    pub keep: Option<PathBuf>,
+    /// Options of `lab run` [default: --modes host@guest,vxlan@guest]
+    #[arg(last = true)]
+    pub options: Vec<std::ffi::OsString>,
 }
 
 /// `overlane lab up`

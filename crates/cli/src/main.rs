@@ -101,6 +101,7 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<Exit> {
     match arguments.verb {
         Verb::Lab { verb } => match verb {
             LabVerb::List(list) => verb::lab_list::run(&list),
+            LabVerb::Kernels(kernels) => verb::lab_kernels::run(&kernels),
             LabVerb::Run(run) => match verb::lab_run_guest::asked(&run)? {
                 Some(modes) => verb::lab_run_guest::run(&run, &modes),
                 None => verb::lab_run::run(&run),

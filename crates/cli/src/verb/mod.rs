@@ -12,6 +12,7 @@ pub mod generate;
 pub mod lab_down;
 pub mod lab_exec;
 pub mod lab_guest;
+pub mod lab_kernels;
 pub mod lab_list;
 pub mod lab_plans;
 pub mod lab_run;

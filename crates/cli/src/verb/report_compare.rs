@@ -53,7 +53,7 @@ pub fn run(arguments: &Compare) -> anyhow::Result<Exit> {
 }
 
 /// Parses `5%` or `5` as a fraction.
-fn limit(text: &str) -> anyhow::Result<f64> {
+pub fn limit(text: &str) -> anyhow::Result<f64> {
     let number = text.strip_suffix('%').unwrap_or(text).trim();
     match number.parse::<f64>() {
         // The range check also rejects NaN.

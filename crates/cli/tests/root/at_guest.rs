@@ -310,3 +310,35 @@ fn a_run_that_is_interrupted_gives_what_there_is() {
     assert_eq!(results["modes"][0]["mode"], "host@guest");
     nothing_left(&mark);
 }
+
+/// The gate for a kernel patch: both kernels are measured, and a kernel that does not boot fails it.
+#[test]
+fn two_kernels_are_measured_and_compared_by_one_command() {
+    let kernel = require!(kernel());
+    let directory = tempfile::tempdir().unwrap();
+    let keep = directory.path().join("results");
+    let gate = |new: &Path| {
+        let mut command = overlane(["lab", "kernels"]);
+        command.arg(&kernel).arg(new).args(["--fail-on", "100%", "--keep"]).arg(&keep);
+        let few = ["--offload", "full", "--workloads", "tcp_rr", "--duration", "0.3"];
+        command.arg("--").args(few).args(["--blocks", "2"]);
+        Running::start(command)
+    };
+    let running = gate(&kernel);
+    let mark = running.mark().to_owned();
+    let ended = running.wait_at_most(LIMIT).expect(0);
+    let words = ended.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.ends_with("No proven regression exceeds 100%."), "{}", ended.stdout);
+    nothing_left(&mark);
+    for name in ["old.json", "new.json"] {
+        let results = std::fs::read_to_string(keep.join(name)).unwrap();
+        let results: Value = serde_json::from_str(&results).unwrap();
+        for mode in ["host@guest", "vxlan@guest"] {
+            assert_eq!(record(&results, mode)["status"], "ok", "{name}: {results:#}");
+        }
+    }
+    let ended = gate(&broken(&kernel, directory.path())).wait_at_most(LIMIT).expect(1);
+    assert!(ended.stderr.contains("error: guest guest"), "{}", ended.stderr);
+    let ended = gate(Path::new("/proc/self/exe")).wait().expect(2);
+    assert!(ended.stderr.contains("NEW: ") && ended.stdout.is_empty(), "{ended:#?}");
+}

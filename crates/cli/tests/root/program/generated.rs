@@ -7,11 +7,12 @@ use super::launch::{entries, run};
 use super::schema;
 use test_support::{need, require};
 
-const VERBS: [&[&str]; 22] = [
+const VERBS: [&[&str]; 23] = [
     &[],
     &["lab"],
     &["lab", "list"],
     &["lab", "run"],
+    &["lab", "kernels"],
     &["lab", "up"],
     &["lab", "exec"],
     &["lab", "status"],
