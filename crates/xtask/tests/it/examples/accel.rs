@@ -137,6 +137,50 @@ fn kustomize_builds_the_base() {
     assert_eq!(arguments(pod(&all)), arguments(pod(&base())));
 }
 
+/// Returns whether the affinity of a pod admits a node with these labels of Node Feature Discovery.
+fn admits(affinity: &Value, major: u32, minor: u32) -> bool {
+    let terms = &affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+    let fits = |expression: &Value| {
+        let key = expression["key"].as_str().unwrap();
+        let label = match key.strip_prefix("feature.node.kubernetes.io/kernel-version.") {
+            Some("major") => major,
+            Some("minor") => minor,
+            _ => panic!("{expression}"),
+        };
+        let value: u32 = expression["values"][0].as_str().unwrap().parse().unwrap();
+        match expression["operator"].as_str() {
+            Some("Gt") => label > value,
+            Some("In") => label == value,
+            _ => panic!("{expression}"),
+        }
+    };
+    let term = |term: &Value| term["matchExpressions"].as_array().unwrap().iter().all(fits);
+    terms.as_array().unwrap().iter().any(term)
+}
+
+fn only_later_kernels(affinity: &Value) {
+    for (major, minor, admitted) in
+        [(5, 15, false), (6, 1, false), (6, 5, false), (6, 6, true), (6, 12, true), (7, 0, true)]
+    {
+        assert_eq!(admits(affinity, major, minor), admitted, "{major}.{minor}: {affinity}");
+    }
+}
+
+#[test]
+fn nodes_with_earlier_kernels_can_be_left_out() {
+    let patch = documents("accel/kernel-selector/affinity.yaml");
+    only_later_kernels(&pod(&patch)["affinity"]);
+    require!(need::tool("kubectl"));
+    let selector = directory("accel/kernel-selector");
+    let built = Command::new("kubectl").arg("kustomize").arg(selector).output().unwrap();
+    assert!(built.status.success(), "{}", text(&built.stderr));
+    let all = parse(&text(&built.stdout));
+    only_later_kernels(&pod(&all)["affinity"]);
+    assert_eq!(arguments(pod(&all)), arguments(pod(&base())), "the rest is the base");
+    require!(need::tool("helm"));
+    only_later_kernels(&pod(&rendered(&["kernelSelector=true"]))["affinity"]);
+}
+
 fn helm(set: &[&str]) -> Output {
     let mut command = Command::new("helm");
     command.args(["template", "overlane-accel"]).arg(directory("accel/chart"));
@@ -241,6 +285,7 @@ fn values_that_cannot_be_are_refused() {
         ("image.repository=", "repository"),
         ("image.digest=sha256:0", "digest"),
         ("metrics.podMonitor.enabled=true", "Prometheus does not reach 127.0.0.1"),
+        ("kernelSelector=true,affinity.nodeAffinity.x=1", "one of kernelSelector and affinity"),
     ] {
         let output = helm(&[value]);
         assert!(!output.status.success(), "{value}: {}", text(&output.stdout));
