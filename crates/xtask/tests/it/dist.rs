@@ -113,3 +113,56 @@ fn the_image_is_reproducible_and_its_digests_are_right() {
     }
     assert_eq!(images.len(), 2);
 }
+
+/// The packed chart and manifests name the image by its digest.
+#[test]
+fn the_chart_and_the_manifests_name_the_image_by_its_digest() {
+    require!(need::tools(&["tar", "gzip"]));
+    let directory = tempfile::tempdir().unwrap();
+    let [chart, manifests] = ["chart.tgz", "manifests.tgz"].map(|name| directory.path().join(name));
+    let digest = format!("sha256:{}", "0a".repeat(32));
+    output(
+        Command::new(top().join("scripts/dist/chart"))
+            .arg(&digest)
+            .args([&chart, &manifests])
+            .env("SOURCE_DATE_EPOCH", "1700000000"),
+    );
+    let file = |archive: &Path, name: &str| {
+        output(Command::new("tar").arg("-xzOf").arg(archive).arg(format!("overlane-accel/{name}")))
+    };
+    let values = file(&chart, "values.yaml");
+    assert!(values.contains(&format!("\n  digest: {digest}\n")), "{values}");
+    let kustomization = file(&manifests, "base/kustomization.yaml");
+    assert!(kustomization.contains(&format!("\n    digest: {digest}\n")), "{kustomization}");
+    assert!(!kustomization.contains("newTag"), "{kustomization}");
+    require!(need::tool("kubectl"));
+    output(Command::new("tar").arg("-xzf").arg(&manifests).arg("-C").arg(directory.path()));
+    let selector = directory.path().join("overlane-accel/kernel-selector");
+    let built = output(Command::new("kubectl").arg("kustomize").arg(selector));
+    assert!(built.contains(&format!("image: overlane@{digest}\n")), "{built}");
+}
+
+#[test]
+fn the_manifest_of_the_kubectl_plug_in_has_the_sums_of_the_archives() {
+    require!(need::tool("sha256sum"));
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = Command::new(top().join("scripts/dist/krew"));
+    command.arg(directory.path()).arg("1.2.3").env_remove("RELEASE_URL");
+    let manifest = directory.path().join("overlane-1.2.3-krew.yaml");
+    output(&mut command);
+    assert!(!manifest.exists(), "a manifest needs the location of the archives");
+    let mut wanted = Vec::new();
+    for arch in ["x86_64", "aarch64"] {
+        let archive = directory.path().join(format!("overlane-1.2.3-linux-{arch}.tar.gz"));
+        std::fs::write(&archive, arch).unwrap();
+        let sum = output(Command::new("sha256sum").arg(&archive));
+        wanted.push(format!("sha256: {}", sum.split(' ').next().unwrap()));
+        wanted.push(format!("uri: https://x.invalid/overlane-1.2.3-linux-{arch}.tar.gz"));
+        wanted.push(format!("{{from: overlane-1.2.3-linux-{arch}/bin/overlane, to: .}}"));
+    }
+    output(command.env("RELEASE_URL", "https://x.invalid"));
+    let text = std::fs::read_to_string(manifest).unwrap();
+    for line in wanted {
+        assert!(text.contains(&format!("{line}\n")), "{line}: {text}");
+    }
+}
