@@ -54,7 +54,7 @@ fn values(verb: &str, value_name: &str) -> Option<fn() -> Vec<Value>> {
         (_, "ENGINE" | "ENGINES") => Some(named::<Engine>),
         (_, "PROFILE" | "PROFILES") => Some(named::<Profile>),
         (_, "PLAN") => Some(plans),
-        (_, "DEV" | "DEVICE") => Some(devices),
+        (_, "DEV" | "DEVICE" | "[NETNS:]DEV") => Some(devices),
         (_, "NETNS") => Some(namespaces),
         _ => None,
     }

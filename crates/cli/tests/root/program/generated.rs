@@ -106,6 +106,59 @@ fn completions_for_every_shell() {
     assert_eq!(modes.lines().next(), Some("host,vxlan+accel"), "{modes}");
 }
 
+/// A directory with this program, which completion scripts find by `PATH`.
+fn program() -> String {
+    let directory = Path::new(env!("CARGO_BIN_EXE_overlane")).parent().unwrap();
+    format!("export PATH='{}':$PATH\n", directory.display())
+}
+
+/// zsh loads the script as an autoloaded function, the first use of which has to complete.
+#[test]
+fn zsh_completes_codes_lists_and_devices() {
+    require!(need::tool("zsh"));
+    let directory = tempfile::tempdir().unwrap();
+    let script = run(["completions", "zsh"]).expect(0).stdout;
+    std::fs::write(directory.path().join("_overlane"), script).unwrap();
+    let offered = |words: &[&str]| {
+        // The completion system calls the function with these variables, and shows what
+        // `_describe` and `compadd` get.
+        let asked = format!(
+            "{}fpath=('{}' $fpath); autoload -Uz _overlane\n\
+             _describe() {{ print -l -- ${{(P)argv[-1]}} }}; compdef() {{ : }}\n\
+             words=({}); CURRENT={}; _overlane",
+            program(),
+            directory.path().display(),
+            words.iter().map(|word| format!("'{word}' ")).collect::<String>(),
+            words.len(),
+        );
+        super::launch::sh("zsh", &["-f", "-c", &asked])
+    };
+    for (words, wanted) in OFFERED {
+        let shown = offered(words);
+        assert!(shown.lines().any(|line| line.starts_with(wanted)), "{words:?}: {shown}");
+    }
+}
+
+#[test]
+fn fish_completes_codes_lists_and_devices() {
+    require!(need::tool("fish"));
+    let script = run(["completions", "fish"]).expect(0).stdout;
+    for (words, wanted) in OFFERED {
+        let asked = format!("{}{script}\ncomplete -C '{}'", program(), words.join(" "));
+        let shown = super::launch::sh("fish", &["--no-config", "-c", &asked]);
+        assert!(shown.lines().any(|line| line.starts_with(wanted)), "{words:?}: {shown}");
+    }
+}
+
+/// Words of a command line, the last of which is to be completed, and the beginning of an offer.
+const OFFERED: &[(&[&str], &str)] = &[
+    (&["overlane", "lab", ""], "run"),
+    (&["overlane", "accel", "explain", "AX00"], "AX001"),
+    (&["overlane", "doctor", "explain", "OV01"], "OV013"),
+    (&["overlane", "lab", "run", "--modes", "host,vxlan+"], "host,vxlan+accel"),
+    (&["overlane", "accel", "on", "l"], "lo"),
+];
+
 #[test]
 fn a_man_page_for_every_verb() {
     let directory = tempfile::tempdir().unwrap();
