@@ -36,7 +36,10 @@ help:
 	@echo "make docs-pages writes the generated parts of the book; make schemas: schema/"
 	@echo "bench/run       lists benchmarks, experiments, endurance runs and mutation tests"
 
-demo: build
+demo:
+	@echo "make demo: builds the program (4 min on 2 CPUs, nothing if it is built), then measures every"
+	@echo "network mode of this machine in throw-away namespaces (5 min), and writes results.json"
+	@$(MAKE) --no-print-directory build
 	@scripts/setup lab
 	$(AS_ROOT) $(OVERLANE) lab run --quick --out results.json
 

@@ -109,11 +109,11 @@ overlane {version}, Linux {kernel}, {user}
   accel         {accel}
 
 Three commands to start with:
-  overlane lab run --quick   compare the modes with the bare host; changes nothing here
-  overlane doctor            find problems in this host's networks, with a remedy for each
-  overlane watch             see packets being segmented, merged, delayed and dropped
+  overlane lab run --quick   compare modes with the bare host; changes nothing
+  overlane doctor            find problems of this host's networks and remedies
+  overlane watch             see where packets are cut, merged, delayed, dropped
 
-All commands: overlane --help
+A guided tour: overlane tour     All commands: overlane --help
 ",
         version = env!("CARGO_PKG_VERSION"),
     )
@@ -161,6 +161,7 @@ mod tests {
         ] {
             assert!(shown.contains(wanted), "{wanted}: {shown}");
             assert!(shown.lines().count() <= 14, "{shown}");
+            assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
         }
     }
 
