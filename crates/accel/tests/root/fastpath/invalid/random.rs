@@ -266,10 +266,12 @@ fn settle(pairs: &mut [Pair], worlds: &[World; 2], of_number: &[HashMap<u16, usi
             continue;
         }
         for (side, world) in worlds.iter().enumerate() {
-            let entries = world.tcp_entries();
-            for pair in &mut *pairs {
-                let port = pair.connections[side].port;
-                pair.states[side] = entries.each_ref().map(|of| state_name(of.get(&port)));
+            let open = || pairs.iter().filter(|pair| !pair.has_ended);
+            let connections: Vec<_> = open().map(|pair| pair.connections[side]).collect();
+            let [first, second] = world.entries_of(&connections);
+            let open = pairs.iter_mut().filter(|pair| !pair.has_ended);
+            for (pair, of) in open.zip(first.iter().zip(&second)) {
+                pair.states[side] = [of.0, of.1].map(|entry| state_name(entry.as_ref()));
             }
         }
         let is_late = began.elapsed() > DROPPED;

@@ -3,10 +3,12 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use accel::{Accel, Wanted};
-use netstate::connection::{Entry, connections};
+use netstate::connection::{Connections, Entry, Tuple, connections};
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 use packet::checksum::{Sum, complete_partial, pseudo_header_v4, pseudo_header_v6};
 use packet::ethernet::MacAddr;
 use packet::vnet_hdr::{Layout, VnetHdr, flags};
@@ -117,6 +119,9 @@ pub(super) struct World {
     /// The connection that the next segments belong to.
     pub(super) connection: Connection,
     last_port: u16,
+    /// Addresses of the hosts' bridges. Asking the kernel for each frame would take most of the time.
+    bridges: Cell<[MacAddr; 2]>,
+    conntracks: [Connections; 2],
     /// Distinguishes segments. In the IPv4 identification or the IPv6 flow label.
     number: Cell<u16>,
     /// Packets that the fast path had dropped when the connection began.
@@ -210,6 +215,8 @@ impl World {
             }
             host.settle().unwrap();
         }
+        let open = |host: &Host| host.netns().run(|| Connections::open().unwrap()).unwrap();
+        let conntracks = hosts.each_ref().map(open);
         let mut world = World {
             hosts,
             taps,
@@ -218,13 +225,25 @@ impl World {
             v6,
             connection: Connection::default(),
             last_port: FIRST_PORT,
+            bridges: Cell::new([MacAddr([0; 6]); 2]),
+            conntracks,
             number: Cell::new(0),
             refused_before: 0,
         };
+        world.read_bridges();
         if is_fast {
             world.accelerate();
         }
         world
+    }
+
+    /// Reads the addresses of the bridges, to which routed frames are sent.
+    pub(super) fn read_bridges(&self) {
+        if self.shape == Shape::Bridged {
+            return;
+        }
+        let of = |host: &Host| host.netlink().link(BRIDGE).unwrap().mac.unwrap();
+        self.bridges.set(self.hosts.each_ref().map(of));
     }
 
     pub(super) fn sides(&self, segment: &Segment) -> (usize, usize) {
@@ -233,15 +252,19 @@ impl World {
 
     /// Addresses and ports of a direction, as its sender sees them.
     fn ends(&self, segment: &Segment) -> [(IpAddr, u16); 2] {
+        self.ends_of(&self.connection, segment.back)
+    }
+
+    fn ends_of(&self, connection: &Connection, back: bool) -> [(IpAddr, u16); 2] {
         let of = |v4: [u8; 4], v6: [u16; 2]| -> IpAddr {
             match self.v6 {
                 true => Ipv6Addr::new(v6[0], 0, 0, 0, 0, 0, 0, v6[1]).into(),
                 false => Ipv4Addr::from(v4).into(),
             }
         };
-        let client = (of([10, 1, 0, 11], [0xfd00, 0x11]), self.connection.port);
+        let client = (of([10, 1, 0, 11], [0xfd00, 0x11]), connection.port);
         let server = of([10, 1, 0, 12], [0xfd00, 0x12]);
-        match (self.shape, segment.back) {
+        match (self.shape, back) {
             (Shape::Service, false) => [client, (of([10, 96, 0, 10], [0xfd96, 0x10]), 80)],
             (Shape::Service, true) => [(server, 8080), client],
             (_, false) => [client, (server, 80)],
@@ -257,7 +280,7 @@ impl World {
         let mut frame = Vec::new();
         let door = match self.shape {
             Shape::Bridged => MACS[to],
-            Shape::Routed | Shape::Service => mac_of(&self.hosts[from], BRIDGE),
+            Shape::Routed | Shape::Service => self.bridges.get()[from],
         };
         frame.extend(door.0);
         frame.extend(MACS[source].0);
@@ -352,7 +375,8 @@ impl World {
 
     /// Numbers of the frames that have arrived at a tenant since the last call.
     pub(super) fn arrived(&self, at: usize) -> Vec<u16> {
-        let mut buffer = vec![0; 70_000];
+        // A larger frame is cut.
+        let mut buffer = [0; 256];
         let mut numbers = Vec::new();
         let number = VNET + if self.v6 { 16 } else { 18 };
         while let Ok(length) = self.taps[at].read(&mut buffer) {
@@ -369,12 +393,19 @@ impl World {
         let number = self.write(source, segment);
         let until = Instant::now() + within;
         while !self.arrived(to).contains(&number) {
-            if Instant::now() > until {
+            if !self.waits_for_frame(to, until) {
                 return false;
             }
-            std::thread::sleep(Duration::from_micros(200));
         }
         true
+    }
+
+    /// Waits until a frame arrives at a tenant; returns whether one has.
+    pub(super) fn waits_for_frame(&self, at: usize, until: Instant) -> bool {
+        let left = until.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000);
+        let timeout = PollTimeout::try_from(left).unwrap();
+        let mut fds = [PollFd::new(self.taps[at].as_fd(), PollFlags::POLLIN)];
+        nix::poll::poll(&mut fds, timeout).unwrap() > 0
     }
 
     pub(super) fn send(&self, segment: &Segment) -> bool {
@@ -480,12 +511,8 @@ impl World {
                 }
             }
             let until = Instant::now() + Duration::from_secs(1);
-            while !missing.is_empty() && Instant::now() < until {
-                let arrived = self.arrived(to);
-                if arrived.is_empty() {
-                    std::thread::sleep(Duration::from_micros(200));
-                }
-                arrived.iter().for_each(|number| _ = missing.remove(number));
+            while !missing.is_empty() && self.waits_for_frame(to, until) {
+                self.arrived(to).iter().for_each(|number| _ = missing.remove(number));
             }
             // Late, or lost.
             let mut missing: Vec<_> = missing.into_values().collect();
@@ -564,16 +591,11 @@ impl World {
         };
         self.refused_before = self.refused();
         poll("verdicts", 3 * LIMIT, || {
-            let is_marked = self.tcp_entries().map(|entries| {
-                let of = |port| entries.get(&port).is_some_and(|entry| entry.is_marked);
-                all.iter().map(|connection| of(connection.port)).collect::<Vec<_>>()
-            });
-            let mut slow = Vec::new();
-            for (at, connection) in all.iter().enumerate() {
-                if !is_marked[0][at] || !is_marked[1][at] {
-                    slow.push(*connection);
-                }
-            }
+            let is_marked = |entry: &Option<Entry>| entry.as_ref().is_some_and(|e| e.is_marked);
+            let [first, second] = self.entries_of(all);
+            let entries = first.iter().zip(&second);
+            let slow = all.iter().zip(entries).filter(|(_, (a, b))| !is_marked(a) || !is_marked(b));
+            let mut slow: Vec<_> = slow.map(|(connection, _)| *connection).collect();
             if slow.is_empty() {
                 return Ok(Ok(()));
             }
@@ -593,7 +615,7 @@ impl World {
                 since(accel, before, "encap_hit") > least
                     && since(accel, before, "decap_hit") > least
             });
-            let seen = || format!("{:#?}, {:#?}", self.tcp_entries(), statuses(self));
+            let seen = || format!("{:#?}, {:#?}", self.entries_of(all), statuses(self));
             Ok(taken.then_some(()).ok_or_else(seen))
         })
         .unwrap();
@@ -604,8 +626,31 @@ impl World {
         self.accels = Some(self.hosts.each_ref().map(start));
     }
 
+    /// Conntrack's entries of these connections in both hosts.
+    pub(super) fn entries_of(&self, all: &[Connection]) -> [Vec<Option<Entry>>; 2] {
+        let found = [0, 1].map(|host: usize| {
+            let of = |one: &Connection| self.conntracks[host].get(&self.tuple(host, one)).unwrap();
+            all.iter().map(of).collect::<Vec<_>>()
+        });
+        if found.iter().flatten().all(Option::is_some) {
+            return found;
+        }
+        // Some are gone, or in another zone. A dump walks all buckets of one table for all
+        // namespaces, which takes tens of ms.
+        self.tcp_entries().map(|mut entries| {
+            all.iter().map(|connection| entries.remove(&connection.port)).collect()
+        })
+    }
+
+    /// The client's segments of a connection, as a host sees them before it translates them.
+    fn tuple(&self, host: usize, connection: &Connection) -> Tuple {
+        let [client, server] = self.ends_of(connection, false);
+        let [server, _] = if host == 1 { self.ends_of(connection, true) } else { [server, client] };
+        Tuple { source: client, destination: server, protocol: 6 }
+    }
+
     /// Conntrack's entries of TCP connections in both hosts, by the client's port.
-    pub(super) fn tcp_entries(&self) -> [HashMap<u16, Entry>; 2] {
+    fn tcp_entries(&self) -> [HashMap<u16, Entry>; 2] {
         let v6 = self.v6;
         self.hosts.each_ref().map(|host| {
             let mut found = HashMap::new();
@@ -623,7 +668,7 @@ impl World {
 
     /// The state of conntrack's entry in both hosts.
     pub(super) fn states(&self) -> [&'static str; 2] {
-        self.tcp_entries().map(|entries| state_name(entries.get(&self.connection.port)))
+        self.entries_of(&[self.connection]).map(|entries| state_name(entries[0].as_ref()))
     }
 }
 
@@ -646,13 +691,9 @@ pub(super) fn state_name(entry: Option<&Entry>) -> &'static str {
     NAMES.get(usize::from(number)).unwrap_or(&"unknown")
 }
 
-fn mac_of(host: &Host, device: &str) -> MacAddr {
-    host.netlink().link(device).unwrap().mac.unwrap()
-}
-
 /// The connection's entry in both hosts.
 pub(super) fn entries(world: &World) -> [Entry; 2] {
-    world.tcp_entries().map(|mut entries| {
-        entries.remove(&world.connection.port).expect("an entry of the connection")
-    })
+    world
+        .entries_of(&[world.connection])
+        .map(|mut entries| entries.remove(0).expect("an entry of the connection"))
 }

@@ -57,15 +57,18 @@ impl Change {
     pub(super) fn is_possible(&self, world: &World) -> bool {
         let is = self.run(world, self.script);
         self.run(world, &format!("set +e; {}", self.undo));
+        world.read_bridges();
         is
     }
 
     pub(super) fn make(&self, world: &World) {
         assert!(self.run(world, self.script), "{}", self.name);
+        world.read_bridges();
     }
 
     pub(super) fn unmake(&self, world: &World) {
         assert!(self.run(world, self.undo), "undo {}", self.name);
+        world.read_bridges();
     }
 }
 
