@@ -10,6 +10,27 @@ pub enum Underlay {
     V6,
 }
 
+/// An underlay, a profile of the NICs, and whether tunnels send outer checksums.
+pub type Path = (Underlay, Offload, bool);
+
+/// Each underlay with and without checksums, and each profile.
+pub const SOME: [Path; 4] = [
+    (Underlay::V4, Offload::Full, false),
+    (Underlay::V6, Offload::Full, true),
+    (Underlay::V6, Offload::NoTunnel, false),
+    (Underlay::V4, Offload::None, true),
+];
+
+/// The other combinations, for the nightly tests.
+pub fn others() -> Vec<Path> {
+    let all = Underlay::BOTH.into_iter().flat_map(|underlay| {
+        Offload::ALL
+            .into_iter()
+            .flat_map(move |offload| [false, true].map(|udp_csum| (underlay, offload, udp_csum)))
+    });
+    all.filter(|path| !SOME.contains(path)).collect()
+}
+
 impl Underlay {
     pub const BOTH: [Underlay; 2] = [Underlay::V4, Underlay::V6];
 

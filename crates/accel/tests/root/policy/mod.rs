@@ -3,7 +3,7 @@
 //!
 //! Two beds of 16 by 16 pods get the same packets and the same flips at the same times. One has the
 //! fast path in both hosts, the other uses the slow path for comparison. `OVERLANE_POLICY_SECONDS`
-//! sets the duration (12 s; `bench/run policy` takes ten minutes), `OVERLANE_POLICY_SEED` repeats
+//! sets the duration (6 s; `bench/run policy` takes ten minutes), `OVERLANE_POLICY_SEED` repeats
 //! the choices of a run.
 
 mod bed;
@@ -23,7 +23,7 @@ use traffic::Traffic;
 /// Two descriptors for each socket of two beds.
 const DESCRIPTORS: u64 = 8192;
 /// Length of one round of packets before it is judged.
-const ROUND: Duration = Duration::from_secs(4);
+const ROUND: Duration = Duration::from_secs(2);
 /// Keys whose rules change in a round: few, so that each changes often.
 const FLIPPED: usize = 48;
 /// Number of these keys that carry half of the packets: their flows persist, and take the fast path
@@ -64,7 +64,7 @@ fn rules_decide_which_packets_cross_a_bridge() {
 fn rules_hold(joined: Joined) {
     require!(need::root(), need::tools(&["nft", "iptables-nft-restore", "ip", "bridge"]));
     require!(need::descriptors(DESCRIPTORS));
-    let seconds = variable("OVERLANE_POLICY_SECONDS").unwrap_or(12);
+    let seconds = variable("OVERLANE_POLICY_SECONDS").unwrap_or(6);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let seed = variable("OVERLANE_POLICY_SEED").unwrap_or(now.as_nanos() as u64) | 1;
     println!("OVERLANE_POLICY_SEED={seed}");
