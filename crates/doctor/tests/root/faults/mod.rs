@@ -2,7 +2,7 @@
 
 pub(crate) mod bench;
 mod fixes;
-mod list;
+pub(crate) mod list;
 mod make;
 mod nodes;
 mod swarm;
