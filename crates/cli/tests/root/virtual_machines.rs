@@ -93,6 +93,21 @@ fn guests_on_a_bridge_are_measured_with_every_hop_proved() {
     let running = run(
         kernel.to_str().unwrap(),
         "vm-bridge",
+        "tcp_rr",
+        &["--baseline", "vm-bridge", "--blocks", "2"],
+    );
+    let mark = running.mark().to_owned();
+    let ended = running.wait_at_most(LIMIT);
+    proved(&ended, &["vm-bridge"], &["a/tap0", "a/nic0", "b/nic0", "b/tap0"]);
+    nothing_left(&mark);
+}
+
+#[test]
+fn guests_are_compared_with_guests_that_no_bridge_joins() {
+    let kernel = require!(kernel());
+    let running = run(
+        kernel.to_str().unwrap(),
+        "vm-bridge",
         "tcp_rr,udp_stream",
         &["--baseline", "vm-host", "--blocks", "2"],
     );

@@ -133,6 +133,16 @@ fn a_fix_is_made_listed_and_taken_back() {
 /// by its guard process.
 #[test]
 fn a_killed_fix_undo_or_trial_is_repaired() {
+    killed_and_repaired(8);
+}
+
+#[test]
+fn fixes_undos_and_trials_that_are_killed_at_many_moments_are_repaired() {
+    killed_and_repaired(34);
+}
+
+/// Kills each of the three at so many moments of its run time.
+fn killed_and_repaired(moments: usize) {
     require!(need::root());
     let namespace = Namespace::new("kill");
     namespace.ip(&["-n", &namespace.0, "link", "set", "lo", "up"]);
@@ -161,7 +171,7 @@ fn a_killed_fix_undo_or_trial_is_repaired() {
         begun.elapsed()
     };
     let whole: Vec<_> = kinds.iter().map(|words| took(words)).collect();
-    for round in 0..100_usize {
+    for round in 0..3 * moments {
         let kind = round % 3;
         // Undo needs a change to take back.
         if kind == 1 {
@@ -173,7 +183,8 @@ fn a_killed_fix_undo_or_trial_is_repaired() {
             .spawn()
             .unwrap();
         // Kills are spread over its whole run time.
-        std::thread::sleep(whole[kind] * (round / 3) as u32 / 31);
+        let moment = (round / 3) as f64 / (moments - 1) as f64;
+        std::thread::sleep(whole[kind].mul_f64(moment * 1.05));
         let _ = child.kill();
         child.wait().unwrap();
         if kind == 2 && round % 2 == 0 {
