@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use netstate::interface::{Interface, Vxlan};
+use netstate::interface::{Counters, Interface, Vxlan};
 use netstate::netfilter;
 use netstate::overlay::{Found, Overlay, Query, VxlanEntry};
 use netstate::packet_diag::PacketDiag;
@@ -68,7 +68,12 @@ pub(crate) fn gather(
         {
             // If the peer is unknown, frames are delivered to the port, as the bridge does.
             match netlink.link_in(netns, peer) {
-                Ok(device) => snapshot.peers.extend(device.map(|device| (*index, device))),
+                // Counters change with each packet, and are no change of the state.
+                Ok(device) => {
+                    snapshot.peers.extend(device.map(|device| {
+                        (*index, Interface { counters: Counters::default(), ..device })
+                    }))
+                }
                 Err(Error::Kernel { .. }) => {}
                 Err(error) => return Err(error),
             }

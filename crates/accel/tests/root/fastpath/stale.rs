@@ -1,8 +1,9 @@
 //! After a change in the kernel, packets are no longer forwarded as before.
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use accel::{Accel, Status, Wanted};
+use accel::{Accel, Cause, Status, Wanted};
 use test_support::{need, require};
 use testbed::{NIC, Offload, mac, poll};
 
@@ -25,6 +26,21 @@ fn a_hanging_mirror_sends_packets_by_the_slow_path() {
     .unwrap();
     accels[0].pause(false);
     pair.settle(&accels);
+}
+
+/// The state is compared with the plan's once a second. Packets alone are no change.
+#[test]
+fn traffic_alone_causes_no_rebuild() {
+    const AUDITS: Duration = Duration::from_millis(3500);
+    require!(need::root());
+    let pair = Pair::new(Offload::Full, true);
+    let accels = pair.accelerate();
+    let audits = || accels.each_ref().map(|accel| accel.vitals().rebuilds(Cause::Audit));
+    let (before, start) = (audits(), Instant::now());
+    while start.elapsed() < AUDITS {
+        pair.ping(&[]);
+    }
+    assert_eq!(audits(), before);
 }
 
 #[test]
