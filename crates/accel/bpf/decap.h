@@ -179,7 +179,7 @@ static __always_inline u32 receive_half(struct packet *packet, const int six, u3
 	struct front *front = packet->front;
 
 	/*
-	 * Slow path if no verdicts are given, because rules must count each packet. Slow path for
+	 * Slow path if no verdicts are given, because there is no plan yet. Slow path for
 	 * GSO packets, because not every kernel can clear the tunnel flag in gso_type. Slow path for packets
 	 * with a mark, because rules were evaluated without one, and with a priority, because
 	 * redirection clears it and rules may read it (____dev_forward_skb,

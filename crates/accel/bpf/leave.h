@@ -70,7 +70,7 @@ int depart(struct __sk_buff *skb)
 	if (is_noted(protocol))
 		left(skb, proto, ip, live, now);
 	/*
-	 * Slow path if no verdicts are given, because rules must count each packet, and for packets
+	 * Slow path if no verdicts are given, because there is no plan yet, and for packets
 	 * with a mark: outer packets would inherit it, and rules were evaluated without one.
 	 */
 	if (!live->verdicts || skb->mark)

@@ -14,7 +14,7 @@ use sys::netns::NetNs;
 use crate::Result;
 use crate::events::State;
 use crate::mirroring::{Reconciler, Security, Shared, Source, Surveyed};
-use crate::model::{Counted, DeviceId, DevicePlan, Fdb, MachineSnapshot, Plan, Wanted};
+use crate::model::{Accounting, Counted, DeviceId, DevicePlan, Fdb, MachineSnapshot, Plan, Wanted};
 use crate::programs::{Class, CountKey, Counters, DecapGso, Programs, TrafficCounts};
 use crate::status::{DeviceStatus, Refused, Status};
 
@@ -219,7 +219,7 @@ fn survey(
         Status::default(),
         Source::Here,
         std::collections::BTreeSet::new(),
-        false,
+        Accounting::default(),
     );
     let netns = netns.try_clone()?;
     netns.enter_for_good()?;

@@ -14,7 +14,7 @@ use crate::Result;
 use crate::admission::{self, CaretakerWatch};
 use crate::lock::lock;
 use crate::mirroring::{Finder, HomeWatch, Reconciler, Security, Shared, Source};
-use crate::model::Wanted;
+use crate::model::{Accounting, Wanted};
 use crate::programs::{Counters, DecapGso, FlowMaps, Programs, Role};
 use crate::status::{FlowsStatus, Status};
 use crate::vitals::Vitals;
@@ -53,9 +53,8 @@ pub struct Options {
     /// Limit of connections through packet filters that have a verdict. A new one replaces the
     /// oldest.
     pub max_flows: u32,
-    /// Send all filtered traffic through the slow path, so that rule and conntrack counters stay
-    /// exact.
-    pub accounting: bool,
+    /// Which counters of rules and of conntrack stay exact.
+    pub accounting: Accounting,
     /// Number of sandboxes for which programs are loaded at the start, because a confined process
     /// can load none later. 0: load programs on demand.
     pub spares: u16,
@@ -79,7 +78,7 @@ impl Default for Options {
             finder: None,
             caretaker: None,
             max_flows: DEFAULT_MAX_FLOWS,
-            accounting: false,
+            accounting: Accounting::default(),
             spares: 0,
             predecessor: BTreeSet::new(),
             security: None,

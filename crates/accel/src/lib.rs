@@ -44,7 +44,9 @@ pub use daemon::{Accel, DEFAULT_MAX_ENTRIES, DEFAULT_MAX_FLOWS, Options, probe};
 pub use error::{Error, Result};
 pub use metrics::exposition;
 pub use mirroring::{Finder, Security, left_behind, remove_left_behind};
-pub use model::{Counted, EXPLANATIONS, Explanation, Path, RETIRED, Reason, Refusal, Wanted};
+pub use model::{
+    Accounting, Counted, EXPLANATIONS, Explanation, Path, RETIRED, Reason, Refusal, Wanted,
+};
 pub use programs::DecapGso;
 pub use status::Status;
 pub use vitals::{Cause, Vitals};

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use accel::Accounting;
 use clap::{Args, Subcommand};
 use daemon::metrics::ListenAddress;
 
@@ -84,11 +85,29 @@ pub struct AccelRun {
     /// Maximum filtered connections; evicts the oldest [default: 100000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
     pub max_flows: Option<u32>,
-    /// Use the slow path for all filtered traffic, to keep rule counters exact
+    /// Use the slow path if there are rules, to keep their counters exact
     ///
-    /// Counters of rules and of conntrack then count every packet.
+    /// Counters of rules and of conntrack then count every packet. Conntrack's are exact by default
+    /// while the sysctl net.netfilter.nf_conntrack_acct is 1.
     #[arg(long)]
     pub accounting: bool,
+    /// Use the fast path although conntrack counts packets (nf_conntrack_acct)
+    ///
+    /// Conntrack's counters then lack the packets on the fast path. A rule on them (`ct bytes`) that
+    /// is added later lets more packets pass than without accel.
+    #[arg(long, conflicts_with = "accounting")]
+    pub no_accounting: bool,
+}
+
+impl AccelRun {
+    /// Which counters stay exact.
+    pub fn counters(&self) -> Accounting {
+        match (self.accounting, self.no_accounting) {
+            (true, _) => Accounting::Exact,
+            (false, true) => Accounting::Never,
+            (false, false) => Accounting::AsConntrack,
+        }
+    }
 }
 
 /// `overlane accel status`

@@ -13,7 +13,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 use nix::errno::Errno;
 
 pub use ebtables::ebtables;
-pub use hook::{Hooked, flowtables, has_virtual_services, unexplained_hooks};
+pub use hook::{Hooked, Hooks, flowtables, has_virtual_services, hooks};
 
 pub use crate::dump::{attribute, text, to_attribute};
 use crate::dump::{attributes, dump};

@@ -44,12 +44,19 @@ pub(crate) enum Denied {
     /// The rules set a mark, which may affect the tunnel's outer packets.
     #[error("rules set a mark")]
     Mark,
+    /// Rules may match the counters of the connection's entry.
+    #[error("conntrack counts its packets (nf_conntrack_acct)")]
+    Counted,
 }
 
 impl Denied {
     /// Whether to report the reason: it will not change within a moment.
     pub(crate) fn is_by_rules(&self) -> bool {
-        matches!(self, Denied::Untracked | Denied::Unsupported(_) | Denied::Rule(_) | Denied::Mark)
+        match self {
+            Denied::Elsewhere | Denied::Young | Denied::Unseen => false,
+            Denied::Untracked | Denied::Unsupported(_) | Denied::Rule(_) => true,
+            Denied::Mark | Denied::Counted => true,
+        }
     }
 }
 
@@ -71,6 +78,10 @@ pub(crate) fn judge(
     // flow has an entry or a `notrack` rule.
     let entry = connections.get(&key.tuple).map_err(|_| Denied::Untracked)?;
     let entry = entry.as_ref();
+    // An entry keeps its counters, or has none, whatever the sysctl becomes.
+    if basis.leaves_counted && entry.is_some_and(|entry| entry.is_counted) {
+        return Err(Denied::Counted);
+    }
     let is_reply = entry.is_some_and(|entry| entry.original != key.tuple);
     let (sent, received) = (key.tuple, received(entry, &key.tuple)?);
     // Without an entry, the rules see no connection.

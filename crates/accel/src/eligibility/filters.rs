@@ -1,7 +1,7 @@
 //! Rules about packet filters and IPsec, in both namespaces that packets cross.
 
 use super::{Verdict, VxlanCase};
-use crate::model::{OtherFilter, Refusal};
+use crate::model::{Accounting, OtherFilter, Refusal};
 
 impl VxlanCase<'_> {
     /// Whether packets inside the tunnel pass the IP hooks in the NICs' namespace, by a route or
@@ -40,6 +40,22 @@ pub(super) fn no_connections(case: &VxlanCase<'_>) -> Verdict {
         return Err(Refusal::NoConnections {});
     }
     Ok(())
+}
+
+/// Counters of rules and of conntrack in the NICs' namespace, also those of the tunnel's datagrams, do
+/// not count packets on the fast path.
+pub(super) fn accounting(case: &VxlanCase<'_>) -> Verdict {
+    let home = case.view.underlay;
+    match home.accounting {
+        Accounting::Exact if home.tracks || home.ruleset.base_chains().next().is_some() => {
+            Err(Refusal::Accounting { why: "rules or conntrack count packets (--accounting)" })
+        }
+        Accounting::AsConntrack if home.tracks && home.counts_packets => {
+            let why = "conntrack counts packets (net.netfilter.nf_conntrack_acct is 1)";
+            Err(Refusal::Accounting { why })
+        }
+        Accounting::Exact | Accounting::AsConntrack | Accounting::Never => Ok(()),
+    }
 }
 
 pub(super) fn rules_not_understood(case: &VxlanCase<'_>) -> Verdict {

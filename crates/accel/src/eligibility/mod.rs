@@ -75,6 +75,7 @@ pub(crate) const VXLAN_DEVICE: &VxlanRules = &[
     filters::base_chain,
     filters::rules_not_understood,
     filters::no_connections,
+    filters::accounting,
     foreign::program,
     foreign::links_hidden,
     foreign::socket_lookup,

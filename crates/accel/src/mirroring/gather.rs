@@ -44,11 +44,13 @@ pub(crate) fn gather(
         Extent::ButEntries => netlink.overlay_but_entries()?,
     };
     let tables = netfilter::flowtables()?;
+    let hooks = netfilter::hooks()?;
     let mut snapshot = NetnsSnapshot {
         ruleset: rules,
         filters: filters(tables),
-        hooks: netfilter::unexplained_hooks()?
-            .map(|hooks| hooks.iter().map(ToString::to_string).collect()),
+        // A kernel without the list may track connections.
+        tracks: hooks.as_ref().is_none_or(|hooks| hooks.tracks),
+        hooks: hooks.map(|hooks| hooks.unexplained.iter().map(ToString::to_string).collect()),
         bridge_netfilter: netfilter::BridgeCalls::default().are_made(),
         occupied: occupied.clone(),
         local_ports: local_ports(),
@@ -58,6 +60,8 @@ pub(crate) fn gather(
         ipv6_forwarding_off: !is("net/ipv6/conf/all/forwarding", "1"),
         neighbour_proxy: !is("net/ipv6/conf/all/proxy_ndp", "0"),
         big_tunnels: sysctl("kernel/osrelease").is_some_and(|release| has_big_tunnels(&release)),
+        // Without the module there is no such file.
+        counts_packets: sysctl("net/netfilter/nf_conntrack_acct").is_some_and(|value| value != "0"),
         timeouts: TIMEOUTS.iter().map(|name| sysctl(&timeout_path(name))).collect(),
         default_ttl: sysctl("net/ipv4/ip_default_ttl").and_then(|t| t.parse().ok()).unwrap_or(64),
         ..NetnsSnapshot::default()

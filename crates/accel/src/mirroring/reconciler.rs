@@ -408,6 +408,7 @@ impl Reconciler {
         machine.home.security = self.security.modules().to_vec();
         machine.home.selinux = self.security.selinux();
         machine.home.connections = self.connections;
+        machine.home.accounting = self.shared.accounting;
         Ok(())
     }
 
@@ -539,9 +540,7 @@ impl Reconciler {
     /// Makes `basis` the state that verdicts depend on. Existing verdicts remain valid if it allows
     /// that.
     fn give_verdicts_by(&mut self, mut basis: Basis) {
-        if !self.shared.accounting {
-            basis.succeed(&self.basis);
-        }
+        basis.succeed(&self.basis);
         self.maps.set_verdicts(basis.number);
         let basis = Arc::new(basis);
         *lock(&self.shared.verdicts.basis) = basis.clone();

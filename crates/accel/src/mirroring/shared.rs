@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use super::search::Source;
 use crate::admission::Verdicts;
 use crate::lock::lock;
-use crate::model::Wanted;
+use crate::model::{Accounting, Wanted};
 use crate::status::Status;
 use crate::vitals::Pulse;
 
@@ -26,8 +26,8 @@ pub(crate) struct Shared {
     pub(crate) followed: Condvar,
     /// State that verdicts on flows depend on, and their counts.
     pub(crate) verdicts: Verdicts,
-    /// Give no verdicts: all filtered traffic takes the slow path.
-    pub(crate) accounting: bool,
+    /// Which counters of rules and of conntrack stay exact.
+    pub(crate) accounting: Accounting,
     /// Locked only to clone or replace the pointer, so that readers never delay the heartbeat.
     status: Mutex<Arc<Status>>,
     pub(crate) pulse: Pulse,
@@ -45,7 +45,7 @@ impl Shared {
         status: Status,
         source: Source,
         predecessor: BTreeSet<u32>,
-        accounting: bool,
+        accounting: Accounting,
     ) -> Shared {
         Shared {
             stop: AtomicBool::new(false),

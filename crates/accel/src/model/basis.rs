@@ -6,7 +6,7 @@ use std::sync::Arc;
 use netstate::overlay::AddressTypes;
 use ruleset::Ruleset;
 
-use super::{Domain, NetnsSnapshot, Plan};
+use super::{Accounting, Domain, NetnsSnapshot, Plan};
 
 /// State of the NICs' namespace that verdicts on flows depend on.
 #[derive(Debug, Clone, Default)]
@@ -27,6 +27,8 @@ pub(crate) struct Basis {
     pub(crate) tunnels: BTreeMap<u32, Port>,
     /// Families for which rules may translate the first packet of a connection: IPv4, IPv6.
     translates: [bool; 2],
+    /// Connections whose packets conntrack counts get no verdict.
+    pub(crate) leaves_counted: bool,
     /// All devices for which verdicts of this number have been given, removed ones included.
     known: BTreeMap<u32, Port>,
 }
@@ -77,6 +79,7 @@ impl Basis {
             ports: ports.collect(),
             tunnels: tunnels.collect(),
             translates,
+            leaves_counted: snapshot.accounting != Accounting::Never,
             known: BTreeMap::new(),
         }
     }

@@ -1,6 +1,7 @@
 //! Data types: the kernel's state, the plan made from it, and the terms of the status report. This
 //! module reads and writes nothing.
 
+mod accounting;
 mod basis;
 mod counted;
 mod entry;
@@ -16,6 +17,7 @@ mod snapshot;
 mod view;
 mod wanted;
 
+pub use accounting::Accounting;
 pub(crate) use basis::{Basis, Port};
 pub use counted::Counted;
 pub use entry::{DeviceId, Domain, EntryKey, Fdb, TunnelGso, UnderlayRoute, Vtep, VtepKey};

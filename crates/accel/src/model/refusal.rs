@@ -353,6 +353,14 @@ refusals! {
         = "device is promiscuous",
         "Find the macvlan device above it in another namespace (`ip -d link`), and remove it or create it in mode `bridge`.";
 
+    /// Conntrack counts the packets of each connection, and rules may match its counters, also rules
+    /// that are added later. Or `accel` was started with `--accounting`, and there are rules. The fast
+    /// path bypasses these counters.
+    AX223 Accounting { why: &'static str }
+        "{why}"
+        = "packets are counted",
+        "If nothing needs exact counters, start `overlane accel` with `--no-accounting`, or turn them off: `sysctl net.netfilter.nf_conntrack_acct=0`.";
+
     /// There is a routing rule beyond the kernel's three default rules, so the path may depend on
     /// more than the address.
     AX301 PolicyRouting { rule: String }

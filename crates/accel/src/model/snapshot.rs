@@ -9,7 +9,7 @@ use netstate::overlay::{Found, Overlay};
 
 use ruleset::Ruleset;
 
-use super::{DeviceId, Links, Passes, SelinuxReason};
+use super::{Accounting, DeviceId, Links, Passes, SelinuxReason};
 
 /// State of one network namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -67,6 +67,12 @@ pub struct NetnsSnapshot {
     pub merging: BTreeSet<u32>,
     /// Conntrack's timeouts of established connections and of datagrams, as their sysctls show them.
     pub timeouts: Vec<Option<String>>,
+    /// Conntrack sees packets of this namespace.
+    pub tracks: bool,
+    /// Conntrack counts the packets of new connections (`nf_conntrack_acct`).
+    pub counts_packets: bool,
+    /// Which counters must stay exact. Set in the NICs' namespace only.
+    pub accounting: Accounting,
     /// `net.ipv4.ip_default_ttl`.
     pub default_ttl: u8,
 }

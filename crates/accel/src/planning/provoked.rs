@@ -11,8 +11,8 @@ use ruleset::model::{Base, Chain};
 use super::fixture::{BRIDGES, NICS, PORTS, VXLANS, device, entry, mac, remote, snapshot};
 use super::*;
 use crate::model::{
-    EXPLANATIONS, Explanation, Foreign, MachineSnapshot, OtherFilter, RETIRED, SandboxSnapshot,
-    SelinuxReason,
+    Accounting, EXPLANATIONS, Explanation, Foreign, MachineSnapshot, OtherFilter, RETIRED,
+    SandboxSnapshot, SelinuxReason,
 };
 
 /// The only bridged VXLAN device, and the routed one.
@@ -206,6 +206,12 @@ const PROVOKED: &[(&str, Change)] = &[
     ("AX222", |m| {
         m.home.promiscuous.insert(ROUTED);
     }),
+    ("AX223", |m| (m.home.tracks, m.home.counts_packets) = (true, true)),
+    // NF_INET_FORWARD.
+    ("AX223", |m| {
+        chain(m, 2, false);
+        m.home.accounting = Accounting::Exact;
+    }),
     ("AX301", |m| m.home.overlay.rules.push("rule 100 (table 100)".into())),
     ("AX302", |m| m.home.overlay.rules6.push("rule 100 (table 100)".into())),
     ("AX303", |m| {
@@ -263,6 +269,26 @@ fn codes_of(machine: &MachineSnapshot) -> Vec<&'static str> {
 #[test]
 fn nothing_of_the_sound_machine_is_refused() {
     assert_eq!(codes_of(&sound()), [""; 0]);
+}
+
+#[test]
+fn packets_that_nothing_counts_are_no_reason() {
+    let changes: [Change; 5] = [
+        |m| m.home.tracks = true,
+        // Without rules, conntrack sees no packet.
+        |m| m.home.counts_packets = true,
+        |m| m.home.accounting = Accounting::Exact,
+        |m| (m.home.counts_packets, m.home.accounting) = (true, Accounting::Exact),
+        |m| {
+            (m.home.tracks, m.home.counts_packets) = (true, true);
+            m.home.accounting = Accounting::Never;
+        },
+    ];
+    for change in changes {
+        let mut machine = sound();
+        change(&mut machine);
+        assert_eq!(codes_of(&machine), [""; 0]);
+    }
 }
 
 #[test]

@@ -65,6 +65,9 @@ fn start(of: &AccelRun, netns: &NetNs) -> anyhow::Result<Status> {
     if of.accounting {
         run.push(OsStr::new("--accounting"));
     }
+    if of.no_accounting {
+        run.push(OsStr::new("--no-accounting"));
+    }
     let path: PathBuf;
     if let Some(netns) = &arguments.netns {
         // The background process starts in another directory, so a relative path would break.

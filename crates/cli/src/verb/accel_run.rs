@@ -70,7 +70,7 @@ pub fn run(serve: &AccelServe) -> anyhow::Result<Exit> {
         caretaker: Some(caretaker.watch()?),
         predecessor: predecessor.unwrap_or_default(),
         max_flows: serve.run.max_flows.unwrap_or(accel::DEFAULT_MAX_FLOWS),
-        accounting: serve.run.accounting,
+        accounting: serve.run.counters(),
         spares: SANDBOXES,
         security: Some(security),
         ..Options::default()

@@ -31,6 +31,7 @@ const CTA_HELP: u16 = 5;
 const CTA_NAT_SRC: u16 = 6;
 const CTA_TIMEOUT: u16 = 7;
 const CTA_MARK: u16 = 8;
+const CTA_COUNTERS_ORIG: u16 = 9;
 const CTA_ID: u16 = 12;
 const CTA_NAT_DST: u16 = 13;
 const CTA_SEQ_ADJ_ORIG: u16 = 15;
@@ -123,6 +124,8 @@ pub struct Entry {
     pub liberal: [bool; 2],
     /// TCP: [`Connections::make_liberal`] has made it so, in a direction at least.
     pub is_marked: bool,
+    /// The entry has counters of packets and bytes. It had them from the start (`nf_conntrack_acct`).
+    pub is_counted: bool,
     /// A property beyond addresses and ports that affects the packets, or content that is not
     /// supported: a helper, adjusted sequence numbers, a zone.
     pub oddity: Option<&'static str>,
@@ -443,6 +446,7 @@ fn entry(payload: &[u8]) -> Result<Entry> {
         tcp_state: state.and_then(|state| state.first().copied()),
         liberal: flags.map(|flags| flags & BE_LIBERAL != 0),
         is_marked: flags.iter().any(|flags| flags & OURS != 0),
+        is_counted: find(CTA_COUNTERS_ORIG).is_some(),
         oddity: oddity.or(in_zone.then_some("zone")),
     })
 }

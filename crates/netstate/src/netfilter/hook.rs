@@ -72,15 +72,24 @@ impl std::fmt::Display for Hooked {
     }
 }
 
-/// Lists the functions at hooks of the calling thread's namespace that are neither read elsewhere
-/// nor known to pass every packet. `None` if the kernel cannot list hooks (nfnetlink_hook).
+/// The functions at netfilter's hooks of a namespace.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Hooks {
+    /// Functions that are neither read elsewhere nor known to pass every packet.
+    pub unexplained: Vec<Hooked>,
+    /// Conntrack sees the packets that arrive (`ipv4_conntrack_in`, `ipv6_conntrack_in`).
+    pub tracks: bool,
+}
+
+/// Reads the functions at hooks of the calling thread's namespace. `None` if the kernel cannot list
+/// hooks (nfnetlink_hook).
 ///
 /// # Errors
 /// If the kernel refuses the list for another reason.
-pub fn unexplained_hooks() -> Result<Option<Vec<Hooked>>> {
+pub fn hooks() -> Result<Option<Hooks>> {
     const OBJECT: &str = "netfilter hooks";
     let mut lists = Lists::open(NETLINK_NETFILTER, OBJECT)?;
-    let mut found = Vec::new();
+    let mut found = Hooks::default();
     for (number, family, hooks) in FAMILIES {
         for hook in 0..hooks {
             let mut payload = vec![number, 0, 0, 0];
@@ -90,8 +99,11 @@ pub fn unexplained_hooks() -> Result<Option<Vec<Hooked>>> {
             let request = (NFNL_SUBSYS_HOOK << 8, &payload[..]);
             let answer = lists.dump(request, OBJECT, |kind, payload| {
                 if kind >> 8 == NFNL_SUBSYS_HOOK {
-                    let function = unexplained(payload.get(4..).unwrap_or_default());
-                    found.extend(function.map(|function| Hooked { family, hook, function }));
+                    let attributes = payload.get(4..).unwrap_or_default();
+                    let function = unexplained(attributes);
+                    let function = function.map(|function| Hooked { family, hook, function });
+                    found.unexplained.extend(function);
+                    found.tracks |= is_conntrack(attributes);
                 }
             });
             match answer {
@@ -106,6 +118,12 @@ pub fn unexplained_hooks() -> Result<Option<Vec<Hooked>>> {
         }
     }
     Ok(Some(found))
+}
+
+/// Whether the function of an answer is conntrack's.
+fn is_conntrack(payload: &[u8]) -> bool {
+    let function = attribute(payload, NFNLA_HOOK_FUNCTION_NAME).map(text).unwrap_or_default();
+    ["ipv4_conntrack_", "ipv6_conntrack_"].iter().any(|of| function.starts_with(of))
 }
 
 /// Returns the function of an answer, if it is unexplained.
@@ -203,6 +221,8 @@ mod tests {
             "ip_vs_in_hook [ip_vs]"
         );
         assert_eq!(unexplained(&[]).unwrap(), "unnamed function");
+        assert!(is_conntrack(&function("ipv4_conntrack_in\0")));
+        assert!(!is_conntrack(&function("nf_confirm\0")) && !is_conntrack(&[]));
     }
 
     #[test]
@@ -215,8 +235,8 @@ mod tests {
     #[test]
     fn a_kernel_without_the_list_says_so() {
         // Without privileges, the kernel may refuse the list or have none.
-        if let Ok(Some(hooks)) = unexplained_hooks() {
-            assert!(hooks.iter().all(|hook| !hook.function.is_empty()));
+        if let Ok(Some(hooks)) = hooks() {
+            assert!(hooks.unexplained.iter().all(|hook| !hook.function.is_empty()));
         }
     }
 }

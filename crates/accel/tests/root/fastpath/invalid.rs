@@ -2,6 +2,7 @@
 //! own path treat them in the same way. Tenants are TAP devices, so the test builds every byte of a
 //! connection.
 
+mod counters;
 mod ended;
 mod later;
 mod random;

@@ -1,7 +1,5 @@
 //! Changes of a host while a connection and a flow of datagrams are on the fast path, and before
 //! they begin: the same packets arrive as without the fast path.
-//!
-//! Rules on conntrack's counters are left out: the page on the fast path lists their difference.
 
 mod changes;
 

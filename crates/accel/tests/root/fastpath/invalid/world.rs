@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use accel::{Accel, Wanted};
+use accel::{Accel, Options, Wanted};
 use netstate::connection::{Connections, Entry, Tuple, connections};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use packet::checksum::{Sum, complete_partial, pseudo_header_v4, pseudo_header_v6};
@@ -540,21 +540,26 @@ impl World {
         self.refused_before = self.refused();
         let mut all = Vec::new();
         for &seed in seeds {
-            self.begin(seed);
-            let syn = Segment { ack: 0, ..self.segment(false, SYN, 0) };
-            // The bridges learn from the first frames, which may be lost.
-            poll("the first segment", LIMIT, || {
-                Ok(if self.send(&syn) { Ok(()) } else { Err(String::new()) })
-            })
-            .unwrap();
-            self.advance(false, 1);
-            self.must(&self.segment(true, SYN | ACK, 0));
-            self.advance(true, 1);
-            self.must(&self.segment(false, ACK, 0));
+            self.open(seed);
             all.push(self.connection);
         }
         self.become_fast(&mut all);
         all
+    }
+
+    /// Opens a new connection.
+    pub(super) fn open(&mut self, seed: u32) {
+        self.begin(seed);
+        let syn = Segment { ack: 0, ..self.segment(false, SYN, 0) };
+        // The bridges learn from the first frames, which may be lost.
+        poll("the first segment", LIMIT, || {
+            Ok(if self.send(&syn) { Ok(()) } else { Err(String::new()) })
+        })
+        .unwrap();
+        self.advance(false, 1);
+        self.must(&self.segment(true, SYN | ACK, 0));
+        self.advance(true, 1);
+        self.must(&self.segment(false, ACK, 0));
     }
 
     /// Exchanges data until the connection is on the fast path, if there is one.
@@ -622,7 +627,11 @@ impl World {
     }
 
     pub(super) fn accelerate(&mut self) {
-        let start = |host: &Host| Accel::start(host.netns(), Wanted::All).unwrap();
+        self.accelerate_with(Options::default);
+    }
+
+    pub(super) fn accelerate_with(&mut self, options: fn() -> Options) {
+        let start = |host: &Host| Accel::with(host.netns(), Wanted::All, options()).unwrap();
         self.accels = Some(self.hosts.each_ref().map(start));
     }
 

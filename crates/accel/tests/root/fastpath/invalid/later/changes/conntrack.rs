@@ -2,6 +2,14 @@
 
 use super::{Change, On, at_server, change, later, rule, silent, steady};
 
+/// A rule on conntrack's counters, which switches them on.
+const fn counters(change: Change) -> Change {
+    Change {
+        undo: "nft delete table inet x; sysctl -qw net.netfilter.nf_conntrack_acct=0",
+        ..change
+    }
+}
+
 pub(in super::super) const CHANGES: &[Change] = &[
     forward!("ct state established drop", "ct state established drop"),
     at_server(forward!(
@@ -48,7 +56,17 @@ pub(in super::super) const CHANGES: &[Change] = &[
         "notrack of replies",
         "nft 'table inet x { chain c { type filter hook prerouting priority raw; iifname vxlan0 notrack; }; chain d { type filter hook forward priority 1; ct state untracked drop; }; }'",
     ),
-    forward!("ct avgpkt", "ct avgpkt > 1000000 drop"),
+    counters(forward!("ct avgpkt", "ct avgpkt > 1000000 drop")),
+    counters(forward!("ct packets", "ct packets > 20 drop")),
+    counters(forward!("ct packets, of replies", "ct reply packets > 20 drop")),
+    counters(forward!("ct bytes", "ct bytes > 3000 drop")),
+    counters(forward!("ct packets below", "ct packets < 20 drop")),
+    counters(change(
+        "counters, then a rule",
+        "sysctl -qw net.netfilter.nf_conntrack_acct=1; nft 'table inet x { chain c { type filter hook forward priority 1; ct state established ct packets > 20 drop; }; }'",
+        "",
+        On::All,
+    )),
     later(forward!("ct expiration", "ct expiration > 20s drop"), 0),
     forward!("ct expiration below", "ct expiration < 170s drop"),
     forward!("ct id", "ct id 5 drop"),

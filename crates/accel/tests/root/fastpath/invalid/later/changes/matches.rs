@@ -16,6 +16,12 @@ pub(in super::super) const CHANGES: &[Change] = &[
         "-m hashlimit --hashlimit-name h --hashlimit-above 1/hour --hashlimit-burst 5 --hashlimit-mode srcip -j DROP"
     ),
     ipt!("xt connlimit", "-m connlimit --connlimit-above 0 -j DROP"),
+    change(
+        "xt connbytes",
+        "IPT -I FORWARD -m connbytes --connbytes 20: --connbytes-dir both --connbytes-mode packets -j DROP",
+        "IPT -D FORWARD -m connbytes --connbytes 20: --connbytes-dir both --connbytes-mode packets -j DROP; sysctl -qw net.netfilter.nf_conntrack_acct=0",
+        On::All,
+    ),
     ipt!("xt connlabel", "-m connlabel --label 1 -j DROP"),
     ipt!(
         "xt cluster",
