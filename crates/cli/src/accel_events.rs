@@ -3,7 +3,7 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
@@ -16,6 +16,7 @@ use anyhow::Context;
 use nix::libc;
 
 use crate::exit::usage;
+use crate::output::follow_trusted;
 
 /// Polling interval. Changes within one interval appear as a single change.
 const LOOK: Duration = Duration::from_millis(100);
@@ -41,21 +42,11 @@ pub fn open(place: &Path) -> anyhow::Result<Sink> {
     let mut options = OpenOptions::new();
     // Non-blocking, so that opening a named pipe does not wait for its reader.
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-    options.append(true).create(true).mode(0o640).custom_flags(flags | trusted(place));
+    options.append(true).create(true).mode(0o640).custom_flags(flags | follow_trusted(place));
     let file = options
         .open(place)
         .map_err(|error| usage("--events", format!("cannot open {}: {error}", place.display())))?;
     Ok(Sink(Box::new(file)))
-}
-
-/// `O_NOFOLLOW`, unless a link at `place` is root's or the caller's, such as `/dev/stderr`: another
-/// user's link would choose which file root writes to.
-fn trusted(place: &Path) -> i32 {
-    let own = nix::unistd::geteuid().as_raw();
-    match place.symlink_metadata() {
-        Ok(link) if link.is_symlink() && [0, own].contains(&link.uid()) => 0,
-        _ => libc::O_NOFOLLOW,
-    }
 }
 
 /// The thread that writes events. Dropping it ends the thread.

@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,6 +11,7 @@ use anyhow::Context;
 use measure::run::Ended;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::libc;
 use nix::unistd::linkat;
 use results::{Results, Status};
 use session::keeping::Keeping;
@@ -271,7 +272,10 @@ impl Destination {
         let special = match path.metadata() {
             // A directory would be found only at the end of the run.
             Ok(meta) if meta.is_dir() => return Err(problem(&"it is a directory")),
-            Ok(meta) if !meta.is_file() => true,
+            Ok(meta) if !meta.is_file() => {
+                is_trusted_link(path).map_err(|e| problem(&e))?;
+                true
+            }
             Ok(_) => {
                 std::fs::OpenOptions::new().append(true).open(path).map_err(|e| problem(&e))?;
                 false
@@ -295,7 +299,10 @@ impl Destination {
         let content = content.as_ref();
         let context = || format!("write {}", self.path.display());
         if self.special {
-            return std::fs::write(&self.path, content).with_context(context);
+            let mut options = std::fs::OpenOptions::new();
+            options.write(true).custom_flags(follow_trusted(&self.path));
+            let mut file = options.open(&self.path).with_context(context)?;
+            return file.write_all(content).with_context(context);
         }
         let directory = directory(&self.path);
         // The file has no name until it is complete, so that a killed process leaves no partial
@@ -423,10 +430,31 @@ pub fn events(path: &Path) -> anyhow::Result<Box<dyn Write>> {
         return Ok(Box::new(std::io::stderr()));
     }
     let is_special = path.metadata().is_ok_and(|meta| !meta.is_file() && !meta.is_dir());
-    let file = std::fs::OpenOptions::new().write(true).create_new(!is_special).open(path);
-    let file = file
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(!is_special).custom_flags(follow_trusted(path));
+    let file = options
+        .open(path)
         .map_err(|error| usage("--events", format!("cannot create {}: {error}", path.display())))?;
     Ok(Box::new(file))
+}
+
+/// `O_NOFOLLOW`, unless a link at `place` is root's or the caller's, such as `/dev/stderr`: another
+/// user's link would choose which file or device root writes to.
+pub fn follow_trusted(place: &Path) -> i32 {
+    let own = nix::unistd::geteuid().as_raw();
+    match place.symlink_metadata() {
+        Ok(link) if link.is_symlink() && [0, own].contains(&link.uid()) => 0,
+        _ => libc::O_NOFOLLOW,
+    }
+}
+
+/// Refuses another user's link, before the work whose output it would take.
+fn is_trusted_link(place: &Path) -> std::io::Result<()> {
+    let is_link = place.symlink_metadata().is_ok_and(|meta| meta.is_symlink());
+    match is_link && follow_trusted(place) != 0 {
+        true => Err(std::io::Error::other("it is a link of another user")),
+        false => Ok(()),
+    }
 }
 
 /// An output directory that was checked to be writable before the work starts.

@@ -2,6 +2,8 @@
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 
+use test_support::{need, require};
+
 use crate::launch::{run, sh};
 
 #[test]
@@ -28,4 +30,22 @@ fn a_link_in_the_place_of_a_man_page_is_replaced() {
     let page = pages.join("overlane.1");
     assert!(!page.symlink_metadata().unwrap().is_symlink());
     assert!(std::fs::read_to_string(page).unwrap().contains(".TH overlane"));
+}
+
+/// Root's output goes through links of root only: another user's may lead to a device.
+#[test]
+fn a_link_of_another_user_to_a_device_is_not_followed() {
+    require!(need::root());
+    let recording = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/watch.jsonl");
+    let directory = tempfile::tempdir().unwrap();
+    let link = directory.path().join("link");
+    symlink("/dev/null", &link).unwrap();
+    let report = ["report", recording, "--html", link.to_str().unwrap()];
+    run(report).expect(0);
+    std::os::unix::fs::lchown(&link, Some(65_534), None).unwrap();
+    let error = run(report).expect(2).stderr;
+    assert!(error.contains("--html: ") && error.contains("link of another user"), "{error}");
+    let events = ["lab", "run", "--modes", "host", "--events", link.to_str().unwrap()];
+    let error = run(events).expect(2).stderr;
+    assert!(error.contains("--events: cannot create"), "{error}");
 }
