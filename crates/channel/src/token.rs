@@ -26,7 +26,7 @@ pub enum TokenError {
     /// Other users of the machine can access it.
     #[error(
         "token file {path} has mode {mode:04o}: other users of this machine can read or change it; \
-         allowed is at most 0640 (chmod o= {path})"
+         allowed is at most 0640 (chmod 640 {path})"
     )]
     Open {
         path: PathBuf,
@@ -123,7 +123,7 @@ mod tests {
         for mode in [0o644, 0o602, 0o601, 0o660, 0o650, 0o4600] {
             let error = write(good, mode).unwrap_err();
             assert!(matches!(error, TokenError::Open { .. }), "{error}");
-            assert!(error.to_string().contains("chmod"), "{error}");
+            assert!(error.to_string().contains("(chmod 640 "), "{error}");
         }
         let error = write("short\n", 0o600).unwrap_err();
         assert!(error.to_string().contains("holds 5 bytes"), "{error}");
