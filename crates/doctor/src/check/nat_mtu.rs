@@ -82,13 +82,7 @@ pub(super) const CLAMP_RISK: &str =
 /// Returns the command that clamps the MSS of packets forwarded by a device, and its undo.
 pub(super) fn clamp(small: DeviceRef<'_>) -> (String, String) {
     let (name, path) = (small.name(), small.namespace.path.as_deref());
-    // nft has no way to write a quote inside a string, so such a name would end it. The number
-    // means the same device until it is removed.
-    let (out, into) = if name.contains(['"', '\\']) || name.chars().any(char::is_control) {
-        (format!("oif {}", small.interface.index), format!("iif {}", small.interface.index))
-    } else {
-        (format!("oifname \"{name}\""), format!("iifname \"{name}\""))
-    };
+    let (out, into) = leaves_and_enters(name, small.interface.index);
     let rules = format!(
         "table inet overlane_mss {{ chain forward {{ type filter hook forward priority \
          mangle; {out} tcp flags syn tcp option maxseg size set rt mtu; {into} tcp flags syn tcp \
@@ -96,6 +90,16 @@ pub(super) fn clamp(small: DeviceRef<'_>) -> (String, String) {
     );
     let undo = inside(path, "nft delete table inet overlane_mss");
     (inside(path, &format!("nft {}", quote(&rules))), undo)
+}
+
+/// Returns nft's matches of packets that leave and that enter by a device.
+fn leaves_and_enters(name: &str, index: u32) -> (String, String) {
+    // nft has no way to write a quote inside a string, so such a name would end it, and an asterisk at
+    // the end means all names that begin so. The number means the same device until it is removed.
+    if name.contains(['"', '\\', '*']) || name.chars().any(char::is_control) {
+        return (format!("oif {index}"), format!("iif {index}"));
+    }
+    (format!("oifname \"{name}\""), format!("iifname \"{name}\""))
 }
 
 /// Whether a namespace forwards IPv4.
@@ -153,4 +157,19 @@ pub(super) fn unclamped(outcome: &mut CheckOutcome, small: DeviceRef<'_>) -> boo
 /// Evidence that [`unclamped`] holds.
 pub(super) fn no_clamp(small: DeviceRef<'_>) -> String {
     format!("no rule clamps the MSS on {}", small.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_means_more_to_nft_is_replaced_by_the_number() {
+        assert_eq!(leaves_and_enters("eth0.1", 7).0, "oifname \"eth0.1\"");
+        assert_eq!(leaves_and_enters("a$(id)'", 7).1, "iifname \"a$(id)'\"");
+        for name in ["e\"", "a;\"drop", "e\\", "eth*", "*", "e\u{1b}"] {
+            let numbers = ("oif 7".to_owned(), "iif 7".to_owned());
+            assert_eq!(leaves_and_enters(name, 7), numbers, "{name:?}");
+        }
+    }
 }
