@@ -258,6 +258,7 @@ fn values_do_what_they_say() {
         ["accel", "run", "--max-entries", "100000", "--metrics", "127.0.0.1:9473", "flannel.1"];
     assert_eq!(arguments(pod(&all)), words);
     assert_eq!(pod(&all)["volumes"][0]["emptyDir"]["medium"], "Memory");
+    assert!(arguments(pod(&rendered(&["noAccounting=true"]))).contains(&"--no-accounting"));
     let image = |set: &str| pod(&rendered(&[set]))["containers"][0]["image"].clone();
     assert_eq!(image("image.repository=r/overlane"), "r/overlane:0.1.0");
     let digest = format!("sha256:{}", "0a".repeat(32));
