@@ -382,7 +382,8 @@ static __always_inline int bypasses(struct __sk_buff *skb, u32 at, const struct 
 {
 	if (!is_tracked(skb, key, flow))
 		return 0;
-	return key->protocol != IPPROTO_TCP || flow->flags & FLOW_UNTRACKED || fits(skb, at, flow);
+	return key->protocol != IPPROTO_TCP || flow->flags & FLOW_UNTRACKED ||
+	       (!find_segment(skb, at) && fits(flow));
 }
 
 /*

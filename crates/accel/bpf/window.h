@@ -247,35 +247,50 @@ static __always_inline u32 advance(struct connection *connection, u32 reply,
 }
 
 /*
- * Whether a segment may bypass conntrack. `at` is the offset of its header. The connection is in
- * the windows' state CONNECTION_FAST.
+ * Reads the segment whose header is at offset `at` into `scratch`, for fits(). A function of its own,
+ * so that the callback and the windows are not on the stack together: before Linux 6.9, each frame is
+ * rounded up to 32 bytes, and all together may take 512 bytes. Nonzero: malformed.
  */
-__verified_once int fits(struct __sk_buff *skb, u32 at, const struct flow *flow)
+__verified_once int find_segment(struct __sk_buff *skb, u32 at)
+{
+	struct scratch *memory;
+	u32 index = 0, options, first;
+
+	memory = bpf_map_lookup_elem(&scratch, &index);
+	if (!memory || bpf_skb_load_bytes(skb, at, &memory->tcp, TCP_HLEN) ||
+	    read_segment(&memory->tcp, skb->len - at, &memory->segment))
+		return -1;
+	options = (memory->tcp.offset >> 4) * 4 - TCP_HLEN;
+	if (!options)
+		return 0;
+	if (bpf_skb_load_bytes(skb, at + TCP_HLEN, &first, 4))
+		return -1;
+	if (is_stamp(&memory->tcp, first))
+		return 0;
+	options &= TCP_OPTIONS - 1;
+	if (!options || bpf_skb_load_bytes(skb, at + TCP_HLEN, memory->search.options, options))
+		return -1;
+	find_sack(&memory->search, options, &memory->segment);
+	return 0;
+}
+
+/*
+ * Whether the segment in `scratch` may bypass conntrack. The connection is in the windows' state
+ * CONNECTION_FAST.
+ */
+__verified_once int fits(const struct flow *flow)
 {
 	struct scratch *memory;
 	struct connection *connection;
-	u32 index = 0, options, first, reply, is_valid = 0;
+	u32 index = 0, reply, is_valid = 0;
 
 	if (!flow)
 		return 0;
 	memory = bpf_map_lookup_elem(&scratch, &index);
 	index = flow->connection;
 	connection = bpf_map_lookup_elem(&connections, &index);
-	if (!connection || !memory || bpf_skb_load_bytes(skb, at, &memory->tcp, TCP_HLEN) ||
-	    read_segment(&memory->tcp, skb->len - at, &memory->segment))
+	if (!connection || !memory)
 		return 0;
-	options = (memory->tcp.offset >> 4) * 4 - TCP_HLEN;
-	if (options) {
-		if (bpf_skb_load_bytes(skb, at + TCP_HLEN, &first, 4))
-			return 0;
-		if (!is_stamp(&memory->tcp, first)) {
-			options &= TCP_OPTIONS - 1;
-			if (!options ||
-			    bpf_skb_load_bytes(skb, at + TCP_HLEN, memory->search.options, options))
-				return 0;
-			find_sack(&memory->search, options, &memory->segment);
-		}
-	}
 	reply = !!(flow->flags & FLOW_REPLY);
 	bpf_spin_lock(&connection->lock);
 	if (connection->serial == flow->serial && connection->state == CONNECTION_FAST) {

@@ -11,6 +11,8 @@ mod look;
 mod maps;
 mod object;
 mod sandboxes;
+#[cfg(test)]
+mod stack;
 mod windows;
 
 pub(crate) use abi::STALE_MS;

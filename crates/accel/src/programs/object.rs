@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Mutex;
 
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::{Enum, Func};
@@ -15,6 +16,7 @@ use sys::tcx::{self, Hook};
 use zerocopy::IntoBytes;
 
 use super::abi::{self, HOOK_LISTS, RawConstants, RawHookLists};
+use crate::lock::lock;
 use crate::{Error, Result};
 
 pub(super) const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fastpath.bpf.o"));
@@ -137,9 +139,28 @@ fn tick() -> u32 {
     resolution.map_or(SECOND, |tick| u32::try_from(tick.tv_nsec()).unwrap_or(SECOND))
 }
 
+/// Why the kernel's verifier refused a program last.
+static REFUSED: Mutex<Option<String>> = Mutex::new(None);
+
 /// Sends libbpf's messages to the log. It would print them to stderr.
 pub(super) fn quiet() {
-    libbpf_rs::set_print(Some((PrintLevel::Debug, |_, text| tracing::debug!("{text}"))));
+    libbpf_rs::set_print(Some((PrintLevel::Debug, |_, text| {
+        if let Some(refused) = refused(&text) {
+            *lock(&REFUSED) = Some(refused);
+        }
+        tracing::debug!("{text}");
+    })));
+}
+
+/// Returns the program and the reason in libbpf's message with the verifier's log.
+fn refused(message: &str) -> Option<String> {
+    let (program, log) = message.split_once(": -- BEGIN PROG LOAD LOG --\n")?;
+    let program = program.rsplit_once("prog ").map_or(program, |(_, name)| name);
+    // The last lines are statistics.
+    let ends = ["-- END", "processed ", "verification time", "stack depth"];
+    let is_reason = |line: &&str| !line.is_empty() && !ends.iter().any(|end| line.starts_with(end));
+    let reason = log.lines().rev().find(is_reason)?;
+    Some(format!("the kernel's verifier refuses program {program}: {reason}"))
 }
 
 pub(super) fn open(object: &[u8]) -> Result<OpenObject> {
@@ -150,17 +171,17 @@ pub(super) fn open(object: &[u8]) -> Result<OpenObject> {
 }
 
 pub(super) fn load(object: OpenObject) -> Result<Object> {
+    *lock(&REFUSED) = None;
     object.load().map_err(|e| {
-        failed(
-            "load",
-            "BPF programs",
-            match e.kind() {
-                ErrorKind::PermissionDenied => {
-                    format!("needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (root): {e}")
-                }
-                _ => format!("needs Linux 6.6 with BTF: {e}"),
-            },
-        )
+        let problem = match (lock(&REFUSED).take(), e.kind()) {
+            // Its error is that of missing privileges, too.
+            (Some(refused), _) => refused,
+            (None, ErrorKind::PermissionDenied) => {
+                format!("needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (root): {e}")
+            }
+            (None, _) => format!("needs Linux 6.6 with BTF: {e}"),
+        };
+        failed("load", "BPF programs", problem)
     })
 }
 
@@ -330,5 +351,22 @@ impl Programs {
                 error.errno.to_string(),
             )
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_of_the_verifier_names_program_and_reason() {
+        let message = "libbpf: prog 'decap': -- BEGIN PROG LOAD LOG --\nFunc#3 ('fits') is safe for \
+                       any args that match its prototype\ncombined stack size of 3 calls is 544. Too \
+                       large\nprocessed 56904 insns (limit 1000000) max_states_per_insn 19\n-- END \
+                       PROG LOAD LOG --\n";
+        let expected = "the kernel's verifier refuses program 'decap': combined stack size of 3 calls \
+                        is 544. Too large";
+        assert_eq!(refused(message).as_deref(), Some(expected));
+        assert_eq!(refused("libbpf: prog 'decap': BPF program load failed: -EACCES\n"), None);
     }
 }
