@@ -63,10 +63,11 @@ const XTABLES: &str = "/usr/lib/x86_64-linux-gnu/xtables";
 /// Directories of shared libraries in a tree of arm64.
 const ARM64_LIBRARIES: [&str; 3] =
     ["lib/aarch64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib/aarch64-linux-gnu/xtables"];
-const EXTENSIONS: [&str; 12] = [
+const EXTENSIONS: [&str; 14] = [
     "CONNMARK",
     "DNAT",
     "MARK",
+    "MASQUERADE",
     "NAT",
     "REDIRECT",
     "SNAT",
@@ -74,6 +75,7 @@ const EXTENSIONS: [&str; 12] = [
     "connmark",
     "conntrack",
     "mark",
+    "physdev",
     "standard",
     "tcp",
 ];
