@@ -39,6 +39,10 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
         let (Some(input), Some(output)) = (name(passage.input), name(passage.output)) else {
             continue;
         };
+        // Swarm's way out of the host: Docker forbids traffic between its containers by design.
+        if input == output && input == "docker_gwbridge" {
+            continue;
+        }
         let (text, rule) = match passage.kind {
             PassageKind::Bridged => {
                 (format!("frames that only cross {input}"), accept(&input, &input))
