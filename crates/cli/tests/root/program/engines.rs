@@ -85,6 +85,13 @@ fn tools_stand_beside_the_built_in_engine() {
             assert!(tool["figures"]["LOCAL_CPU_UTIL"].as_f64().unwrap() > 0.0, "{tool}");
         }
     }
+    // Every sample of a tool is longer than requested, which one warning says.
+    let warnings = results["warnings"].as_array().unwrap();
+    for tool in ["iperf3", "netperf", "qperf"] {
+        let start = format!("{tool} accepts whole seconds only");
+        let count = warnings.iter().filter(|said| said.as_str().unwrap().starts_with(&start));
+        assert_eq!(count.count(), 1, "{tool}: {warnings:#?}");
+    }
 }
 
 #[test]
