@@ -1,4 +1,4 @@
-//! `overlane tapbridge` with a QEMU guest over vhost-user: traffic, a restart of the guest, and its
+//! `overlane tapbridge` with a QEMU guest over vhost-user: traffic, restarts of the guest, and its
 //! status. The guest boots a stock Debian kernel, in software emulation.
 
 use std::io::{Read, Write};
@@ -81,7 +81,17 @@ fn expect(program: &mut Foreground, said: &str) -> String {
 }
 
 #[test]
-fn a_guest_exchanges_traffic_with_a_tap_and_may_start_again() {
+fn a_guest_exchanges_traffic_with_a_tap() {
+    exchanges(1);
+}
+
+#[test]
+fn guests_come_and_go_at_one_socket() {
+    exchanges(3);
+}
+
+/// Starts a guest that often, one after the other at the same socket.
+fn exchanges(boots: usize) {
     require!(found());
     let host = Host::new("host").unwrap();
     let directory = tempfile::tempdir().unwrap();
@@ -95,7 +105,7 @@ fn a_guest_exchanges_traffic_with_a_tap_and_may_start_again() {
     assert_eq!(socket.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     // Besides the main thread, the bridge's and the client's.
     program.expect_no_rights(3);
-    for _boot in 0..2 {
+    for _boot in 0..boots {
         let served = serve(&host);
         let output = std::thread::scope(|scope| {
             let guest = scope.spawn(|| run(&socket));

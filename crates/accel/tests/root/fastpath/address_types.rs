@@ -31,19 +31,27 @@ const IPTABLES: &str = "iptables-nft -t raw -A PREROUTING -i br0 -p udp -m addrt
 const IP6TABLES: &str =
     "ip6tables-nft -t raw -A PREROUTING -i br0 -p udp -m addrtype --dst-type LOCAL -j DROP";
 
+const LOCAL: &str = "local 10.96.0.10/32 dev lo";
+const WIDER: &str = "local 10.96.0.0/16 dev lo";
+const BROADCAST: &str = "broadcast 10.96.0.10/32 dev br0";
+const LOCAL6: &str = "-6 local fd96::10/128 dev lo";
+
 #[test]
 fn a_service_address_that_becomes_local_by_a_route_is_no_longer_reached() {
+    are_dropped(&[(NFT, IPV4, &[LOCAL, WIDER, BROADCAST]), (IP6TABLES, IPV6, &[LOCAL6])]);
+}
+
+#[test]
+fn other_rules_on_types_of_addresses_are_followed() {
+    are_dropped(&[(IPTABLES, IPV4, &[LOCAL, BROADCAST]), (NFT, IPV6, &[LOCAL6])]);
+}
+
+/// A rule that drops packets to local addresses, a service, and routes that make its address local.
+type Case = (&'static str, (&'static str, &'static str, &'static str), &'static [&'static str]);
+
+fn are_dropped(cases: &[Case]) {
     require!(need::root(), need::tools(&["iptables-nft", "ip6tables-nft", "nft"]));
-    let local = "local 10.96.0.10/32 dev lo";
-    let wider = "local 10.96.0.0/16 dev lo";
-    let broadcast = "broadcast 10.96.0.10/32 dev br0";
-    let local6 = "-6 local fd96::10/128 dev lo";
-    for (drop, (translate, to, at), routes) in [
-        (NFT, IPV4, &[local, wider, broadcast][..]),
-        (IPTABLES, IPV4, &[local, broadcast]),
-        (NFT, IPV6, &[local6]),
-        (IP6TABLES, IPV6, &[local6]),
-    ] {
+    for &(drop, (translate, to, at), routes) in cases {
         let pair = ruled(true, RULES);
         sh(&pair.a, translate);
         sh(&pair.a, drop);
