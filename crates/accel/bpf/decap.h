@@ -144,26 +144,31 @@ static __always_inline u32 find_ends_received(struct packet *packet, const int s
 /*
  * Whether the VXLAN device should merge the segment with others (GRO), because the NIC does not. A
  * tenant's stack takes a merged packet for little more than the price of one segment, which is more
- * than the fast path saves. The slow path is longer: smaller segments follow on it, so that they do
- * not overtake. Flows whose outer source ports are congruent share an entry, which costs nothing but
- * a slow packet.
+ * than the fast path saves. This is decided first, because further work for each segment would cost
+ * what merging gains. The slow path is longer: smaller segments follow on it, so that they do not
+ * overtake. Flows whose outer source ports are congruent share an entry, which costs nothing but a
+ * slow packet. `at` is the offset of the inner IP header.
  */
-static __always_inline int is_merged(const struct packet *packet, const struct vtep *vtep)
+static __always_inline int is_merged(struct __sk_buff *skb, const struct front *front, u32 at,
+				     u64 now)
 {
-	u32 flow = packet->front->udp.source & (MERGE_FLOWS - 1);
+	u32 flow = front->udp.source & (MERGE_FLOWS - 1);
+	u8 protocol;
 	u64 *last;
 
-	if (!(vtep->flags & VTEP_MERGES) || packet->skb->gso_size ||
-	    !is_tcp(packet->proto, packet->ip))
+	if (skb->gso_size)
+		return 0;
+	if (load(skb, at + (front->inner.proto == htons(ETH_P_IP) ? 9 : 6), &protocol, 1) ||
+	    protocol != IPPROTO_TCP)
 		return 0;
 	last = bpf_map_lookup_elem(&merged_flows, &flow);
 	if (!last)
 		return 0;
-	if (packet->len - packet->start >= MERGE_BYTES) {
-		*last = packet->now;
+	if (skb->len - at >= MERGE_BYTES) {
+		*last = now;
 		return 1;
 	}
-	return packet->now - *last < MERGE_MS * 1000000ULL;
+	return now - *last < MERGE_MS * 1000000ULL;
 }
 
 /*
@@ -184,11 +189,10 @@ static __always_inline u32 receive_half(struct packet *packet, const int six, u3
 	 * with a mark, because rules were evaluated without one, and with a priority, because
 	 * redirection clears it and rules may read it (____dev_forward_skb,
 	 * include/linux/netdevice.h). Slow path for sandboxes, because their VXLAN device is out of
-	 * reach, and for segments that the VXLAN device merges.
+	 * reach.
 	 */
 	if (!packet->live->verdicts || skb->gso_size || skb->mark || skb->priority ||
-	    vtep->crossing || vtep->netns || !is_outer_sum_right(skb, six, vtep, front) ||
-	    is_merged(packet, vtep))
+	    vtep->crossing || vtep->netns || !is_outer_sum_right(skb, six, vtep, front))
 		return reason;
 	if (due(&from->refreshed_rx, packet->now, packet->live->refresh))
 		return DECAP_REFRESH;
@@ -239,8 +243,6 @@ static __always_inline u32 check_received(struct packet *packet, const int six,
 			return DECAP_GSO;
 	} else if (packet->longest > to->mtu) {
 		return DECAP_MTU;
-	} else if (is_merged(packet, vtep)) {
-		return DECAP_MERGE;
 	}
 	/* Only packets routed to the tenant confirm its neighbour entry. */
 	if (due(&from->refreshed_rx, packet->now, packet->live->refresh) |
@@ -321,6 +323,8 @@ static __always_inline int receive(struct __sk_buff *skb, const int six)
 	vtep = bpf_map_lookup_elem(&vteps, &tunnel);
 	if (!vtep)
 		return TCX_NEXT;
+	if (vtep->flags & VTEP_MERGES && is_merged(skb, &front, packet.start, packet.now))
+		return pass_or_drop(vtep->slot, DECAP_MERGE, packet.len, 1);
 	vxlan = vtep->vxlan;
 	packet.netns = vtep->netns;
 	packet.domain = vtep->domain;
