@@ -523,7 +523,7 @@ pub struct Kernels {
     /// Keep the results in this directory, as old.json and new.json
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
-    /// Options of `lab run` [default: --modes host@guest,vxlan@guest]
+    /// Options of `lab run`, by default --modes host@guest,vxlan@guest
     #[arg(last = true)]
     pub options: Vec<std::ffi::OsString>,
 }
