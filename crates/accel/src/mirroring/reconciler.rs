@@ -429,9 +429,10 @@ impl Reconciler {
     /// Reads everything and makes a plan.
     pub(super) fn plan_anew(&mut self) -> Result<(MachineSnapshot, Plan)> {
         self.read_at = Instant::now();
-        self.links.look()?;
         let mut machine =
             MachineSnapshot { home: self.home.read_anew()?, ..MachineSnapshot::default() };
+        // After the addresses of the lists at hooks: a link that comes meanwhile makes them outdated.
+        self.links.look()?;
         self.add_machine(&mut machine)?;
         for sandbox in self.sandboxes.values_mut() {
             let snapshot = sandbox.state.read_anew()?;
