@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::accel_args::AccelVerb;
-use crate::args::{LabVerb, MeasureVerb, Report, Tour};
+use crate::args::{LabVerb, MeasureVerb, Tour};
 use crate::doctor_args::{Doctor, Undo};
 use crate::help;
 use crate::probe_args::Probe;
+use crate::report_args::Report;
 use crate::tapbridge_args::TapBridge;
 use crate::trace_args::Trace;
 use crate::try_args::Try;

@@ -43,6 +43,7 @@ mod probe_record;
 mod quantity;
 mod recording;
 mod remote;
+mod report_args;
 mod screen;
 mod settings_process;
 mod sizes;

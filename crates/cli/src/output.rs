@@ -273,7 +273,7 @@ impl Destination {
             // A directory would be found only at the end of the run.
             Ok(meta) if meta.is_dir() => return Err(problem(&"it is a directory")),
             Ok(meta) if !meta.is_file() => {
-                is_trusted_link(path).map_err(|e| problem(&e))?;
+                refuse_untrusted_link(path).map_err(|e| problem(&e))?;
                 true
             }
             Ok(_) => {
@@ -449,7 +449,7 @@ pub fn follow_trusted(place: &Path) -> i32 {
 }
 
 /// Refuses another user's link, before the work whose output it would take.
-fn is_trusted_link(place: &Path) -> std::io::Result<()> {
+fn refuse_untrusted_link(place: &Path) -> std::io::Result<()> {
     let is_link = place.symlink_metadata().is_ok_and(|meta| meta.is_symlink());
     match is_link && follow_trusted(place) != 0 {
         true => Err(std::io::Error::other("it is a link of another user")),

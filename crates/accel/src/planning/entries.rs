@@ -218,7 +218,6 @@ fn entries_are_refreshed_before_they_age() {
     assert_eq!(refresh(800, 16), Duration::from_secs(1));
 }
 
-/// IPv6 routing rules do not affect a tunnel over IPv4.
 #[test]
 fn segments_are_left_to_a_device_that_merges_more_than_its_nic() {
     for (merging, expected) in [
@@ -234,6 +233,7 @@ fn segments_are_left_to_a_device_that_merges_more_than_its_nic() {
     }
 }
 
+/// IPv6 routing rules do not affect a tunnel over IPv4.
 #[test]
 fn policy_routing_is_that_of_the_tunnels_family() {
     let refused = |ipv6: bool| {

@@ -8,10 +8,11 @@ use anyhow::Context;
 use lab::guest::Kernel;
 
 use super::report_compare;
-use crate::args::{Compare, Kernels};
+use crate::args::Kernels;
 use crate::exit::{Exit, usage};
 use crate::interrupt;
 use crate::output::print;
+use crate::report_args::Compare;
 
 /// Modes that are measured unless the options name some.
 const MODES: &str = "--modes=host@guest,vxlan@guest";

@@ -4,11 +4,12 @@
 use std::io::BufRead;
 use std::path::Path;
 
-use crate::args::{Format, Report, ReportVerb};
+use crate::args::Format;
 use crate::exit::{Exit, usage};
 use crate::input::{Shown, shown_in};
 use crate::output::{Destination, Directory, columns, print_folded, print_results};
 use crate::recording::Recording;
+use crate::report_args::{Report, ReportVerb};
 use crate::verb::report_compare;
 
 /// Reads the file, and prints or writes the requested formats.

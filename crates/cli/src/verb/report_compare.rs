@@ -2,10 +2,10 @@
 
 use report::Other;
 
-use crate::args::Compare;
 use crate::exit::{Exit, Usage, usage};
 use crate::input::results_in_one;
 use crate::output::{Destination, print, print_json, print_raw, style};
+use crate::report_args::Compare;
 
 /// Exit code where a proven regression exceeds the limit.
 const REGRESSION: u8 = 10;

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use accel::{Accel, Reason, Status, Wanted};
+use accel::{Accel, Counted, Reason, Status, Wanted};
 use netstate::{Counters, Hop, Meter, Metered, Side, TrafficDirection};
 use testbed::{Host, NIC};
 
@@ -226,23 +226,25 @@ pub(super) fn carried(status: &Status) -> Metered {
 
 /// Returns the packets that packet filters and routes saw but the VXLAN device did not.
 pub(super) fn half(status: &Status) -> Metered {
-    let sent = status.sent_half();
-    let received = status.packets.get(Reason::DecapHalf.word()).copied().unwrap_or_default();
-    let carried = Counters {
-        rx_packets: received.packets,
-        rx_bytes: received.bytes,
-        tx_packets: sent.packets,
-        tx_bytes: sent.bytes,
-        ..Counters::default()
-    };
-    Metered { carried, ..Metered::default() }
+    both(status.sent_half(), counted(status, Reason::DecapHalf))
 }
 
 /// Returns the packets that the VXLAN device handles by design: it computes checksums of packets sent,
 /// and merges segments received.
 pub(super) fn shortcut(status: &Status) -> Metered {
-    let sent = status.packets.get(Reason::EncapShortcut.word()).copied().unwrap_or_default();
-    let received = status.packets.get(Reason::DecapMerge.word()).copied().unwrap_or_default();
+    both(counted(status, Reason::EncapShortcut), counted(status, Reason::DecapMerge))
+}
+
+/// Returns the packets that the VXLAN device merges, as a tenant's port sends them: at most as many.
+fn merged(status: &Status) -> Metered {
+    both(counted(status, Reason::DecapMerge), Counted::default())
+}
+
+fn counted(status: &Status, reason: Reason) -> Counted {
+    status.packets.get(reason.word()).copied().unwrap_or_default()
+}
+
+fn both(sent: Counted, received: Counted) -> Metered {
     let carried = Counters {
         rx_packets: received.packets,
         rx_bytes: received.bytes,
@@ -250,13 +252,5 @@ pub(super) fn shortcut(status: &Status) -> Metered {
         tx_bytes: sent.bytes,
         ..Counters::default()
     };
-    Metered { carried, ..Metered::default() }
-}
-
-/// Returns the packets that the VXLAN device merges, as a tenant's port sends them: at most as many.
-fn merged(status: &Status) -> Metered {
-    let received = status.packets.get(Reason::DecapMerge.word()).copied().unwrap_or_default();
-    let carried =
-        Counters { tx_packets: received.packets, tx_bytes: received.bytes, ..Counters::default() };
     Metered { carried, ..Metered::default() }
 }
