@@ -6,12 +6,24 @@ turns (`way`: beside what; `p99`: a load's own 99th percentile alone, alone agai
 import json
 import os
 import statistics
+import subprocess
 import time
 
 from order_statistics import interval
 
 from .loads import LOADS
 from .turns import PARTS
+
+
+def facts(overlane):
+    """Program, commit and machine of a run: fields that all its lines have in common."""
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        cpu = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "unknown")
+    here = os.path.dirname(os.path.abspath(__file__))
+    commit = subprocess.run(["git", "-C", here, "describe", "--always", "--dirty"], capture_output=True, text=True)
+    version = subprocess.run([overlane, "--version"], capture_output=True, text=True, check=True).stdout
+    return {"version": version.strip(), "commit": commit.stdout.strip() or None,
+            "kernel": os.uname().release, "cpu": cpu, "cpus": os.cpu_count()}
 
 
 class Record:

@@ -30,3 +30,19 @@ fn the_table_of_readme_has_the_figures_of_the_kept_results() {
     let date = &results.started[..10];
     assert!(readme.contains(date), "README does not give the date of its figures, {date}");
 }
+
+#[test]
+fn the_gain_on_nodes_is_that_of_the_kept_results() {
+    let readme = std::fs::read_to_string(top().join("README.md")).unwrap();
+    let kept = std::fs::read(top().join("docs/results/nodes.json")).unwrap();
+    let results: serde_json::Value = serde_json::from_slice(&kept).unwrap();
+    let median = |mode: &str| {
+        let cells = results["cells"].as_array().unwrap().iter();
+        let mut of_mode =
+            cells.filter(|cell| cell["mode"] == mode && cell["workload"] == "udp_stream");
+        of_mode.next().unwrap()["ratio"]["median"].as_f64().unwrap()
+    };
+    let gain = format!("from {:.2} to {:.2} of the bare", median("k8s"), median("k8s+accel"));
+    let words = readme.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains(&gain), "README does not say {gain:?}");
+}
