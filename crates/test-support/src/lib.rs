@@ -243,6 +243,18 @@ fn find(program: &str) -> Option<PathBuf> {
         .find(|file: &PathBuf| Path::is_file(file))
 }
 
+/// Packets, in all namespaces, that were dropped at a full backlog of a CPU
+/// (`Documentation/networking/scaling.rst`, `softnet_stat`).
+///
+/// # Panics
+/// If the kernel's counters cannot be read.
+#[must_use]
+pub fn full_backlogs() -> u32 {
+    let text = std::fs::read_to_string("/proc/net/softnet_stat").unwrap();
+    let dropped = |line: &str| u32::from_str_radix(line.split_whitespace().nth(1)?, 16).ok();
+    text.lines().map(|line| dropped(line).unwrap()).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

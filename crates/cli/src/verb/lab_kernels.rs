@@ -38,7 +38,8 @@ pub fn run(arguments: &Kernels) -> anyhow::Result<Exit> {
     let [before, after] = ["old.json", "new.json"].map(|name| directory.join(name));
     // Ctrl-C ends the child, which then ends this process.
     let _stop = interrupt::flag_that_waits()?;
-    for (kernel, results) in [(&arguments.old, &before), (&arguments.new, &after)] {
+    // The new kernel first: if it does not boot, nothing else needs measuring.
+    for (kernel, results) in [(&arguments.new, &after), (&arguments.old, &before)] {
         print(&format!("kernel {}\n", kernel.display()))?;
         let status = measured(&options, kernel, results)?;
         if !status.success() {

@@ -9,7 +9,7 @@ use accel::{Accel, Wanted};
 use nix::sys::socket::{setsockopt, sockopt};
 use sys::netns::NetNs;
 use test_support::standing::{Standing, is_meant, stands};
-use test_support::{need, require};
+use test_support::{full_backlogs, need, require};
 use testbed::{Host, Offload, poll};
 
 use super::pair::{LIMIT, Pair, TENANT_A, TENANT_B};
@@ -73,14 +73,6 @@ fn hits(standing: &mut Standing) -> [u64; 2] {
     let line = standing.ask("").unwrap();
     let mut words = line.split(' ').map(|word| word.parse().unwrap());
     [words.next().unwrap(), words.next().unwrap()]
-}
-
-/// Packets, in all namespaces, that were dropped at a full CPU backlog
-/// (`Documentation/networking/scaling.rst`, `softnet_stat`).
-fn full_backlogs() -> u32 {
-    let text = std::fs::read_to_string("/proc/net/softnet_stat").unwrap();
-    let dropped = |line: &str| u32::from_str_radix(line.split_whitespace().nth(1)?, 16).ok();
-    text.lines().map(|line| dropped(line).unwrap()).sum()
 }
 
 /// Kills a process that accelerates the second host.

@@ -53,8 +53,13 @@ fn start(pair: &Pair) -> Accel {
     Accel::start(pair.a.netns(), Wanted::All).unwrap()
 }
 
-/// Compares the kernel with the fast path, with the program attached before and after its start.
-fn obeyed(pair: &Pair, reason: &str, expected: Answered, mut attach: impl FnMut() -> Link) {
+/// Compares the kernel with the fast path, with the program attached before its start.
+fn obeyed_from_the_start(
+    pair: &Pair,
+    reason: &str,
+    expected: Answered,
+    attach: &mut impl FnMut() -> Link,
+) -> Accel {
     pair.ping(&[]);
     let link = attach();
     assert_eq!(ask(pair), expected, "{reason}: the kernel");
@@ -62,6 +67,12 @@ fn obeyed(pair: &Pair, reason: &str, expected: Answered, mut attach: impl FnMut(
     refused(&accel, reason, "there first");
     assert_eq!(ask(pair), expected, "{reason}, there first");
     drop(link);
+    accel
+}
+
+/// As [`obeyed_from_the_start`], then with the program attached while the fast path runs.
+fn obeyed(pair: &Pair, reason: &str, expected: Answered, mut attach: impl FnMut() -> Link) {
+    let accel = obeyed_from_the_start(pair, reason, expected, &mut attach);
     pair.settle_sender(&accel);
     assert_eq!(ask(pair), ALL, "{reason}, gone");
     let link = attach();
@@ -75,9 +86,13 @@ fn programs_at_netfilter_s_hooks_are_obeyed() {
     require!(need::root());
     let pair = Pair::new(Offload::Full, false);
     let mut object = load("refuse");
-    for hook in [NF_INET_LOCAL_IN, NF_INET_PRE_ROUTING, NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING] {
-        let reason = format!("[vxlan0: BPF program at netfilter hook ip {hook}, link ");
-        obeyed(&pair, &reason, NONE, || netfilter(&mut object, &pair.a, NFPROTO_IPV4, hook));
+    let reason = |hook| format!("[vxlan0: BPF program at netfilter hook ip {hook}, link ");
+    let first = NF_INET_LOCAL_IN;
+    obeyed(&pair, &reason(first), NONE, || netfilter(&mut object, &pair.a, NFPROTO_IPV4, first));
+    // `a_program_that_comes_to_a_hook_later_is_obeyed_at_once` attaches to each while it runs.
+    for hook in [NF_INET_PRE_ROUTING, NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING] {
+        let mut attach = || netfilter(&mut object, &pair.a, NFPROTO_IPV4, hook);
+        obeyed_from_the_start(&pair, &reason(hook), NONE, &mut attach);
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use netstate::link::Vxlan;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use test_support::{need, require};
+use test_support::{full_backlogs, need, require};
 use testbed::{Host, NIC, Offload, Wire, mac};
 
 use super::launch::{Ended, LIMIT, Running, eventually, run};
@@ -203,6 +203,7 @@ fn only_drops_between_two_hosts_are_named_by_flow() {
     assert!(lossy["came_by"][0].as_str().unwrap().ends_with(" nic0"), "{lossy:#}");
 
     // A connection with GSO packets on the wire, and then one without.
+    let full = full_backlogs();
     for (offload, bytes) in [(Offload::Full, 3_000_000), (Offload::None, 3_000_000)] {
         three.a.set_offload(NIC, offload).unwrap();
         let listener = three.b.netns().run(|| TcpListener::bind((INNER_B, 0)).unwrap()).unwrap();
@@ -225,14 +226,19 @@ fn only_drops_between_two_hosts_are_named_by_flow() {
         let seen = peer(&mut watch, "all of a connection", |peer| {
             let mut tcp = connections(peer).peekable();
             tcp.peek().is_some()
-                && tcp
-                    .all(|flow| flow["in_flight"] == 0 && flow["left_bytes"] == flow["came_bytes"])
+                && tcp.all(|flow| {
+                    flow["in_flight"] == 0
+                        && number(Some(flow), "left")
+                            == number(Some(flow), "came") + number(Some(flow), "lost")
+                })
                 && connections(peer).any(|flow| {
                     flow["flow"]["destination_port"] == port
                         && flow["left"].as_u64() >= Some(bytes as u64 / 1450)
                 })
         });
-        assert!(connections(&seen).all(|flow| flow["lost"] == 0), "{offload}: {seen:#}");
+        // A busy CPU drops at the wire's end: TCP repairs it, and `watch` must report it.
+        let none_lost = connections(&seen).all(|flow| flow["lost"] == 0);
+        assert!(none_lost || full_backlogs() > full, "{offload}: {seen:#}");
     }
 
     // The other host ends halfway, and returns: earlier results remain.

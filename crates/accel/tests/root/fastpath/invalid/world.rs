@@ -13,6 +13,7 @@ use packet::checksum::{Sum, complete_partial, pseudo_header_v4, pseudo_header_v6
 use packet::ethernet::MacAddr;
 use packet::vnet_hdr::{Layout, VnetHdr, flags};
 use sys::tap::{Offload as TapOffload, Tap, TapOptions};
+use test_support::full_backlogs;
 use testbed::{Host, NIC, Offload, mac, poll};
 
 use super::super::pair::{BRIDGE, DEVICE, LIMIT, sh, since};
@@ -451,11 +452,6 @@ impl World {
     /// Packets lost because a CPU's input queue was full: on the machine, and at these hosts'
     /// devices.
     pub(super) fn lost_in_queues(&self) -> [u64; 2] {
-        let machine = std::fs::read_to_string("/proc/net/softnet_stat").unwrap();
-        let on_cpu = |line: &str| {
-            let dropped = line.split_whitespace().nth(1).unwrap();
-            u64::from_str_radix(dropped, 16).unwrap()
-        };
         let at_host = |host: &Host| -> u64 {
             let text = host.netns().run(|| std::fs::read_to_string("/proc/thread-self/net/dev"));
             let text = text.unwrap().unwrap();
@@ -465,7 +461,7 @@ impl World {
             };
             devices.map(dropped).sum()
         };
-        [machine.lines().map(on_cpu).sum(), self.hosts.iter().map(at_host).sum()]
+        [full_backlogs().into(), self.hosts.iter().map(at_host).sum()]
     }
 
     /// The next segment of a side.
