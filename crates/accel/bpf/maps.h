@@ -168,14 +168,12 @@ static __always_inline int hooks_are(struct __sk_buff *skb, const struct state *
 {
 	u32 zero = 0;
 	struct hook_check *check = bpf_map_lookup_elem(&hook_checks, &zero);
-	const struct sk_buff *kernel;
 
 	if (!check)
 		return 0;
 	if (check->tick == now && check->generation == live->generation)
 		return 1;
-	kernel = bpf_cast_to_kern_ctx(skb);
-	if (!lists_are(kernel->dev->nd_net.net, live->hooks))
+	if (!lists_are(net_of(skb), live->hooks))
 		return 0;
 	check->tick = now;
 	check->generation = live->generation;
@@ -200,7 +198,7 @@ static __always_inline struct state *fresh(struct __sk_buff *skb, u64 now)
 	 * rules.
 	 */
 	if (live->rules && !constants.in_sandbox &&
-	    !rules_are(bpf_cast_to_kern_ctx(skb), live->rules))
+	    !rules_are(net_of(skb), live->rules))
 		return 0;
 	if (!constants.in_sandbox && !hooks_are(skb, live, now))
 		return 0;

@@ -154,7 +154,7 @@ static __always_inline u64 way_back(struct __sk_buff *skb, u16 proto, const u8 *
 	asm volatile("" : "+r"(tos));
 	if (proto != htons(ETH_P_IP))
 		return 0;
-	return (u64)routes_of(bpf_cast_to_kern_ctx(skb)) << 32 | tos << 1 | 1;
+	return (u64)routes_of(skb) << 32 | tos << 1 | 1;
 }
 
 /*
