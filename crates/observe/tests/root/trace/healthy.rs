@@ -85,7 +85,13 @@ fn a_healthy_network_loses_nothing_and_every_datagram_is_reported_once() {
         let sent = |packet: &&Packet| begins_in(packet, client) && is_from(packet, "udp", port);
         let reported = seen.packets.iter().filter(sent);
         assert_eq!(read, DATAGRAMS, "{mode}");
-        assert_eq!(reported.clone().count(), DATAGRAMS, "{mode}: {}", seen.text());
+        // One that is missing is part of another's journey, or its journey begins elsewhere.
+        let odd = || {
+            let longest = seen.packets.iter().max_by_key(|packet| packet.steps.len());
+            let elsewhere = seen.packets.iter().filter(|packet| !sent(packet));
+            longest.into_iter().chain(elsewhere).take(5).map(Packet::text).collect::<String>()
+        };
+        assert_eq!(reported.clone().count(), DATAGRAMS, "{mode}: {}", odd());
         for packet in reported.clone() {
             assert!(is_arrived(packet, network.server().name()), "{mode}: {}", packet.text());
         }
