@@ -7,6 +7,7 @@ use datapath::Error;
 use datapath::counters::{Counters, DropReason};
 use datapath::tapbridge::netmap::{Address, Netmap};
 use datapath::tapbridge::{Bridge, Engine, EngineChoice, Port, PortOptions, Running, Side};
+use netstate::snmp::Snmp;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sys::tap::Offload;
 use test_support::{left_out, need, require};
@@ -393,10 +394,8 @@ fn the_kernel_redirects_every_frame_of_a_plain_bridge() {
 
     let received = || {
         let snmp = host.netns().run(|| std::fs::read_to_string("/proc/thread-self/net/snmp"));
-        let snmp = snmp.unwrap().unwrap();
-        let values = snmp.lines().filter(|line| line.starts_with("Ip: ")).nth(1).unwrap();
-        // InReceives: routing then drops them, because their source is its own address.
-        values.split(' ').nth(3).unwrap().parse::<u64>().unwrap()
+        // Routing then drops them, because their source is its own address.
+        Snmp::parse(&snmp.unwrap().unwrap()).unwrap().ip.in_receives
     };
     let before = received();
     let socket = host.netns().run(|| UdpSocket::bind("10.9.0.1:0")).unwrap().unwrap();

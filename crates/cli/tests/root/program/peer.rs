@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use netstate::link::Vxlan;
+use netstate::snmp::Snmp;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use test_support::{full_backlogs, need, require};
@@ -169,10 +170,7 @@ fn connections(peer: &Value) -> impl Iterator<Item = &Value> {
 fn retransmitted(host: &Host) -> u64 {
     let text = host.netns().run(|| std::fs::read_to_string("/proc/thread-self/net/snmp"));
     let text = text.unwrap().unwrap();
-    let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
-    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
-    let mut pairs = names.split(' ').zip(values.split(' '));
-    pairs.find(|(name, _)| *name == "RetransSegs").unwrap().1.parse().unwrap()
+    Snmp::parse(&text).unwrap().tcp.retrans_segs
 }
 
 #[test]
