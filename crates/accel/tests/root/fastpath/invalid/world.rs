@@ -334,14 +334,17 @@ impl World {
             csum_offset: offset,
             ..VnetHdr::default()
         };
+        if let Flaw::Offset(words) = segment.flaw {
+            frame[start + 12] = words << 4;
+        }
+        // Over the changed offset, too: a wrong checksum is a flaw of its own.
         if segment.flaw != Flaw::None {
             complete_partial(&mut frame, start, offset.into()).unwrap();
             vnet = VnetHdr::default();
         }
         match segment.flaw {
-            Flaw::None | Flaw::Finished => {}
+            Flaw::None | Flaw::Finished | Flaw::Offset(_) => {}
             Flaw::Checksum => frame[start + usize::from(offset)] ^= 0x55,
-            Flaw::Offset(words) => frame[start + 12] = words << 4,
             Flaw::Length(length) => {
                 frame[start + 4..start + 6].copy_from_slice(&length.to_be_bytes());
             }
@@ -356,10 +359,6 @@ impl World {
                     frame[24..26].copy_from_slice(&check.to_be_bytes());
                 }
             }
-        }
-        // The checksum over the changed field is right, or need not be verified.
-        if matches!(segment.flaw, Flaw::Offset(_)) {
-            vnet.flags = flags::DATA_VALID;
         }
         let mut bytes = vec![0; VNET];
         vnet.emit(Layout::Basic, &mut bytes).unwrap();
