@@ -68,10 +68,10 @@ struct {
 	__type(value, struct draft);
 } drafts SEC(".maps");
 
-static __always_inline struct event *current_event(struct headers **headers)
+/* The index is always 0: devices send and receive with softirqs off, so none interrupts another. */
+static __always_inline struct event *current_event(u32 at, struct headers **headers)
 {
-	u32 zero = 0;
-	struct draft *draft = bpf_map_lookup_elem(&drafts, &zero);
+	struct draft *draft = bpf_map_lookup_elem(&drafts, &at);
 
 	if (!draft)
 		return 0;
@@ -113,12 +113,12 @@ static __always_inline int count(struct sk_buff *skb, struct net_device *dev, u8
 	else
 		at = behind_ethernet(skb->data);
 	/* ARP and other protocols have no flow. */
-	if (!read_headers(number(&draft->headers, at)))
+	if (!read_headers(number(&draft->headers, at), 0))
 		return 0;
 	draft->headers.is_followed = 0;
 	if (is_later_fragment(&event->inner))
 		draft->headers.is_followed = find_first(event);
-	if (!read_back(&draft->headers.is_followed) && !is_read_wanted())
+	if (!read_back(&draft->headers.is_followed) && !is_read_wanted(0))
 		return 0;
 	if ((event->inner.fragment | event->outer.fragment) & htons(MORE_FRAGMENTS))
 		note_first(event);

@@ -305,21 +305,21 @@ static __always_inline u64 number(struct headers *headers, const u8 *at)
 }
 
 /*
- * Returns the event of the packet that this CPU looks at, and its headers. Each object defines
- * it, because they keep different data beside these.
+ * Returns the event of the packet that a program looks at, and its headers, by the event's index
+ * on this CPU. Each object defines it, because they keep different data beside these.
  */
-static __always_inline struct event *current_event(struct headers **headers);
+static __always_inline struct event *current_event(u32 at, struct headers **headers);
 
 /*
  * Parses the headers of the packet whose IP header is at the address `ip`, and those of the
- * inner packet of a tunnel, into `current_event`. The function takes a number and is not
+ * inner packet of a tunnel, into the `current_event`. The function takes numbers and is not
  * static, so that the verifier checks it once per program and not for each path to it.
  */
-__attribute__((noinline)) int read_headers(u64 ip)
+__attribute__((noinline)) int read_headers(u64 ip, u32 draft)
 {
 	const u8 *at = (const u8 *)ip, *payload, *inside;
 	struct headers *headers;
-	struct event *event = current_event(&headers);
+	struct event *event = current_event(draft, &headers);
 	u32 length;
 
 	if (!event)
@@ -354,11 +354,11 @@ __attribute__((noinline)) int read_headers(u64 ip)
 }
 
 /* Whether the headers in `current_event` match the filter; checked once, as `read_headers`. */
-__attribute__((noinline)) int is_read_wanted(void)
+__attribute__((noinline)) int is_read_wanted(u32 draft)
 {
 	u32 zero = 0;
 	struct headers *headers;
-	struct event *event = current_event(&headers);
+	struct event *event = current_event(draft, &headers);
 	const struct filter *filter = bpf_map_lookup_elem(&filters, &zero);
 
 	return event && filter && is_wanted(filter, event);

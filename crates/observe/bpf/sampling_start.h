@@ -16,12 +16,15 @@
 /* UINT16_MAX: the header's offset is not set. */
 #define NOT_SET 0xffff
 
+struct draft;
+
 struct seen {
 	struct sk_buff *skb;
 	struct net_device *dev;
 	struct sock *sk;
 	/* Looked up once per packet and place. */
 	const struct filter *filter;
+	struct draft *draft;
 	u64 location;
 	u32 reason;
 	u8 kind;

@@ -50,27 +50,29 @@ struct {
 #define TIMED 31
 
 /*
- * Events that are too large for the stack: the current one, and the last one reported for a
- * datagram received on this CPU.
+ * Events that are too large for the stack: those under way, and the last one reported for a
+ * datagram received on this CPU. Several are under way if a program is interrupted: a process
+ * reads a packet, a softirq receives another one, and a hardware interrupt frees a third.
  */
-#define DRAFT 0
-#define DATAGRAM 1
+#define DRAFTS 3
+#define DATAGRAM DRAFTS
 
 struct draft {
 	struct snapshot snapshot;
 	struct headers headers;
+	u32 users;	/* programs that use it or check whether they may */
+	u32 at;		/* its index */
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 2);
+	__uint(max_entries, DRAFTS + 1);
 	__type(key, u32);
 	__type(value, struct draft);
 } drafts SEC(".maps");
 
-static __always_inline struct event *current_event(struct headers **headers)
+static __always_inline struct event *current_event(u32 at, struct headers **headers)
 {
-	u32 at = DRAFT;
 	struct draft *draft = bpf_map_lookup_elem(&drafts, &at);
 
 	if (!draft)
@@ -162,6 +164,34 @@ static __always_inline void tell(const struct filter *filter, struct snapshot *s
 }
 
 /*
+ * Returns an event that no interrupted program of this CPU uses. Whoever finds another user
+ * steps back, so that no two programs use the same one, in whatever order they go on.
+ */
+static __always_inline struct draft *take_draft(void)
+{
+	struct draft *draft;
+	u32 at;
+
+#pragma unroll
+	for (at = 0; at < DRAFTS; at++) {
+		u32 key = at;
+
+		draft = bpf_map_lookup_elem(&drafts, &key);
+		if (!draft)
+			return 0;
+		__sync_fetch_and_add(&draft->users, 1);
+		if (*(volatile u32 *)&draft->users == 1) {
+			draft->at = at;
+			return draft;
+		}
+		__sync_fetch_and_add(&draft->users, -1);
+	}
+	/* More programs are interrupted than expected: this event cannot be reported. */
+	count_lost();
+	return 0;
+}
+
+/*
  * Counts a drop that cannot be reported, and emits no event. It is a separate function because
  * the verifier gives nested calls 512 bytes of stack in total, at least up to Linux 6.12.
  */
@@ -215,11 +245,11 @@ static __always_inline int headers_of(struct headers *headers, const struct seen
 		at = data;
 		break;
 	default:
-		if (at && read_headers(number(headers, at)))
+		if (at && read_headers(number(headers, at), seen->draft->at))
 			return 1;
 		at = mac && mac != NOT_SET ? behind_ethernet(head + mac) : 0;
 	}
-	return at && read_headers(number(headers, at));
+	return at && read_headers(number(headers, at), seen->draft->at);
 }
 
 /*
@@ -321,13 +351,13 @@ static __attribute__((noinline)) int see(struct seen *seen)
 	const struct filter *filter = seen->filter;
 	struct sock *owner = skb->sk;
 	struct snapshot *snapshot;
+	struct draft *draft = seen->draft;
 	struct event *event;
-	struct draft *draft;
 	u32 zero = 0;
 	u64 address = (u64)skb;
 	u8 was, is_selective;
 
-	draft = bpf_map_lookup_elem(&drafts, &zero);
+	/* It never is; the verifier does not know. */
 	if (!draft)
 		return 0;
 	was = filter->by_chance && was_chosen(filter, address);
@@ -356,7 +386,7 @@ static __attribute__((noinline)) int see(struct seen *seen)
 	if (filter->with_bytes || filter->with_expression)
 		read_bytes(draft, seen, filter);
 	if (!read_back(&draft->headers.is_followed) &&
-	    (!is_read_wanted() ||
+	    (!is_read_wanted(draft->at) ||
 	     (filter->with_expression && !is_meant(draft))) &&
 	    !(is_by_flows(filter) && is_translated(&event->inner))) {
 		/* A packet that matched stays wanted after its addresses were translated. */
@@ -490,8 +520,10 @@ static __always_inline void look(struct seen *seen)
 	seen->filter = filter;
 	if (is_for_counting(filter, seen))
 		only_count(seen);
-	else if (is_looked_at(filter, seen))
+	else if (is_looked_at(filter, seen) && (seen->draft = take_draft())) {
 		see(seen);
+		__sync_fetch_and_add(&seen->draft->users, -1);
+	}
 	if (cost && begun) {
 		cost->ns += bpf_ktime_get_ns() - begun;
 		cost->timed++;

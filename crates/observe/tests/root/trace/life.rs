@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use libbpf_rs::Program;
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Program};
 use observe::{Filter, Packet, PacketEnding, Places, Tracer};
 use test_support::require;
 use test_support::standing::{Standing, is_meant, stands};
@@ -72,6 +72,60 @@ fn one_goes_on_when_the_other_has_gone() {
         0 => Err("none".to_owned()),
         _ => Ok(()),
     });
+}
+
+/// The map of this process's tracer that has this name; other tests have maps of the same names.
+fn own_map(name: &str) -> MapHandle {
+    let files = std::fs::read_dir("/proc/self/fdinfo").unwrap();
+    let texts = files.filter_map(|file| std::fs::read_to_string(file.ok()?.path()).ok());
+    let ids = texts.filter_map(|text| {
+        let id = text.lines().find_map(|line| line.strip_prefix("map_id:"))?;
+        id.trim().parse().ok()
+    });
+    let mut maps = ids.filter_map(|id| MapHandle::from_map_id(id).ok());
+    maps.find(|map| map.name() == name).unwrap()
+}
+
+/// Reserves an event of every CPU, as programs that are interrupted do.
+fn reserve(drafts: &MapHandle, at: u32) {
+    // No number of programs that run meanwhile makes it 0.
+    let users = 1000_u32.to_ne_bytes();
+    let mut values = drafts.lookup_percpu(&at.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
+    for value in &mut values {
+        let end = value.len() - 4;
+        value[end - 4..end].copy_from_slice(&users);
+    }
+    drafts.update_percpu(&at.to_ne_bytes(), &values, MapFlags::ANY).unwrap();
+}
+
+#[test]
+fn a_program_that_interrupts_another_leaves_its_event_alone() {
+    let network = require!(network("vxlan", Offload::Full));
+    let port = port();
+    let datagrams = Datagrams::new(&network, port);
+    let mut seen = Seen::of_port(&network, port);
+    let drafts = own_map("drafts");
+    reserve(&drafts, 0);
+    for _ in 0..10 {
+        datagrams.send(100);
+        assert!(datagrams.receive());
+    }
+    seen.until(
+        "ten journeys",
+        || {},
+        |packets| match arrived(packets, port).len() {
+            10 => Ok(()),
+            count => Err(format!("{count} journeys")),
+        },
+    );
+    let users = drafts.lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
+    assert!(users.iter().all(|value| value[value.len() - 8..value.len() - 4] != [0; 4]));
+    // No event is left: what cannot be reported is counted.
+    reserve(&drafts, 1);
+    reserve(&drafts, 2);
+    datagrams.send(100);
+    assert!(datagrams.receive());
+    assert!(seen.lost() > 0);
 }
 
 #[test]
