@@ -13,6 +13,9 @@
 /* include/linux/netdevice.h: the driver did not accept it, and it will be sent again. */
 #define NETDEV_TX_BUSY 0x10
 
+/* include/linux/skbuff.h: the segments are in the packet's list, and have different sizes. */
+#define GSO_BY_FRAGS 0xffff
+
 #define CAME 0
 #define LEFT 1
 
@@ -129,11 +132,14 @@ static __always_inline int count(struct sk_buff *skb, struct net_device *dev, u8
 	shared = (struct skb_shared_info *)(skb->head + skb->end);
 	bpf_probe_read_kernel(&gso_size, sizeof(gso_size), &shared->gso_size);
 	bpf_probe_read_kernel(&gso_segs, sizeof(gso_segs), &shared->gso_segs);
-	if (gso_size && gso_segs)
-		segments = gso_segs;
-	else if (gso_size && length > headers)
-		/* A GSO packet of a guest: gso_segs is set when it is segmented. */
+	/*
+	 * The number of segments is what the size says: gso_segs is not set before a guest's packet
+	 * is segmented, and of a retransmitted packet it may count segments that were joined.
+	 */
+	if (gso_size && gso_size != GSO_BY_FRAGS && length > headers)
 		segments = (length - headers + gso_size - 1) / gso_size;
+	else if (gso_segs)
+		segments = gso_segs;
 	bytes = length + (u64)(segments - 1) * headers;
 
 	struct flow_key key = {
