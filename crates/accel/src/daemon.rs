@@ -30,9 +30,6 @@ pub const DEFAULT_MAX_FLOWS: u32 = 100_000;
 
 /// Checks whether this process may run the fast path on this kernel: loads the programs and briefly
 /// attaches one to the loopback device of `netns`.
-///
-/// # Errors
-/// If the kernel refuses.
 pub fn probe(netns: &NetNs) -> Result<()> {
     const LOOPBACK: u32 = 1;
     let programs = Programs::load(DEFAULT_MAX_ENTRIES, DEFAULT_MAX_FLOWS, DecapGso::default())?;
@@ -107,9 +104,6 @@ impl Accel {
     }
 
     /// Does the same with options.
-    ///
-    /// # Errors
-    /// As [`Accel::start`].
     pub fn with(netns: &NetNs, wanted: Wanted, options: Options) -> Result<Accel> {
         let max_entries = options.max_entries;
         let programs = Programs::load(max_entries, options.max_flows.max(1), options.decap_gso)?;

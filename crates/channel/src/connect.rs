@@ -110,9 +110,6 @@ impl RemoteError {
 }
 
 /// Connects and authenticates within [`CONNECT_LIMIT`].
-///
-/// # Errors
-/// [`RemoteError`].
 pub fn open(
     server: SocketAddr,
     service: Service,
@@ -123,9 +120,6 @@ pub fn open(
 }
 
 /// Like [`open`], with another time limit.
-///
-/// # Errors
-/// As [`open`].
 pub fn open_within(
     server: SocketAddr,
     service: Service,

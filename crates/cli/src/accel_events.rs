@@ -32,9 +32,6 @@ pub fn is_stdout(place: &Path) -> bool {
 }
 
 /// Opens the destination. Call it before confinement, which forbids opening files for writing.
-///
-/// # Errors
-/// If the file cannot be opened.
 pub fn open(place: &Path) -> anyhow::Result<Sink> {
     if is_stdout(place) {
         return Ok(Sink(Box::new(std::io::stdout())));
@@ -57,9 +54,6 @@ pub struct Events {
 
 impl Events {
     /// Starts the thread, which first writes `first`.
-    ///
-    /// # Errors
-    /// If no thread can be started.
     pub fn start(sink: Sink, accel: &Arc<Accel>, first: Vec<What>) -> anyhow::Result<Events> {
         let (sender, receiver) = channel();
         let accel = Arc::downgrade(accel);

@@ -98,9 +98,6 @@ const MOST_ASKED: usize = 4;
 
 /// [`read`], with the tunnels that `accel` would accelerate in the namespaces asked for, or in the
 /// caller's.
-///
-/// # Errors
-/// As [`read`].
 pub fn read_with_eligible(reading: &Reading, journal: &Path) -> anyhow::Result<Host> {
     let own = NetNs::current().map(|netns| vec![netns]);
     let asked = match reading.netns.as_str() {

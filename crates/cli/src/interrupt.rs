@@ -24,9 +24,6 @@ fn is_ignored(status: &str, signal: i32) -> bool {
 /// Returns a flag that the first SIGINT, SIGTERM or SIGHUP sets. A SIGINT after it (Ctrl-C again) ends
 /// the process at once; the kernel then removes its resources. Another SIGTERM or SIGHUP does not:
 /// timeout(1) sends its signal to the process and to the group, and the results would be lost.
-///
-/// # Errors
-/// If handlers cannot be installed.
 pub fn flag() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in ending() {
@@ -42,9 +39,6 @@ pub fn flag() -> anyhow::Result<Arc<AtomicBool>> {
 
 /// Returns a flag that SIGINT, SIGTERM or SIGHUP sets, any number of times. For processes that must restore
 /// something themselves, such as the terminal.
-///
-/// # Errors
-/// If handlers cannot be installed.
 pub fn flag_that_waits() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in ending() {

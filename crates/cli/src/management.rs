@@ -14,9 +14,6 @@ const SSH: u16 = 22;
 
 /// Returns the names of the devices of SSH connections to this machine, and of the devices below
 /// them.
-///
-/// # Errors
-/// If the connections or devices cannot be read.
 pub fn devices() -> anyhow::Result<BTreeSet<String>> {
     let own = std::env::var("SSH_CONNECTION").ok().and_then(|text| parse(&text));
     let ports: BTreeSet<u16> = own.iter().map(|(_, port)| *port).chain([SSH]).collect();

@@ -38,9 +38,6 @@ fn put(text: &str) -> anyhow::Result<()> {
 }
 
 /// Like [`print()`], with lines broken at blanks that are longer than the terminal.
-///
-/// # Errors
-/// As [`print()`].
 pub fn print_folded(text: &str) -> anyhow::Result<()> {
     let columns = columns();
     print(&text.lines().map(|line| folded(line, columns, None) + "\n").collect::<String>())
@@ -71,9 +68,6 @@ pub fn folded(line: &str, columns: usize, indent: Option<usize>) -> String {
 }
 
 /// Prints text whose control characters are already escaped.
-///
-/// # Errors
-/// As [`print()`].
 pub fn print_raw(text: &str) -> anyhow::Result<()> {
     put(text)
 }
@@ -133,25 +127,16 @@ pub fn release_log() {
 }
 
 /// Prints any value as JSON.
-///
-/// # Errors
-/// As [`print()`].
 pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     put(&foreign::json(&serde_json::to_string_pretty(value)?))
 }
 
 /// Prints any value as one line of JSON.
-///
-/// # Errors
-/// As [`print()`].
 pub fn print_json_line(value: &impl serde::Serialize) -> anyhow::Result<()> {
     put(&foreign::json(&serde_json::to_string(value)?))
 }
 
 /// Prints results in a format.
-///
-/// # Errors
-/// As [`print()`].
 pub fn print_results(results: &Results, format: Format) -> anyhow::Result<()> {
     match format {
         Format::Text => print(&report::text(results, style())),
@@ -166,9 +151,6 @@ pub fn print_results(results: &Results, format: Format) -> anyhow::Result<()> {
 }
 
 /// Writes and prints the results of a run, and removes the samples beside them. Returns the exit code.
-///
-/// # Errors
-/// If they cannot be written or printed.
 pub fn deliver(
     results: &Results,
     ended: Ended,
@@ -292,9 +274,6 @@ impl Destination {
     }
 
     /// Writes the whole content or nothing, so that a full disk does not destroy an existing file.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
     pub fn write(&self, content: impl AsRef<[u8]>) -> anyhow::Result<()> {
         let content = content.as_ref();
         let context = || format!("write {}", self.path.display());

@@ -1,9 +1,6 @@
 //! Durations (`10`, `0.5`, `10s`, `500ms`) and other quantities on the command line.
 
 /// Parses a duration. A number without a unit is in seconds.
-///
-/// # Errors
-/// A sentence that names the expected forms.
 pub fn duration(text: &str) -> Result<humantime::Duration, String> {
     // The longest duration that can be added to any clock's time.
     const MOST: f64 = 1e9;
@@ -19,9 +16,6 @@ pub fn duration(text: &str) -> Result<humantime::Duration, String> {
 }
 
 /// As [`duration`], in seconds. The caller checks the range of a number without a unit.
-///
-/// # Errors
-/// As [`duration`].
 pub fn seconds(text: &str) -> Result<f64, String> {
     match text.trim().parse() {
         Ok(seconds) => Ok(seconds),
@@ -42,9 +36,6 @@ pub fn whole_seconds(text: &str) -> Result<u32, String> {
 }
 
 /// Parses a rate in bit/s: `100M`, `1.5G`, `64k`. Prefixes are powers of 1000.
-///
-/// # Errors
-/// A sentence that names the expected form.
 pub fn bits_per_s(text: &str) -> Result<u64, String> {
     /// More than any sender reaches.
     const MOST: f64 = 1e13;
@@ -69,9 +60,6 @@ pub fn bits_per_s(text: &str) -> Result<u64, String> {
 }
 
 /// Parses a DSCP: a number, `EF`, `AFxy` (RFC 2597) or `CSx` (RFC 2474).
-///
-/// # Errors
-/// A sentence that names the expected forms.
 pub fn dscp(text: &str) -> Result<u8, String> {
     let name = text.to_ascii_uppercase();
     let digit = |byte: u8, most: u8| (b'0'..=b'0' + most).contains(&byte).then(|| byte - b'0');

@@ -40,9 +40,6 @@ impl Recorder {
     }
 
     /// Appends an interval.
-    ///
-    /// # Errors
-    /// If it cannot be written.
     pub fn add(&mut self, snapshot: &Snapshot) -> anyhow::Result<()> {
         self.file.append((serde_json::to_string(snapshot)? + "\n").as_bytes())
     }
@@ -176,9 +173,6 @@ impl Indexed {
     }
 
     /// Reads an interval, counted from 0. Returns `None` beyond the end.
-    ///
-    /// # Errors
-    /// As [`Recording::next`].
     pub fn read(&mut self, number: usize) -> anyhow::Result<Option<Snapshot>> {
         let Some(at) = self.lines.get(number) else { return Ok(None) };
         self.recording.line = number;

@@ -48,9 +48,6 @@ impl FromStr for TapDevice {
 }
 
 /// Parses `ADDRESS/LENGTH`, the length in bits.
-///
-/// # Errors
-/// A description of the expected form.
 pub fn parse_address(text: &str) -> Result<(IpAddr, u8), String> {
     let wanted = || format!("address {text:?}: expected ADDRESS/LENGTH, such as 192.168.64.64/24");
     let (ip, length) = text.split_once('/').ok_or_else(wanted)?;

@@ -76,9 +76,6 @@ impl Request {
 }
 
 /// Returns the socket name for a namespace.
-///
-/// # Errors
-/// If the namespace cannot be entered.
 pub fn name(netns: &NetNs) -> anyhow::Result<String> {
     Ok(format!("accel.{}", control::name_of(netns)?))
 }
@@ -102,9 +99,6 @@ pub fn claim(netns: &NetNs) -> anyhow::Result<Claim> {
 
 /// Returns the door that answers requests. `wanted` are the devices accelerated at first.
 /// `handed_over` becomes true when a successor requests the exit.
-///
-/// # Errors
-/// If no descriptors are left.
 pub fn door(
     claim: &Claim,
     accel: Arc<Accel>,

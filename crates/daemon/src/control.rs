@@ -45,9 +45,6 @@ pub fn user() -> u32 {
 
 /// Returns the name of a network namespace for socket names: its cookie, which is unique until the
 /// next reboot. Kernels before 5.14 have no cookies; the inode number replaces them.
-///
-/// # Errors
-/// If the namespace cannot be entered.
 pub fn name_of(netns: &NetNs) -> sys::Result<String> {
     Ok(match netns.cookie()? {
         Some(cookie) => cookie.to_string(),
@@ -99,9 +96,6 @@ pub fn claim(name: &str, taken: &str) -> anyhow::Result<Claim> {
 
 impl Claim {
     /// Duplicates the directory, for the process that renames the socket at a takeover.
-    ///
-    /// # Errors
-    /// If no descriptors are left.
     pub fn directory(&self) -> sys::Result<RuntimeDir> {
         self.directory.try_clone()
     }

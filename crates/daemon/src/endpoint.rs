@@ -25,9 +25,6 @@ pub fn claim(config: &Config) -> anyhow::Result<Claim> {
 }
 
 /// Returns the door that answers status requests.
-///
-/// # Errors
-/// If no descriptors are left.
 pub fn door(claim: &Claim, status: impl Fn() -> Status + Send + 'static) -> anyhow::Result<Door> {
     Door::of_lines(claim, &[user()], move |line| {
         anyhow::ensure!(line == "status", "unknown request {line:?}");
@@ -37,9 +34,6 @@ pub fn door(claim: &Claim, status: impl Fn() -> Status + Send + 'static) -> anyh
 
 /// Returns the status of every endpoint in this network namespace, and the errors of those that do
 /// not answer.
-///
-/// # Errors
-/// If the socket directory cannot be read.
 pub fn all() -> anyhow::Result<(Vec<Status>, Vec<anyhow::Error>)> {
     let (mut found, mut silent) = (Vec::new(), Vec::new());
     let prefix = prefix(&NetNs::current()?)?;

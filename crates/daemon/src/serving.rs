@@ -40,9 +40,6 @@ pub struct Reply {
 
 impl Reply {
     /// Returns a line of JSON. With `ends`, the process must exit after sending it.
-    ///
-    /// # Errors
-    /// If the answer cannot be serialised.
     pub fn line(answer: &impl Serialize, ends: bool) -> anyhow::Result<Reply> {
         Ok(Reply { bytes: (serde_json::to_string(answer)? + "\n").into_bytes(), ends })
     }
@@ -100,9 +97,6 @@ pub struct Door {
 
 impl Door {
     /// Creates a door for request lines of root and `users`.
-    ///
-    /// # Errors
-    /// If no descriptors are left.
     pub fn of_lines(
         claim: &Claim,
         users: &[u32],
@@ -143,9 +137,6 @@ pub struct Serving {
 
 impl Serving {
     /// Starts the thread.
-    ///
-    /// # Errors
-    /// If no descriptors or threads are left.
     pub fn start(doors: Vec<Door>) -> anyhow::Result<Serving> {
         for door in &doors {
             door.listener.set_nonblocking().context("listening socket")?;

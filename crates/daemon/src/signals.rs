@@ -19,18 +19,12 @@ pub struct Signals {
 
 impl Signals {
     /// Installs the handlers. From then on, these signals no longer kill the process.
-    ///
-    /// # Errors
-    /// If no descriptors are left.
     pub fn new() -> anyhow::Result<Signals> {
         Ok(Signals { end: on_signals(&[SIGINT, SIGTERM])?, show: on_signals(&[SIGUSR1])? })
     }
 }
 
 /// Returns a socket that becomes readable on any of these signals.
-///
-/// # Errors
-/// If no descriptors are left.
 pub fn on_signals(signals: &[i32]) -> anyhow::Result<UnixStream> {
     let pair = || {
         let (receiver, sender) = UnixStream::pair()?;
@@ -51,9 +45,6 @@ pub fn wait<const N: usize>(fds: [BorrowedFd<'_>; N]) -> anyhow::Result<[bool; N
 }
 
 /// Like [`wait`], but the descriptors in `beside` also end the wait.
-///
-/// # Errors
-/// As [`wait`].
 pub fn wait_beside<const N: usize>(
     fds: [BorrowedFd<'_>; N],
     beside: &[BorrowedFd<'_>],

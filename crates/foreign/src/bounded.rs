@@ -194,9 +194,6 @@ impl Limits {
     /// Reads a whole text of at most `bytes` bytes. For a longer text, one more byte is read, so
     /// that [`Limits::check`] refuses it. Uses at most one and a half times `bytes` of memory for
     /// any reader: devices and pipes do not report their size.
-    ///
-    /// # Errors
-    /// The error of the reader.
     pub fn read(self, reader: impl Read) -> io::Result<Vec<u8>> {
         let most = usize::try_from(self.bytes).unwrap_or(usize::MAX).saturating_add(1);
         let mut reader = reader.take(most as u64);

@@ -45,9 +45,6 @@ pub(crate) enum Datapath {
 
 impl Datapath {
     /// Creates and removes a datapath in `scratch`, which loads the module if it exists.
-    ///
-    /// # Errors
-    /// If the created datapath cannot be removed.
     pub(crate) fn find(scratch: &Host) -> Result<Datapath> {
         const NAME: &str = "system@probe";
         match scratch.run(tool("ovs-dpctl").args(["add-dp", NAME])) {
@@ -283,9 +280,6 @@ fn after_boot() -> Result<()> {
 }
 
 /// Starts the daemons of both hosts in parallel and configures each.
-///
-/// # Errors
-/// The first failure.
 pub(crate) fn start_both<'a>(
     tree: &'a Processes,
     hosts: [&'a Host; 2],
@@ -296,9 +290,6 @@ pub(crate) fn start_both<'a>(
 }
 
 /// Starts the daemons of all hosts in parallel and configures each.
-///
-/// # Errors
-/// The first failure.
 pub(crate) fn start_all<'a>(
     tree: &'a Processes,
     hosts: &[&'a Host],

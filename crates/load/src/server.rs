@@ -17,21 +17,12 @@ use super::{Ends, EngineError, Load, Measured, Watch};
 /// The server's end of a running load. Dropping it ends the load there.
 pub trait Server: fmt::Debug {
     /// Returns the first flow that has not proved its path yet.
-    ///
-    /// # Errors
-    /// If the server cannot be reached.
     fn waits_for(&mut self) -> Result<Option<u32>, EngineError>;
 
     /// Moves the threads to a phase. On return they have been notified.
-    ///
-    /// # Errors
-    /// If the server cannot be reached.
     fn turn_to(&mut self, phase: Phase) -> Result<(), EngineError>;
 
     /// Returns every flow's counters.
-    ///
-    /// # Errors
-    /// If the server cannot be reached.
     fn counts(&mut self) -> Result<Counted, EngineError>;
 
     /// Takes the first failure of a flow that is known here without a request over the network.
@@ -51,9 +42,6 @@ pub trait Server: fmt::Debug {
 pub trait Away: fmt::Debug {
     /// Starts the load's server there. Returns the address that the client's flows connect to, and
     /// the token for their hellos.
-    ///
-    /// # Errors
-    /// If the server refuses or cannot be reached.
     fn start(&self, load: &Load) -> Result<(Box<dyn Server + '_>, SocketAddr, u64), EngineError>;
 }
 

@@ -14,9 +14,6 @@ use crate::remote::{ProbePeer, Token};
 const NAMED: usize = 2;
 
 /// Probes a path, again if the first probe finds damage, and describes the last result.
-///
-/// # Errors
-/// As `report`.
 pub(crate) fn confirmed(
     mut report: impl FnMut() -> Result<Report, String>,
 ) -> Result<PathProbe, String> {
@@ -27,9 +24,6 @@ pub(crate) fn confirmed(
 
 /// Probes the path from the namespace of the calling thread to a server, at the rate of
 /// `overlane probe`. A finding counts only if a second probe finds damage again.
-///
-/// # Errors
-/// Why the path cannot be probed, as text.
 pub fn of_server(
     server: SocketAddr,
     token: Option<&Token>,

@@ -42,9 +42,6 @@ pub struct Stopping {
 
 impl Stopping {
     /// Returns the rule that decides after each block.
-    ///
-    /// # Errors
-    /// Errors of [`StopRule::goal`].
     pub fn rule(&self) -> Result<StopRule, StatsError> {
         match self.half_width {
             // A single block allows no interim analysis.

@@ -107,9 +107,6 @@ impl Probes {
     /// Takes the first reading of an interval. Stages are read first here and last at the end:
     /// they excuse packets of bypassed devices, so they must count at least what the devices
     /// count. Reading everything takes milliseconds, while streams go on.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn begin(&self) -> Result<Reading, ProbeError> {
         let meters = self.meters();
         let reading = self.all_but_meters()?;
@@ -117,9 +114,6 @@ impl Probes {
     }
 
     /// Takes the last reading of an interval.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn end(&self) -> Result<Reading, ProbeError> {
         let reading = self.all_but_meters()?;
         Ok(Reading { meters: self.meters(), ..reading })

@@ -155,9 +155,6 @@ impl Drops {
     }
 
     /// Reads all counts.
-    ///
-    /// # Errors
-    /// When the map cannot be read.
     pub fn read(&self) -> Result<DropsReading, DropsError> {
         let failed = |reason: String| DropsError { reason };
         let mut counts = BTreeMap::new();

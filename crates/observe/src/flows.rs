@@ -223,9 +223,6 @@ impl Flows {
     }
 
     /// Returns the counts of all wanted flows.
-    ///
-    /// # Errors
-    /// If the map cannot be read.
     pub fn read(&self, wanted: &dyn Fn(&FlowId) -> bool) -> Result<FlowsReading, TraceError> {
         let epoch = self.known().epoch;
         let entries = self.entries()?;

@@ -39,9 +39,6 @@ impl Places {
 
     /// Reads all namespaces of this machine and passes each, by its inode, to `visit` while it is
     /// held open. They are not held open afterwards.
-    ///
-    /// # Errors
-    /// As [`Places::of_machine`].
     pub fn of_machine_with(visit: &mut dyn FnMut(u32, &NetNs)) -> Result<Places, sys::Error> {
         let Machine { namespaces, left_out, .. } = discover()?;
         let own = NetNs::current()?.inode();

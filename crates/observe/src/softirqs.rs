@@ -15,8 +15,6 @@ pub(crate) struct Softirqs {
 }
 
 impl Softirqs {
-    /// # Errors
-    /// If the counters cannot be read.
     pub fn open() -> Result<Softirqs, String> {
         let open = |path| ProcFile::open(path).map_err(|error| error.to_string());
         let (stat, softnet) = (open(PROC_STAT)?, open(PROC_SOFTNET_STAT)?);

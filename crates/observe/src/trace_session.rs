@@ -129,26 +129,17 @@ impl TraceSession {
     }
 
     /// Ends all journeys, and returns their packets.
-    ///
-    /// # Errors
-    /// If a map cannot be read.
     pub fn finish(&mut self) -> Result<Vec<Finished>, TraceError> {
         let ended = std::mem::take(&mut self.journeys).finish();
         self.finished(ended)
     }
 
     /// Returns the number of events lost since the start.
-    ///
-    /// # Errors
-    /// If a map cannot be read.
     pub fn lost(&self) -> Result<u64, TraceError> {
         self.tracer.lost()
     }
 
     /// Returns drops that were only counted, since the start.
-    ///
-    /// # Errors
-    /// If a map cannot be read.
     pub fn counted(&self) -> Result<Vec<Suppressed>, TraceError> {
         self.tracer.suppressed()
     }

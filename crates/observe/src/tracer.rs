@@ -153,9 +153,6 @@ impl Tracer {
     }
 
     /// Loads the programs for observation in windows: nothing is attached before the first one.
-    ///
-    /// # Errors
-    /// As [`Tracer::start`].
     pub(crate) fn in_windows(filter: Filter, places: &Places) -> Result<Tracer, TraceError> {
         let mut tracer = Tracer::load(filter, places, &[EMPTY])?;
         tracer.window = Some(0);
@@ -296,9 +293,6 @@ impl Tracer {
 
     /// Opens a window: from now on, one packet in `sample` is followed, among those that begin in
     /// the window.
-    ///
-    /// # Errors
-    /// If a program cannot be attached.
     pub(crate) fn open(&mut self, sample: u32) -> Result<(), TraceError> {
         self.window = self.window.map(|window| window.wrapping_add(1));
         // A packet that begins before all programs are attached would lack steps.
@@ -314,9 +308,6 @@ impl Tracer {
 
     /// Returns the CPU time of the programs over all windows: their own run time, extrapolated from
     /// the runs that were timed, and the trace point's call for each run.
-    ///
-    /// # Errors
-    /// If the map cannot be read.
     pub(crate) fn cost(&self) -> Result<Cost, TraceError> {
         let values = self.costs.lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY);
         let values = values.map_err(failed("reading the cost of the programs"))?;
@@ -363,9 +354,6 @@ impl Tracer {
     }
 
     /// Follows one packet in `one_in` from now on; 0: none.
-    ///
-    /// # Errors
-    /// If the map cannot be written.
     pub fn sample(&mut self, one_in: u32) -> Result<(), TraceError> {
         self.sample = one_in;
         self.write()
@@ -404,9 +392,6 @@ impl Tracer {
     }
 
     /// Returns the events so far, after at most `limit`.
-    ///
-    /// # Errors
-    /// If the ring cannot be read.
     pub fn poll(&self, limit: Duration) -> Result<Vec<Event>, TraceError> {
         // In these modes the programs wake no reader, because a wake-up costs the process whose
         // packet is observed. So sleep instead.
@@ -459,9 +444,6 @@ impl Tracer {
     }
 
     /// Returns the number of events lost because the ring was full, since the start.
-    ///
-    /// # Errors
-    /// If the map cannot be read.
     pub fn lost(&self) -> Result<u64, TraceError> {
         let values = self.lost.lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY);
         let values = values.map_err(failed("reading the count of lost events"))?;
@@ -471,9 +453,6 @@ impl Tracer {
 
     /// Returns drops that were counted but not reported one by one, since the start; empty unless
     /// only drops are traced.
-    ///
-    /// # Errors
-    /// If the map cannot be read.
     pub fn suppressed(&self) -> Result<Vec<Suppressed>, TraceError> {
         let Some(allowance) = &self.allowance else { return Ok(Vec::new()) };
         let counts = allowance.suppressed().map_err(failed("reading the counts of drops"))?;

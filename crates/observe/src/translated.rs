@@ -26,9 +26,6 @@ pub(crate) struct Translations {
 impl Translations {
     /// Adds the translated connections of a namespace that belong to a wanted flow. If conntrack
     /// cannot be read, it adds nothing: the kernel does not have it.
-    ///
-    /// # Errors
-    /// If a map cannot be written.
     pub fn add_of(&self, netns: &NetNs, wanted: &[FlowPattern]) -> Result<(), libbpf_rs::Error> {
         let read = netns.run(|| {
             let mut found = Vec::new();

@@ -102,9 +102,6 @@ impl<'a> End<'a> {
     }
 
     /// Sends a batch.
-    ///
-    /// # Errors
-    /// If the socket fails, as text.
     pub(crate) fn send(&mut self, batch: &Batch) -> Result<Sent, String> {
         let End { sockets, gives_way } = self;
         let mut send = || match sockets {
@@ -115,9 +112,6 @@ impl<'a> End<'a> {
     }
 
     /// Returns ICMP errors about a batch that was sent, received so far.
-    ///
-    /// # Errors
-    /// If the socket fails, as text.
     pub(crate) fn errors(&mut self, batch: &Batch) -> Result<Vec<IcmpError>, String> {
         match &mut self.sockets {
             Kind::Packets(end) => end.errors(batch),
@@ -126,9 +120,6 @@ impl<'a> End<'a> {
     }
 
     /// Prepares to receive a batch.
-    ///
-    /// # Errors
-    /// If the socket fails, as text.
     pub(crate) fn listen(&mut self, batch: Batch) -> Result<(), String> {
         match &mut self.sockets {
             Kind::Packets(end) => end.listen(batch),

@@ -175,9 +175,6 @@ impl Exchange<'_> {
     }
 
     /// Sends classes in a direction and returns what both ends saw. At most [`MOST_CLASSES`].
-    ///
-    /// # Errors
-    /// If an end fails.
     pub fn go(
         &mut self,
         way: Direction,
@@ -262,9 +259,6 @@ impl Exchange<'_> {
     }
 
     /// Exchanges any number of classes, once or more often.
-    ///
-    /// # Errors
-    /// If an end fails.
     pub fn classes(
         &mut self,
         way: Direction,
@@ -383,9 +377,6 @@ impl Exchange<'_> {
     }
 
     /// Looks again at bad classes, each with its control.
-    ///
-    /// # Errors
-    /// If an end fails.
     pub fn look_again(&mut self, results: &mut [ClassResult]) -> Result<(), Trouble> {
         for way in Direction::BOTH {
             let bad: Vec<usize> = (0..results.len())

@@ -34,9 +34,6 @@ pub struct Between<'a> {
 
 impl Between<'_> {
     /// Runs a probe from the client.
-    ///
-    /// # Errors
-    /// [`Trouble`].
     pub fn run(
         &self,
         options: &Options,

@@ -47,9 +47,6 @@ fn inside_vxlan(family: Family, bytes: u32) -> Class {
 }
 
 /// Finds the path MTU in one direction. `device` is the MTU of the sender's device.
-///
-/// # Errors
-/// If an end fails.
 pub fn find(
     exchange: &mut Exchange<'_>,
     way: Direction,

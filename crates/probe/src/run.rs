@@ -25,9 +25,6 @@ const OFTEN: u16 = 3000;
 /// Runs a probe. Without `switch`, nothing is changed on any machine. With it, settings of this
 /// machine, and of the peer if its administrator allows it, are switched off one at a time to find
 /// the cause.
-///
-/// # Errors
-/// [`Trouble`].
 pub fn run(
     peer: &mut dyn Peer,
     addresses: (IpAddr, IpAddr),
@@ -40,9 +37,6 @@ pub fn run(
 }
 
 /// As [`run`], with these sockets.
-///
-/// # Errors
-/// [`Trouble`].
 pub fn run_with(
     access: &Access,
     peer: &mut dyn Peer,

@@ -54,9 +54,6 @@ pub struct Switcher {
 impl Switcher {
     /// Waits until the process at the other end of the socket is ready. It changes features of these
     /// devices only.
-    ///
-    /// # Errors
-    /// Why the process cannot change settings, as text.
     pub fn connect(socket: UnixStream, devices: Vec<String>) -> std::result::Result<Self, String> {
         let timeout = socket.set_read_timeout(Some(ANSWER));
         timeout.map_err(|error| format!("set timeout of a socket: {error}"))?;
@@ -118,9 +115,6 @@ pub fn serve(
 }
 
 /// As [`serve`], with another limit on the time that settings are off. For tests.
-///
-/// # Errors
-/// As [`serve`].
 #[doc(hidden)]
 pub fn serve_for(
     socket: &UnixStream,

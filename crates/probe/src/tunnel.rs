@@ -145,9 +145,6 @@ impl TunnelSpace {
 
 impl TunnelDevice<'_> {
     /// Sends a frame through the tunnel.
-    ///
-    /// # Errors
-    /// As [`PacketSocket::send`].
     pub fn send(&self, frame: &Frame) -> Result<(), nix::errno::Errno> {
         let socket = &self.space.socket;
         match self.is_ethernet {

@@ -174,9 +174,6 @@ pub struct Sockets {
 
 impl Sockets {
     /// Opens the sockets in the namespace of the calling thread.
-    ///
-    /// # Errors
-    /// As [`PacketSocket::open`].
     pub fn open() -> sys::Result<Sockets> {
         let open = || {
             let socket = PacketSocket::open()?;
@@ -280,9 +277,6 @@ impl<'a> Wire<'a> {
     }
 
     /// Sends a batch.
-    ///
-    /// # Errors
-    /// If the socket fails, as text.
     pub fn send(&mut self, batch: &Batch) -> Result<Sent, String> {
         self.discard()?;
         let mut sent = Sent::default();
@@ -447,17 +441,11 @@ impl<'a> Wire<'a> {
     }
 
     /// Returns ICMP errors about a batch that was sent, received so far.
-    ///
-    /// # Errors
-    /// If the socket fails, as text.
     pub fn errors(&mut self, batch: &Batch) -> Result<Vec<IcmpError>, String> {
         Ok(self.read(batch, false)?.errors)
     }
 
     /// Prepares to receive a batch.
-    ///
-    /// # Errors
-    /// If the socket fails, as text.
     pub fn listen(&mut self, batch: Batch) -> Result<(), String> {
         self.discard()?;
         self.listening = Some(batch);

@@ -21,9 +21,6 @@ pub struct NoBaseline {
 /// Returns the results with ratios to this mode. Cells of the old A/A test are left out, because
 /// they say nothing about the noise of the new baseline. Ratios of varied settings stay: they refer
 /// to the same mode as found.
-///
-/// # Errors
-/// [`NoBaseline`].
 pub fn rebased(mut results: Results, baseline: &str) -> Result<Results, NoBaseline> {
     if results.plan.baseline == baseline {
         return Ok(results);

@@ -98,9 +98,6 @@ impl Match {
 
 /// Lists the nftables rules that clamp, in the calling thread's namespace. `chains` are its base
 /// chains.
-///
-/// # Errors
-/// If the kernel refuses the dump.
 pub fn nft_clamps(chains: &[BaseChain]) -> netstate::Result<Vec<Clamp>> {
     let here = |chain: &BaseChain| [NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT].contains(&chain.hook);
     let local: BTreeSet<(&str, &str, &str)> = chains
@@ -232,9 +229,6 @@ fn target_mss(info: &[u8]) -> Option<u16> {
 
 /// Lists the rules of iptables-legacy and ip6tables-legacy that clamp, in the calling thread's
 /// namespace.
-///
-/// # Errors
-/// If an existing table cannot be read.
 pub fn legacy_clamps() -> netstate::Result<Vec<Clamp>> {
     let mut clamps = Vec::new();
     for ipv6 in [false, true] {

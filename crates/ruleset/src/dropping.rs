@@ -36,9 +36,6 @@ type Name = (u8, String, String);
 
 /// Reads the counters of the calling thread's namespace. Tables that only translate addresses are
 /// left out.
-///
-/// # Errors
-/// If the kernel refuses a dump.
 pub fn drop_counters(nftables: &mut Nftables) -> Result<Vec<DropCounter>, netstate::Error> {
     let mut chains = Vec::new();
     nftables.objects(GETCHAIN, 0, &[], "nftables chains", |kind, payload| {

@@ -40,9 +40,6 @@ pub fn read() -> Result<Ruleset, Error> {
 }
 
 /// Reads the rules of a namespace.
-///
-/// # Errors
-/// As [`read`].
 pub fn read_by(nftables: &mut Nftables) -> Result<Ruleset, Error> {
     let (generation, messages) = messages(nftables)?;
     Ok(Ruleset { generation, ..Ruleset::from_messages(&messages) })
@@ -51,9 +48,6 @@ pub fn read_by(nftables: &mut Nftables) -> Result<Ruleset, Error> {
 /// As [`read_by`], without the rules of tables that only translate addresses. Those never drop a
 /// packet of a flow that does not ask for translation ([`Flow::asks_nat`](crate::Flow::asks_nat)),
 /// and a node of Kubernetes has tens of thousands of them.
-///
-/// # Errors
-/// As [`read`].
 pub fn read_filters(nftables: &mut Nftables) -> Result<Ruleset, Error> {
     let (generation, messages) = consistent(nftables, Extent::Filters)?;
     Ok(Ruleset { generation, ..Ruleset::from_messages(&messages) })
@@ -61,9 +55,6 @@ pub fn read_filters(nftables: &mut Nftables) -> Result<Ruleset, Error> {
 
 /// As [`read_filters`], with the rules of ARP, and with those that translate addresses, if the namespace has at most
 /// `most` chains; else `None` in their place.
-///
-/// # Errors
-/// As [`read`].
 pub fn read_translating(
     nftables: &mut Nftables,
     most: usize,
@@ -85,9 +76,6 @@ enum Extent {
 }
 
 /// Returns the rules of a namespace. Reuses the known rules if their generation is current.
-///
-/// # Errors
-/// As [`read`].
 pub fn refresh(nftables: &mut Nftables, known: &Arc<Ruleset>) -> Result<Arc<Ruleset>, Error> {
     // On errors, read the rules, which reports the error.
     if !is_behind(nftables, known).unwrap_or(true) {
@@ -99,9 +87,6 @@ pub fn refresh(nftables: &mut Nftables, known: &Arc<Ruleset>) -> Result<Arc<Rule
 }
 
 /// Whether the namespace's rules have another generation.
-///
-/// # Errors
-/// If the kernel refuses.
 pub fn is_behind(nftables: &mut Nftables, known: &Ruleset) -> Result<bool, Error> {
     match nftables.generation() {
         Ok(generation) => Ok(generation != known.generation),
@@ -112,9 +97,6 @@ pub fn is_behind(nftables: &mut Nftables, known: &Ruleset) -> Result<bool, Error
 
 /// Returns the generation and all its messages. A kernel without nftables has generation 0 and no
 /// messages.
-///
-/// # Errors
-/// As [`read`].
 pub fn messages(nftables: &mut Nftables) -> Result<(u32, Vec<Message>), Error> {
     consistent(nftables, Extent::All)
 }

@@ -29,9 +29,6 @@ pub enum Renewed {
 /// Reads the touched rules of a namespace and merges them with the known rules.
 ///
 /// `touched` must have all notifications since `known` was read.
-///
-/// # Errors
-/// If the kernel refuses.
 pub fn renew(
     nftables: &mut Nftables,
     known: &Ruleset,

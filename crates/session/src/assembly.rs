@@ -58,9 +58,6 @@ fn has_figures(cells: &[Cell]) -> bool {
 
 impl FinishedRun<'_> {
     /// Begins to keep the samples, if they are kept.
-    ///
-    /// # Errors
-    /// If the machine cannot be described.
     pub fn begin(
         &self,
         keeping: &mut Keeping,
@@ -80,9 +77,6 @@ impl FinishedRun<'_> {
     }
 
     /// Builds the results.
-    ///
-    /// # Errors
-    /// If the machine cannot be described.
     pub fn results(
         &self,
         outcome: Outcome,

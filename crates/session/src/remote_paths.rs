@@ -79,9 +79,6 @@ pub fn privileges() -> Privileges {
 
 /// Checks that only the built-in engine is requested: other engines have no server at the remote
 /// end.
-///
-/// # Errors
-/// A usage error that names the engine.
 pub fn check_engines(asked: &Asked) -> anyhow::Result<()> {
     match asked.asks.iter().find(|ask| ask.engine != Engine::Overlane) {
         None => Ok(()),
@@ -121,9 +118,6 @@ pub fn on_one_machine(paths: &[Path]) -> bool {
 }
 
 /// Returns the CPUs for the threads. Two machines share no CPU, so each end uses all of its own.
-///
-/// # Errors
-/// If the CPUs of this thread cannot be read.
 pub fn placement(policy: PlacementPolicy, paths: &[Path]) -> anyhow::Result<Placed> {
     let here = sys::affinity::of_this_thread()?;
     // Use only CPUs that the servers of all paths can use.

@@ -31,9 +31,6 @@ const WIDE: f64 = 0.10;
 const NOISE: f64 = 0.04;
 
 /// Surveys the machine and reports other load.
-///
-/// # Errors
-/// If the machine cannot be sampled.
 pub fn look(
     machine: &mut Machine,
     run_options: &RunOptions,
@@ -47,9 +44,6 @@ pub fn look(
 /// Surveys the machine and reports other load, here and on the server's machine. With `may_unpin`
 /// (both endpoints here, no placement requested), does not pin threads to CPUs that other programs
 /// use: a pinned thread would wait there while another CPU may be free.
-///
-/// # Errors
-/// If the machine cannot be sampled.
 pub fn look_and_place(
     machine: &mut Machine,
     run_options: &mut RunOptions,

@@ -381,9 +381,6 @@ pub fn subject(built: &Built) -> PathUnderTest {
 }
 
 /// Reads the active features of the devices of a built mode.
-///
-/// # Errors
-/// If a device cannot be read.
 pub fn testbed_record(built: &Built, settings: &[Varied]) -> anyhow::Result<TestbedRecord> {
     let (mut devices, mut qdiscs) = (Vec::new(), BTreeMap::new());
     for hop in &built.network.hops {

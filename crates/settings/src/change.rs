@@ -38,9 +38,6 @@ pub struct Namespace {
 
 impl Namespace {
     /// Describes an open namespace; `path` opens it again.
-    ///
-    /// # Errors
-    /// If the namespace cannot be entered.
     pub fn of(netns: &NetNs, path: Option<String>, label: &str) -> Result<Namespace, sys::Error> {
         let (cookie, first) = (netns.cookie()?, is_first(netns));
         Ok(Namespace { inode: netns.inode(), cookie, first, path, label: label.to_owned() })

@@ -111,25 +111,16 @@ impl Journal {
 
     /// As [`Journal::open`], but waits without limit. For callers that undo changes which nothing
     /// else would undo.
-    ///
-    /// # Errors
-    /// As [`Journal::open`].
     pub fn open_patiently(directory: &Path) -> Result<Journal, JournalError> {
         Journal::open_within(directory, Duration::MAX)
     }
 
     /// As [`Journal::open`], with another time limit.
-    ///
-    /// # Errors
-    /// As [`Journal::open`].
     pub fn open_within(directory: &Path, wait: Duration) -> Result<Journal, JournalError> {
         Journal::open_stepwise(directory, wait, None)
     }
 
     /// As [`Journal::open`], with steps that fail. For tests.
-    ///
-    /// # Errors
-    /// As [`Journal::open`].
     #[doc(hidden)]
     pub fn open_with(directory: &Path, before: Step) -> Result<Journal, JournalError> {
         Journal::open_stepwise(directory, PATIENCE, Some(before))
@@ -148,9 +139,6 @@ impl Journal {
     }
 
     /// Returns all entries and other files.
-    ///
-    /// # Errors
-    /// If the directory cannot be listed.
     pub fn contents(&self) -> Result<Contents, JournalError> {
         let mut contents = Contents::default();
         let mut names = self.directory.names()?;
@@ -177,9 +165,6 @@ impl Journal {
     }
 
     /// Returns every entry, oldest first, without other files.
-    ///
-    /// # Errors
-    /// If the directory cannot be listed.
     pub fn entries(&self) -> Result<Vec<Entry>, JournalError> {
         Ok(self.contents()?.entries)
     }
@@ -329,26 +314,17 @@ impl Journal {
     }
 
     /// Removes an entry without changing its setting.
-    ///
-    /// # Errors
-    /// If its file cannot be removed.
     pub fn forget(&self, entry: &Entry) -> Result<(), JournalError> {
         self.directory.remove(entry.name().as_ref())
     }
 
     /// Keeps a change that would be undone unless confirmed.
-    ///
-    /// # Errors
-    /// If the entry cannot be written.
     pub fn confirm(&self, entry: &Entry) -> Result<(), JournalError> {
         self.set(entry, Mark::Waits, false)
     }
 
     /// Returns the entries to undo now: entries of killed processes and trials, and entries whose
     /// confirmation is overdue. Latest first.
-    ///
-    /// # Errors
-    /// As [`Journal::entries`].
     pub fn overdue(&self) -> Result<Vec<Entry>, JournalError> {
         let mut all = self.entries()?;
         let trial_runs = self.trial_runs()?;
@@ -363,9 +339,6 @@ impl Journal {
     }
 
     /// Whether a trial is running, which then owns the trial entries.
-    ///
-    /// # Errors
-    /// If its lock cannot be examined.
     pub fn trial_runs(&self) -> Result<bool, JournalError> {
         Ok(self.lock_trial()?.is_none())
     }

@@ -82,9 +82,6 @@ impl Request {
 
     /// Returns the changes of the request, with the present values. `namespace` is the caller's;
     /// `device` is the default if the request names none.
-    ///
-    /// # Errors
-    /// [`ProposalError`].
     pub fn changes(&self, namespace: &Namespace, device: Option<&str>) -> Result<Vec<Change>> {
         let mut resolver = Resolver::new(namespace.clone());
         match &self.form {

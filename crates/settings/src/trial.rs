@@ -50,9 +50,6 @@ impl Trial {
     }
 
     /// Makes the changes, all or none.
-    ///
-    /// # Errors
-    /// As [`Journal::make`].
     pub fn make(&mut self) -> Result<(), JournalError> {
         // Made twice, the earlier value of the second time would be the changed one.
         if self.is_made() {

@@ -36,9 +36,6 @@ pub fn set(socket: &impl AsFd, bytes: usize) -> Result<Granted, (&'static str, E
 }
 
 /// Returns the current sizes of the buffers.
-///
-/// # Errors
-/// As [`set`].
 pub fn of(socket: &impl AsFd) -> Result<Granted, (&'static str, Errno)> {
     Ok(Granted {
         send: getsockopt(socket, SndBuf).map_err(|e| ("getsockopt(SO_SNDBUF)", e))? / 2,

@@ -161,9 +161,6 @@ impl Init {
 
     /// Runs `f` in a thread that is in `net` and has the private mounts. Its children start in the
     /// PID namespace.
-    ///
-    /// # Errors
-    /// As [`Init::spawn`].
     pub fn run_inside<T: Send>(
         &self,
         net: &NetNs,

@@ -65,9 +65,6 @@ impl Restrictions {
 
     /// Restricts access to files and processes; listening on TCP ports and connecting to them
     /// remain allowed.
-    ///
-    /// # Errors
-    /// As [`Restrictions::but`].
     pub fn but_ports(stays: &[(&Path, Stays)]) -> Result<Restrictions> {
         Restrictions::of(stays, false)
     }

@@ -73,9 +73,6 @@ impl NetNs {
     /// Returns a descriptor of a path without opening the file (`O_PATH`). This is for use from
     /// another mount namespace, whose `/proc` may not show this process: the path is looked up
     /// outside it.
-    ///
-    /// # Errors
-    /// If the path cannot be reached.
     pub fn place(path: &Path) -> Result<OwnedFd> {
         nix::fcntl::open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
             .map_err(|e| Error::new("open", path.display().to_string(), e))
@@ -111,9 +108,6 @@ impl NetNs {
 
     /// Returns a number that identifies this namespace until the machine restarts
     /// (`SO_NETNS_COOKIE`; inode numbers are reused). `None` before Linux 5.14.
-    ///
-    /// # Errors
-    /// If the namespace cannot be entered.
     pub fn cookie(&self) -> Result<Option<u64>> {
         self.run(nsfs::cookie_here)?
     }
@@ -132,9 +126,6 @@ impl NetNs {
     }
 
     /// Returns a second handle for the same namespace.
-    ///
-    /// # Errors
-    /// If there are no more descriptors.
     pub fn try_clone(&self) -> Result<NetNs> {
         let fd = self
             .fd
@@ -144,9 +135,6 @@ impl NetNs {
     }
 
     /// Moves the calling thread into the namespace until the guard is dropped.
-    ///
-    /// # Errors
-    /// If the kernel refuses (`EPERM`).
     pub fn enter(&self) -> Result<Entered> {
         let previous = NetNs::current()?;
         self.enter_for_good()?;
@@ -155,9 +143,6 @@ impl NetNs {
 
     /// Moves the calling thread into the namespace permanently: for threads created for one
     /// namespace, and for a child before `exec`.
-    ///
-    /// # Errors
-    /// If the kernel refuses (`EPERM`).
     pub fn enter_for_good(&self) -> Result<()> {
         match setns(&self.fd, CloneFlags::CLONE_NEWNET) {
             Ok(()) => Ok(()),
@@ -170,9 +155,6 @@ impl NetNs {
     }
 
     /// Runs `f` in the namespace in a separate thread and waits for it.
-    ///
-    /// # Errors
-    /// If the namespace cannot be entered.
     ///
     /// # Panics
     /// If `f` panics.

@@ -219,9 +219,6 @@ impl PacketSocket {
 
     /// As [`PacketSocket::send`], for a device without Ethernet headers: an IP packet, and its
     /// EtherType.
-    ///
-    /// # Errors
-    /// As [`PacketSocket::send`].
     pub fn send_as(
         &self,
         protocol: u16,

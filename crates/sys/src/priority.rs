@@ -63,9 +63,6 @@ impl RealTime {
     }
 
     /// Ends [`RealTime::suspend`].
-    ///
-    /// # Errors
-    /// As [`real_time`].
     pub fn resume(&mut self) -> Result<()> {
         let policy = current()?;
         let plain = policy & !libc::SCHED_RESET_ON_FORK;
@@ -131,9 +128,6 @@ pub fn give_way() -> Result<()> {
 
 /// As [`give_way`], but at nice 10: the thread gets about a tenth of the CPU time beside a busy
 /// thread of the default priority. For work whose result another host waits for.
-///
-/// # Errors
-/// As [`give_way`].
 pub fn lower_priority() -> Result<()> {
     give_way_at(NICE)
 }

@@ -105,9 +105,6 @@ impl Process {
     }
 
     /// Returns the network namespace of the process.
-    ///
-    /// # Errors
-    /// As [`Process::namespace`].
     pub fn netns(&self) -> Result<NetNs> {
         self.netns_at("ns/net")
     }
@@ -187,9 +184,6 @@ impl Process {
 
     /// Returns an `O_PATH` descriptor of a file in the process's file tree. Symbolic links cannot
     /// leave that tree.
-    ///
-    /// # Errors
-    /// If the file cannot be reached.
     pub fn place(&self, path: &Path) -> Result<OwnedFd> {
         self.resolve(path)
     }

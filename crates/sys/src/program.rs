@@ -96,17 +96,11 @@ impl Program {
     }
 
     /// Returns the exit status if the program has ended.
-    ///
-    /// # Errors
-    /// If waiting fails.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         self.child.try_wait().map_err(|e| Error::io("wait", self.command.clone(), &e))
     }
 
     /// Waits for the end of the program.
-    ///
-    /// # Errors
-    /// If waiting fails.
     pub fn wait(&mut self) -> Result<ExitStatus> {
         self.child.wait().map_err(|e| Error::io("wait", self.command.clone(), &e))
     }

@@ -183,9 +183,6 @@ impl RuntimeDir {
     }
 
     /// Returns the UTF-8 names in the directory; overlane uses no others.
-    ///
-    /// # Errors
-    /// If the directory cannot be read.
     pub fn names(&self) -> Result<Vec<String>> {
         let failed = |errno| Error::new("readdir", self.path.display().to_string(), errno);
         let again = self.again()?;
@@ -205,26 +202,17 @@ impl RuntimeDir {
     }
 
     /// Renames a file and replaces an existing one.
-    ///
-    /// # Errors
-    /// If it cannot be renamed.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         nix::fcntl::renameat(&self.fd, from, &self.fd, to)
             .map_err(|e| Error::new("rename", self.path.join(from).display().to_string(), e))
     }
 
     /// Returns another handle for the same directory.
-    ///
-    /// # Errors
-    /// If there are no more descriptors.
     pub fn try_clone(&self) -> Result<RuntimeDir> {
         Ok(RuntimeDir { fd: self.again()?, path: self.path.clone(), owner: self.owner })
     }
 
     /// Removes a file if it exists.
-    ///
-    /// # Errors
-    /// If it cannot be removed.
     pub fn remove(&self, name: &str) -> Result<()> {
         match unlinkat(&self.fd, name, UnlinkatFlags::NoRemoveDir) {
             // Another process may have removed it.
@@ -262,9 +250,6 @@ impl RuntimeDir {
 
     /// Locks a file in the directory and creates it if needed; `None` if another process holds the
     /// lock. The file is not removed.
-    ///
-    /// # Errors
-    /// If the file cannot be opened or created.
     pub fn lock_file(&self, name: &str) -> Result<Option<Lock>> {
         let shown = || self.path.join(name).display().to_string();
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;

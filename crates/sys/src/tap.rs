@@ -367,9 +367,6 @@ impl Tap {
     }
 
     /// Like [`write`](Self::write), for one frame in several buffers.
-    ///
-    /// # Errors
-    /// As [`write`](Self::write).
     pub fn write_vectored(&self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
         Ok(nix::sys::uio::writev(&self.fd, buffers)?)
     }

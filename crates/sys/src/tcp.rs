@@ -111,9 +111,6 @@ impl Connecting {
     }
 
     /// Waits at most `limit` for the handshake; returns true when it is complete.
-    ///
-    /// # Errors
-    /// As [`start`](Connecting::start).
     pub fn wait(&mut self, limit: Duration) -> std::result::Result<bool, (&'static str, Errno)> {
         if self.established {
             return Ok(true);

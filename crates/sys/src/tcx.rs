@@ -72,9 +72,6 @@ pub fn count(ifindex: u32, hook: Hook) -> Result<u32> {
 const MOST: usize = 64;
 
 /// Returns the IDs of the programs at a hook of a device in the namespace of the calling thread.
-///
-/// # Errors
-/// As [`count`].
 pub fn programs(ifindex: u32, hook: Hook) -> Result<Vec<u32>> {
     let mut ids = [0u32; MOST];
     let count = query(ifindex, hook, &mut ids)?;

@@ -48,9 +48,6 @@ impl Host {
     /// duplicate address detection: no other host is on these wires. During the seconds that
     /// detection takes, a router resolves no neighbour, since its solicitations need a link-local
     /// address.
-    ///
-    /// # Errors
-    /// As [`Host::new`].
     pub fn with_ipv6(name: &str) -> Result<Host> {
         let host = Host::found(name, NetNs::new()?)?;
         host.netlink.set_up("lo")?;
@@ -281,9 +278,6 @@ impl Host {
     }
 
     /// Like [`Host::run`], with `input` as the program's standard input.
-    ///
-    /// # Errors
-    /// As [`Host::run`].
     pub fn run_with_input(&self, command: &mut Command, input: &str) -> Result<String> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         self.run_by(command, |command| {

@@ -44,17 +44,11 @@ impl Processes {
 
     /// Starts a program in `host` that runs until the [`Process`] is dropped. Its output is kept
     /// for messages.
-    ///
-    /// # Errors
-    /// If it cannot be executed.
     pub fn start(&self, host: &Host, command: &mut Command) -> Result<Process> {
         self.start_as(&describe(command), host, command)
     }
 
     /// Like [`start`](Processes::start), with another name in messages than the command line.
-    ///
-    /// # Errors
-    /// If it cannot be executed.
     pub fn start_as(&self, name: &str, host: &Host, command: &mut Command) -> Result<Process> {
         let program = Program::start(&self.init, host.netns(), command, &[])?;
         Ok(Process { program, name: name.to_owned() })
@@ -116,9 +110,6 @@ impl Process {
     }
 
     /// Returns the exit status if it has ended.
-    ///
-    /// # Errors
-    /// If it cannot be waited for.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.program.ended()?)
     }

@@ -40,9 +40,6 @@ pub fn directory() -> PathBuf {
 }
 
 /// Writes every schema. Returns the names of the changed ones.
-///
-/// # Errors
-/// If a file cannot be written.
 pub fn write() -> anyhow::Result<Vec<&'static str>> {
     let mut changed = Vec::new();
     for file in all() {

@@ -51,9 +51,6 @@ pub(crate) struct Verdicts {
 }
 
 /// Gives verdicts until `stop` is set. The calling thread is in the NICs' namespace.
-///
-/// # Errors
-/// If maps or sockets cannot be opened.
 pub(crate) fn run(
     mut maps: FlowMaps,
     verdicts: &Verdicts,

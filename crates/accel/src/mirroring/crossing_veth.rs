@@ -106,18 +106,12 @@ pub(crate) fn remove_stale(netlink: &Netlink) -> Result<Vec<String>> {
 
 /// Lists the devices that a killed process left in `netns`. If a process serves that namespace,
 /// pairs that it is just creating may be included.
-///
-/// # Errors
-/// If the namespace's devices cannot be read.
 pub fn left_behind(netns: &NetNs) -> Result<Vec<String>> {
     netns.run(|| stale(&Netlink::open()?))?
 }
 
 /// Removes the devices that a killed process left in `netns`, and returns their names. No process
 /// may serve the namespace meanwhile.
-///
-/// # Errors
-/// If the devices cannot be read or removed.
 pub fn remove_left_behind(netns: &NetNs) -> Result<Vec<String>> {
     netns.run(|| remove_stale(&Netlink::open()?))?
 }

@@ -59,9 +59,6 @@ impl Counters {
     }
 
     /// Assigns slots to devices that have none.
-    ///
-    /// # Errors
-    /// If counters cannot be read or cleared.
     pub(crate) fn give(
         &mut self,
         ports: &BTreeSet<DeviceId>,

@@ -190,9 +190,6 @@ impl FlowMaps {
     }
 
     /// Writes verdicts.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub(crate) fn admit(&mut self, all: &[Admitted]) -> Result<()> {
         for admitted in all {
             let leaves = raw_key(&FlowKey { tuple: admitted.leaves, ..admitted.key });

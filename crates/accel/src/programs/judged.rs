@@ -35,9 +35,6 @@ impl Judged {
 
     /// Sets the bit of a flow, before its verdict is written. `live` returns all flows with a
     /// verdict of this number; it is called rarely.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub(super) fn set(
         &mut self,
         key: &RawFlowKey,

@@ -129,9 +129,6 @@ impl Maps {
     }
 
     /// Sends all packets to the slow path until [`Maps::publish`].
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn withdraw(&mut self) -> Result<()> {
         self.generation |= 1;
         self.beat()
@@ -168,9 +165,6 @@ impl Maps {
 
     /// Withdraws one address: its packets take the slow path, all others stay accelerated. `plan`
     /// is the plan in the maps.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub(crate) fn withdraw_entry(&mut self, plan: &Plan, key: EntryKey) -> Result<()> {
         let (domain, mac) = key;
         self.fdb.remove(&abi::bytes(&abi::mac_key(domain, mac)))?;
@@ -182,9 +176,6 @@ impl Maps {
     }
 
     /// Writes the plan's entry for a withdrawn address.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub(crate) fn publish_entry(&mut self, plan: &Plan, key: EntryKey) -> Result<()> {
         let Some(entry) = plan.fdb.get(&key) else { return Ok(()) };
         let counters = self.counters.clone();
@@ -198,18 +189,12 @@ impl Maps {
     }
 
     /// Writes left-out entries if removed ones have made room.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub(crate) fn fill(&mut self) -> Result<()> {
         self.fdb.fill()?;
         self.sources.fill()
     }
 
     /// Writes the heartbeat.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn beat(&self) -> Result<()> {
         let state = abi::RawState {
             heartbeat: now(),

@@ -285,9 +285,6 @@ impl Programs {
 
     /// Returns the addresses of the lists of functions at netfilter's hooks, in the calling thread's
     /// namespace. A list gets another address when a function comes or goes. Zeros for a sandbox.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub(crate) fn hook_lists(&self) -> Result<[u64; HOOK_LISTS]> {
         if self.inward.is_some() {
             return Ok([0; HOOK_LISTS]);

@@ -56,9 +56,6 @@ impl Windows {
     /// Returns the use of an index for an entry, a new one if needed. `None`: there is no room, no
     /// further connection is admitted, or conntrack's windows are outdated, because it accepts any
     /// sequence number for another reason.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub(crate) fn track(&mut self, entry: &Entry) -> Result<Option<Window>> {
         if let Some((window, reply)) = self.known.get(&entry.original) {
             // `track` also repeats requests whose windows are still being copied.
@@ -105,9 +102,6 @@ impl Windows {
     }
 
     /// Takes the connections whose windows have been copied since the last call.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub(crate) fn copied(&mut self) -> Result<Vec<Tuple>> {
         let mut copied = Vec::new();
         for tuple in std::mem::take(&mut self.pending) {
@@ -134,9 +128,6 @@ impl Windows {
 
     /// Frees the indexes of all connections that are not among these, if `is_gone`: the list may
     /// miss some.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub(crate) fn keep(
         &mut self,
         entries: &HashSet<Tuple>,
@@ -150,9 +141,6 @@ impl Windows {
     }
 
     /// Frees the index of a connection.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub(crate) fn free(&mut self, original: &Tuple) -> Result<()> {
         let Some((window, reply)) = self.known.remove(original) else { return Ok(()) };
         for tuple in [original, &reply] {

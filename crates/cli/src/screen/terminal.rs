@@ -57,9 +57,6 @@ impl Terminal {
     }
 
     /// Draws a frame in the current size of the terminal.
-    ///
-    /// # Errors
-    /// If the terminal cannot be written.
     pub fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> anyhow::Result<()> {
         // After a panic of another thread, the terminal has been restored: do not draw.
         if TAKEN.load(Ordering::SeqCst) {
@@ -69,9 +66,6 @@ impl Terminal {
     }
 
     /// Forces a complete redraw, because the content of the terminal is unknown.
-    ///
-    /// # Errors
-    /// As [`Terminal::draw`].
     pub fn forget(&mut self) -> anyhow::Result<()> {
         // Not `clear`, which queries the cursor position and waits for the answer.
         let size = self.terminal.size().context("get the size of the terminal")?;

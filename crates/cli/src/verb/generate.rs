@@ -10,9 +10,6 @@ use crate::exit::{Exit, usage};
 use crate::output::{Directory, print};
 
 /// Prints the completion script of a shell.
-///
-/// # Errors
-/// Standard output.
 pub fn completions(shell: clap_complete::Shell) -> anyhow::Result<Exit> {
     print(&completion::script(shell)?)?;
     Ok(Exit::Done)

@@ -12,9 +12,6 @@ const ACCELERATED: &str = "vxlan+accel";
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// Prints the overview. It changes nothing.
-///
-/// # Errors
-/// Standard output.
 pub fn run() -> anyhow::Result<Exit> {
     let root = nix::unistd::geteuid().is_root();
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();

@@ -28,18 +28,12 @@ const RENEWING: &[Capability] = &[Capability::NetAdmin];
 const READING: &[&str] = &["/proc", "/sys"];
 
 /// Executes the first step, before the fast path starts.
-///
-/// # Errors
-/// If the kernel refuses.
 pub fn give_up() -> sys::Result<Rights> {
     Rights::only(CAPABILITIES, Some(READING))
 }
 
 /// Executes both steps for the process that searches for namespaces. It cannot use Landlock, which
 /// would hide other processes. It can read files, but accepts no request that names one.
-///
-/// # Errors
-/// If the kernel refuses.
 pub fn give_up_but_looking() -> sys::Result<()> {
     Rights::only(LOOKING, None)?;
     let mut filter = reading();
@@ -49,9 +43,6 @@ pub fn give_up_but_looking() -> sys::Result<()> {
 
 /// Executes both steps for the process that replaces conntrack's entries if this one is killed. It
 /// needs netlink only.
-///
-/// # Errors
-/// If the kernel refuses.
 pub fn give_up_but_renewing() -> sys::Result<()> {
     Rights::only(RENEWING, Some(&[]))?;
     let mut filter = Filter::default();
@@ -205,9 +196,6 @@ const SIOCETHTOOL: i64 = 0x8946;
 const NAMESPACES: std::ops::RangeInclusive<i64> = 0xb701..=0xb704;
 
 /// Executes the second step for all threads. Refuses every other system call.
-///
-/// # Errors
-/// If the kernel refuses.
 pub fn confine(rights: &Rights) -> sys::Result<()> {
     let mut filter = reading();
     for command in BPF {

@@ -106,9 +106,6 @@ const BPF_LINK_DETACH: i64 = 34;
 
 /// Confines all threads. Afterwards they cannot start programs, open files, create sockets or make
 /// memory executable.
-///
-/// # Errors
-/// If the kernel refuses.
 pub fn confine(rights: &Rights, sockets: &Sockets) -> sys::Result<()> {
     filter(sockets).apply(Otherwise::Kill)?;
     rights.log("only system calls for forwarding");

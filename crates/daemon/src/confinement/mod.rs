@@ -52,9 +52,6 @@ impl Rights {
 
     /// Gives up all capabilities but these, and all files but read access below `reading`. With
     /// `None`, all files stay accessible.
-    ///
-    /// # Errors
-    /// As [`Rights::none`].
     pub fn only(capabilities: &[Capability], reading: Option<&[&str]>) -> sys::Result<Rights> {
         let restrictions = match reading {
             Some(paths) => {
@@ -76,9 +73,6 @@ impl Rights {
 
     /// Switches to an unprivileged user, but keeps these capabilities, TCP, and read access to
     /// `files` and everything below `reading`.
-    ///
-    /// # Errors
-    /// As [`Rights::none`].
     pub fn of_another(
         capabilities: &[Capability],
         reading: &[&'static str],
@@ -120,9 +114,6 @@ fn undumpable() {
 }
 
 /// Connects to the service manager, which a confined process can no longer do.
-///
-/// # Errors
-/// If the connection fails.
 pub fn prepare() -> anyhow::Result<()> {
     notify::connect()
 }

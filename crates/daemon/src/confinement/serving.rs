@@ -28,9 +28,6 @@ fn needed(loads_programs: bool, most_received: Option<u64>) -> Vec<Capability> {
 
 /// Executes both steps for the process of `watch --serve` that faces the network. It keeps no right at
 /// all. Returns a description of the confinement in force.
-///
-/// # Errors
-/// If the kernel refuses.
 pub fn give_up_for_front() -> sys::Result<String> {
     confine(&Rights::none()?)?;
     Ok(super::in_force())
@@ -38,9 +35,6 @@ pub fn give_up_for_front() -> sys::Result<String> {
 
 /// Executes the first step of `watch --serve` for the process that traces, before its threads start.
 /// It must keep the rights to enter new namespaces and to read `/proc` of any process.
-///
-/// # Errors
-/// If the kernel refuses.
 pub fn give_up_but_watching() -> sys::Result<Rights> {
     use Capability::{Bpf, NetAdmin, Perfmon, SysAdmin, SysPtrace};
     Rights::only(&[Bpf, Perfmon, NetAdmin, SysAdmin, SysPtrace], None)
@@ -48,9 +42,6 @@ pub fn give_up_but_watching() -> sys::Result<Rights> {
 
 /// Executes both steps for the process of `measure serve` that switches settings. It must keep the
 /// rights to enter its own namespace and to change devices.
-///
-/// # Errors
-/// If the kernel refuses.
 pub fn give_up_but_settings() -> sys::Result<()> {
     use Capability::{NetAdmin, SysAdmin, SysPtrace};
     let rights = Rights::only(&[NetAdmin, SysAdmin, SysPtrace], None)?;
@@ -64,9 +55,6 @@ const FILES: &[&str] = &["/etc/os-release", "/usr/lib/os-release"];
 
 /// Executes the first step, before sessions start threads. `loads_programs`: sessions load BPF
 /// programs.
-///
-/// # Errors
-/// If the kernel refuses.
 pub fn give_up(loads_programs: bool) -> sys::Result<Rights> {
     let most = std::fs::read_to_string(MOST_RECEIVED).ok();
     let most = most.and_then(|text| text.trim().parse().ok());
@@ -112,9 +100,6 @@ const FATAL: &[libc::c_long] = &[
 ];
 
 /// Executes the second step.
-///
-/// # Errors
-/// If the kernel refuses.
 pub fn confine(rights: &Rights) -> sys::Result<()> {
     // Measurements need TCP and UDP, device queries need netlink.
     confine_to(rights, &[libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK])

@@ -95,9 +95,6 @@ pub struct Netmap {
 
 impl Netmap {
     /// Exchanges the networks of the two devices' addresses.
-    ///
-    /// # Errors
-    /// See [`NetmapError`].
     pub fn new(left: Address, right: Address) -> Result<Netmap, NetmapError> {
         // Hosts are mapped one to one, so both networks must have the same size.
         if left.prefix != right.prefix {

@@ -63,9 +63,6 @@ impl Port {
     }
 
     /// Returns the current namespace of the device.
-    ///
-    /// # Errors
-    /// As [`Tap::netns`].
     pub fn netns(&self) -> sys::Result<NetNs> {
         self.queues[0].netns()
     }

@@ -103,9 +103,6 @@ impl GuestQueue {
     }
 
     /// [`GuestQueue::write`] with header and frame separate.
-    ///
-    /// # Errors
-    /// As [`GuestQueue::write`].
     pub(crate) fn write_parts(&self, header: &[u8], frame: &[u8]) -> Result<(), Errno> {
         let mut own = [0; 12];
         own[..10].copy_from_slice(header.get(..10).ok_or(Errno::EINVAL)?);

@@ -129,9 +129,6 @@ impl Ring {
     }
 
     /// Moves the ring to another place in memory, or to memory that was mapped again.
-    ///
-    /// # Errors
-    /// As `Ring::new`.
     pub fn replace(
         &mut self,
         memory: &GuestMemoryMmap,
@@ -263,9 +260,6 @@ impl Ring {
 
     /// Returns whether the guest wants to be notified of buffers used since the last notification.
     /// They count as announced afterwards.
-    ///
-    /// # Errors
-    /// [`RingError`].
     pub fn needs_notification(&mut self, memory: &GuestMemoryMmap) -> Result<bool, RingError> {
         let (notified, now) = (self.notified.replace(self.next_used), self.next_used);
         // The guest must see the used index before its suppression state is read here.
@@ -282,9 +276,6 @@ impl Ring {
     }
 
     /// Asks the guest for notifications of new buffers; returns whether any were offered meanwhile.
-    ///
-    /// # Errors
-    /// [`RingError`].
     pub fn enable_notification(&mut self, memory: &GuestMemoryMmap) -> Result<bool, RingError> {
         // All frames of a sending guest were read; a receiving guest had too few buffers.
         let seen = match self.way {
@@ -301,9 +292,6 @@ impl Ring {
     }
 
     /// Turns notifications of new buffers off.
-    ///
-    /// # Errors
-    /// [`RingError`].
     pub fn suppress_notification(&self, memory: &GuestMemoryMmap) -> Result<(), RingError> {
         // With event indices, the guest notifies once when it passes the index that was asked for.
         if self.event_index { Ok(()) } else { self.store(memory, self.place.used, SUPPRESSED) }

@@ -117,9 +117,6 @@ pub(crate) struct Routed {
 }
 
 /// Starts FRR in a host with routed tenant networks, as [`start`] does.
-///
-/// # Errors
-/// As [`start`].
 pub(crate) fn start_routed(
     tree: &Processes,
     host: &Host,
@@ -197,9 +194,6 @@ pub(crate) fn learns_network(
 
 /// Makes a tenant known to its host: the tenant's ARP request for its gateway contains its own
 /// address.
-///
-/// # Errors
-/// If the datagram cannot be sent.
 pub(crate) fn greet(tenant: &Host, address: IpAddr, gateway: Ipv4Addr) -> Result<()> {
     let from = SocketAddr::new(address, 0);
     let say = || UdpSocket::bind(from)?.send_to(&[0], (gateway, DISCARD)).map(drop);

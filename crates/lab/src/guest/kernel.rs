@@ -59,9 +59,6 @@ pub fn use_kernel(kernel: Kernel) {
 impl Kernel {
     /// Opens an image. Its modules are in `lib/modules` beside the image's directory, or in this
     /// machine's `/lib/modules`.
-    ///
-    /// # Errors
-    /// [`KernelError`].
     pub fn open(image: &Path) -> Result<Kernel, KernelError> {
         let failed = |error| KernelError::Read { path: image.to_owned(), error };
         let file = std::fs::File::open(image).map_err(failed)?;

@@ -14,9 +14,6 @@ fn directory(name: &str) -> String {
 }
 
 /// Opens the port that the guest's QEMU connects to, with this number of queue pairs.
-///
-/// # Errors
-/// If it cannot listen.
 pub(super) fn listen(
     tree: &Processes,
     name: &str,

@@ -31,9 +31,6 @@ pub enum ServeError {
 }
 
 /// Executes requests from `port` until its other end is closed.
-///
-/// # Errors
-/// [`ServeError`].
 pub fn serve(port: File, name: &str) -> Result<(), ServeError> {
     let again = |e: std::io::Error| sys::Error::io("dup", "control port", &e);
     let mut incoming = port.try_clone().map_err(again)?;

@@ -55,9 +55,6 @@ impl Remote {
 
     /// Connects from `client`'s namespace and requests the server's description. Takes a little
     /// more than half a second.
-    ///
-    /// # Errors
-    /// [`RemoteError`].
     pub fn connect(
         address: SocketAddr,
         token: Option<Token>,
@@ -199,9 +196,6 @@ impl Remote {
     }
 
     /// Returns the counters of its machine's own traffic, and its device's speed, bits/s, if known.
-    ///
-    /// # Errors
-    /// If the server does not reply.
     pub(crate) fn host_load(&self) -> Result<(HostLoad, Option<f64>), EngineError> {
         match self.ask(&Request::HostLoad)? {
             Reply::HostLoad { load, link_bits_per_s } => Ok((load, link_bits_per_s)),
@@ -210,17 +204,11 @@ impl Remote {
     }
 
     /// Makes the server read its counters at the start of the measured interval.
-    ///
-    /// # Errors
-    /// If the server does not reply.
     pub(crate) fn begin(&self) -> Result<(), EngineError> {
         self.done(&Request::Begin)
     }
 
     /// Returns the server's counter differences since [`begin`](Remote::begin).
-    ///
-    /// # Errors
-    /// If the server does not reply.
     pub(crate) fn end(&self) -> Result<Observed, EngineError> {
         match self.ask(&Request::End)? {
             Reply::Observed(observed) => Ok(*observed),

@@ -45,9 +45,6 @@ fn converse_within(
 }
 
 /// Returns the VXLAN devices in the namespace of a server.
-///
-/// # Errors
-/// [`RemoteError`].
 pub fn tunnels_of(
     server: SocketAddr,
     token: Option<&Token>,

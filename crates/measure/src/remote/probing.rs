@@ -19,9 +19,6 @@ pub struct ProbePeer<'a> {
 
 impl<'a> ProbePeer<'a> {
     /// Connects to a server. Returns the own address of the connection, too.
-    ///
-    /// # Errors
-    /// [`RemoteError`].
     pub fn connect(
         server: SocketAddr,
         token: Option<&Token>,

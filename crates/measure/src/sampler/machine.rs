@@ -170,9 +170,6 @@ impl Machine {
     }
 
     /// Reads right after the measured interval. The CPU clock comes first.
-    ///
-    /// # Errors
-    /// As [`Machine::begin`].
     pub fn end(&self) -> Result<MachineSnapshot> {
         let clock = self.read_clock()?;
         let softnet = SoftnetStat::read(&self.softnet)?;
@@ -285,9 +282,6 @@ impl Machine {
 
     /// Returns the busy share of all CPUs while this thread sleeps for `duration`, 0..1. If
     /// `is_quiet` before and afterwards, this is the background of later samples.
-    ///
-    /// # Errors
-    /// As [`Machine::begin`].
     pub fn idle_load(&self, duration: Duration, is_quiet: impl Fn() -> bool) -> Result<f64> {
         let was_quiet = is_quiet();
         let before = self.begin()?;
@@ -300,9 +294,6 @@ impl Machine {
     }
 
     /// Surveys other load while this thread sleeps for `duration`, in `steps` steps.
-    ///
-    /// # Errors
-    /// As [`Machine::begin`].
     pub fn survey(&self, duration: Duration, steps: u32) -> Result<Survey> {
         let mut readings = vec![self.begin()?];
         for _ in 0..steps.max(1) {
@@ -351,9 +342,6 @@ impl Machine {
 
     /// Returns the machine's entry in the results. `privileges` is `root`, `user-namespace` or
     /// `user`; `idle_load` comes from [`Machine::idle_load`].
-    ///
-    /// # Errors
-    /// As [`MachineFacts::read`].
     pub fn record(&self, privileges: Privileges, idle_load: f64) -> Result<results::Machine> {
         let facts = MachineFacts::read()?;
         Ok(results::Machine {

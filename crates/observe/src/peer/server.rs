@@ -62,9 +62,6 @@ impl PeerServer {
     }
 
     /// Serves the counts of these flows until its stop flag is set.
-    ///
-    /// # Errors
-    /// If it cannot listen any more.
     pub fn run(&self, flows: Arc<Flows>, tell: &Arc<Tell>) -> Result<(), ServerError> {
         self.run_from(flows, tell)
     }

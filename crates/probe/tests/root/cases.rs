@@ -124,9 +124,6 @@ impl Case {
     }
 
     /// Checks a report.
-    ///
-    /// # Errors
-    /// The difference, as text.
     pub fn check(&self, report: &Report) -> Result<(), String> {
         let wrong = |why: &str| Err(format!("{}: {why}\n{}", self.name, summary(report)));
         let holes: Vec<Direction> =

@@ -302,9 +302,6 @@ impl PathProbe {
     }
 
     /// Uses the link, which has the address, for groups from now on.
-    ///
-    /// # Errors
-    /// As [`lead_groups_by`].
     pub fn lead_groups_by(&self, local: IpAddr, link: u32) -> Result<()> {
         lead_groups_by(&self.socket, SocketAddr::new(local, 0), link, 1)
     }

@@ -14,9 +14,6 @@ use super::keep;
 const HOSTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../doctor/tests/hosts/");
 
 /// Writes the well-formed inputs. Reads `/proc` of this machine.
-///
-/// # Errors
-/// If a file cannot be read or written.
 pub fn seeds() -> anyhow::Result<()> {
     for name in ["vxlan", "nat", "tap", "ovs-vxlan", "OV064-vxlan-routed", "OV065-guest"] {
         let packed = std::fs::read(format!("{HOSTS}{name}.tar.zst"))?;
@@ -62,9 +59,6 @@ pub fn seeds() -> anyhow::Result<()> {
 
 /// Writes malformed archives and texts. Each is small, because libFuzzer works best on small
 /// inputs.
-///
-/// # Errors
-/// As [`seeds()`].
 pub fn hostile() -> anyhow::Result<()> {
     let write = |name: &str, data: &[u8]| {
         ensure!(data.len() < 8192, "{name}: {} bytes", data.len());

@@ -22,9 +22,6 @@ use neighbours::{OWNER, VLAN_5, advertisement, ip4, ip6, reply_of, tagged, unsup
 const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus");
 
 /// Writes the inputs of all targets that have seeds.
-///
-/// # Errors
-/// If a file cannot be read or written.
 pub fn write() -> anyhow::Result<()> {
     packets()?;
     neighbours()?;
