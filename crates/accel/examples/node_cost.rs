@@ -40,7 +40,6 @@ const PORT: u16 = 5402;
 /// Each of many flows sends a datagram in this time.
 const ROUND: Duration = Duration::from_secs(5);
 
-/// Number of objects in a node.
 #[derive(Clone, Copy)]
 struct Node {
     services: usize,

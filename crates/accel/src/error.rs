@@ -38,7 +38,6 @@ pub enum Error {
     /// A BPF request failed in libbpf or the kernel.
     #[error("{operation} {object}: {problem}")]
     Bpf {
-        /// Operation.
         operation: &'static str,
         /// Object of the operation.
         object: String,

@@ -126,17 +126,14 @@ pub fn release_log() {
     let _ = std::io::stderr().write_all(log.as_bytes());
 }
 
-/// Prints any value as JSON.
 pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     put(&foreign::json(&serde_json::to_string_pretty(value)?))
 }
 
-/// Prints any value as one line of JSON.
 pub fn print_json_line(value: &impl serde::Serialize) -> anyhow::Result<()> {
     put(&foreign::json(&serde_json::to_string(value)?))
 }
 
-/// Prints results in a format.
 pub fn print_results(results: &Results, format: Format) -> anyhow::Result<()> {
     match format {
         Format::Text => print(&report::text(results, style())),

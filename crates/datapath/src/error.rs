@@ -8,7 +8,6 @@ pub enum Error {
     /// A system call failed.
     #[error(transparent)]
     Sys(#[from] sys::Error),
-    /// A netlink request failed.
     #[error(transparent)]
     Netlink(#[from] netstate::Error),
     /// The ports of a bridge have different numbers of queues.

@@ -37,7 +37,6 @@ use crate::probed::Probed;
 /// Version of the saved form. Other versions are refused.
 pub const FORMAT: u32 = 1;
 
-/// State read from one host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
@@ -323,7 +322,6 @@ pub struct RejectedService {
     pub to: IpAddr,
     /// `IPPROTO_TCP` or another protocol with ports.
     pub protocol: u8,
-    /// Port of the service.
     pub port: u16,
 }
 
@@ -336,11 +334,8 @@ pub(crate) const OUTSIDE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2,
 pub struct DropRule {
     /// `ip`, `ip6`, `inet`, `bridge`, `netdev`, `arp`.
     pub family: String,
-    /// Table of the chain.
     pub table: String,
-    /// Chain with the rule.
     pub chain: String,
-    /// Handle of the rule.
     pub handle: Option<u64>,
     /// Whether it exempts packets from tracking instead of dropping them.
     pub untracks: bool,
@@ -348,7 +343,6 @@ pub struct DropRule {
     pub for_host: bool,
     /// Destination that it compares, if it is a constant address of IPv4.
     pub to: Option<IpAddr>,
-    /// Comment of the rule.
     pub comment: Option<String>,
     /// Packets that it has counted.
     pub packets: u64,
@@ -360,11 +354,8 @@ pub struct DropRule {
 pub struct TranslationRule {
     /// `ip`, `ip6`, `inet`.
     pub family: String,
-    /// Table of the chain.
     pub table: String,
-    /// Chain with the rule.
     pub chain: String,
-    /// Handle of the rule.
     pub handle: Option<u64>,
     /// Address that it sets.
     pub to: IpAddr,
@@ -463,7 +454,6 @@ pub enum Filtered {
     Dropped {
         /// `ip`, `ip6`, `inet`, `bridge`, `iptables-legacy`, `ip6tables-legacy`.
         family: String,
-        /// Table of the chain.
         table: String,
         /// Chain with the rule or the policy.
         chain: String,
@@ -477,9 +467,7 @@ pub enum Filtered {
     Depends {
         /// As in [`Filtered::Dropped`].
         family: String,
-        /// Table of the chain.
         table: String,
-        /// Chain with the rule.
         chain: String,
         /// Handle of the rule, or its number in a chain of iptables-legacy.
         handle: Option<u64>,
@@ -490,11 +478,8 @@ pub enum Filtered {
     Translated {
         /// As in [`Filtered::Dropped`].
         family: String,
-        /// Table of the chain.
         table: String,
-        /// Chain with the rule.
         chain: String,
-        /// Handle of the rule.
         handle: Option<u64>,
         /// The address that it sets, if it is constant.
         to: Option<IpAddr>,
@@ -509,7 +494,6 @@ pub enum Filtered {
 pub struct LongChain {
     /// `ip`, `ip6`, `inet`, `bridge`, `iptables-legacy`, `ip6tables-legacy`.
     pub family: String,
-    /// Table of the chain.
     pub table: String,
     /// Name of the chain.
     pub chain: String,

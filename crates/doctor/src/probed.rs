@@ -44,7 +44,6 @@ pub struct Probed {
     pub classes: u32,
 }
 
-/// The note.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Note {

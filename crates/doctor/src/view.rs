@@ -27,7 +27,6 @@ pub struct DeviceKey {
 pub struct DeviceRef<'a> {
     /// Namespace and index of the device.
     pub place: DeviceKey,
-    /// Namespace of the device.
     pub namespace: &'a Namespace,
     /// Link as the kernel reports it.
     pub interface: &'a Interface,
@@ -46,7 +45,6 @@ pub struct Underlay<'a> {
     pub nic: DeviceRef<'a>,
 }
 
-/// The interrupt of a receive queue.
 #[derive(Debug, Clone)]
 pub struct QueueInterrupt<'a> {
     /// Interrupt as the kernel reports it.

@@ -104,7 +104,6 @@ impl Tally {
 #[derive(Debug)]
 pub(super) struct Control {
     phase: AtomicU8,
-    /// Start of each phase.
     turned_at: [OnceLock<Instant>; PHASES.len()],
     failed: AtomicBool,
     failure: Mutex<Option<EngineError>>,

@@ -58,7 +58,6 @@ pub enum EngineError {
     Invalid {
         /// Field of [`Load`](super::Load) or [`Ends`](super::Ends).
         argument: &'static str,
-        /// Allowed values.
         allowed: String,
         /// Given value.
         got: String,
@@ -182,7 +181,6 @@ pub enum EngineError {
         operation: &'static str,
         /// Stage that was reached.
         stage: Stage,
-        /// Errno of that operation.
         errno: Errno,
     },
     /// A server on another machine failed.

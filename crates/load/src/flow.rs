@@ -23,7 +23,6 @@ pub(super) struct Flow<'a> {
     pub index: u32,
     /// End that this thread serves.
     pub end: End,
-    /// Load of the flow.
     pub load: &'a Load,
     /// Address that the client connects to, or that the server bound.
     pub address: SocketAddr,

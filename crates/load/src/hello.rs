@@ -68,7 +68,6 @@ impl Hello {
         Hello::parse(bytes).filter(|h| h.kind == Kind::Ask && h.token == token && h.flow < flows)
     }
 
-    /// Returns the answer to this request.
     pub fn answer(&self) -> Hello {
         Hello { kind: Kind::Answer, ..*self }
     }

@@ -145,11 +145,8 @@ impl Datagrams {
 /// One flow's share of a [`Measured`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FlowMeasured {
-    /// As [`Measured::units`].
     pub units: u64,
-    /// As [`Measured::sent_units`].
     pub sent_units: u64,
-    /// As [`Measured::payload_bytes`].
     pub payload_bytes: u64,
     /// CPUs the client's thread was allowed to run on (`sched_getaffinity`).
     pub client_cpus: Vec<usize>,

@@ -55,7 +55,6 @@ pub(crate) enum Offer {
 }
 
 impl Offer {
-    /// Returns the offer for the results.
     pub fn offered(&self) -> Option<Offered> {
         match self {
             Offer::Closed => None,

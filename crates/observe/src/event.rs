@@ -202,7 +202,6 @@ pub enum Link {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Headers {
     pub link: Link,
-    /// The bytes.
     pub bytes: Vec<u8>,
     /// Length of the whole packet from the first header on; at least the length of `bytes`.
     pub length: u32,

@@ -108,7 +108,6 @@ pub enum Port {
 }
 
 impl Port {
-    /// All ports.
     pub const ALL: [Port; 5] = [Port::Own, Port::Next, Port::Vxlan, Port::Otv, Port::Geneve];
 
     /// Returns the number, with the session's own port.

@@ -101,7 +101,6 @@ impl<'a> End<'a> {
         }
     }
 
-    /// Sends a batch.
     pub(crate) fn send(&mut self, batch: &Batch) -> Result<Sent, String> {
         let End { sockets, gives_way } = self;
         let mut send = || match sockets {

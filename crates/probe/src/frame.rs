@@ -102,7 +102,6 @@ impl Frame {
         std::array::from_fn(|at| bytes[at])
     }
 
-    /// Returns the EtherType.
     pub fn ether_type(&self) -> u16 {
         u16::from_be_bytes([self.bytes[12], self.bytes[13]])
     }

@@ -90,7 +90,6 @@ impl Open {
 pub struct Batch {
     /// Number of the first class in the session. Numbers are not used twice.
     pub first: u16,
-    /// Classes.
     pub classes: Vec<Class>,
     /// Packets of each class.
     pub repetitions: u16,
@@ -176,7 +175,6 @@ pub fn validate_features(features: &[String]) -> Result<(), String> {
 /// Largest number of a class, so that source ports do not overflow.
 pub const MOST_NUMBER: u16 = 20_000;
 
-/// Answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum Answer {
@@ -363,13 +361,10 @@ impl Sent {
 pub struct IcmpError {
     /// Router that sent it.
     pub from: IpAddr,
-    /// Number of the class.
     pub class: u16,
-    /// Kind of the error.
     pub kind: IcmpKind,
 }
 
-/// Kind of an ICMP error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum IcmpKind {

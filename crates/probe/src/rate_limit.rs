@@ -9,7 +9,6 @@ pub const BURST: u64 = 32 << 10;
 /// Time of sending at the rate that idle time earns, at most: a slow path's queue is short.
 const EARNED: Duration = Duration::from_micros(BURST);
 
-/// State of the limit.
 #[derive(Debug, Default)]
 pub struct RateLimit {
     /// Time at which the bytes sent so far are paid for.

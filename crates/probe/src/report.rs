@@ -24,7 +24,6 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Both directions.
     pub const BOTH: [Direction; 2] = [Direction::Out, Direction::Back];
 
     /// Returns a phrase for people.
@@ -118,7 +117,6 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Returns the setting.
     pub fn setting(&self) -> Setting {
         Setting {
             end: self.end,

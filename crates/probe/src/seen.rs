@@ -122,7 +122,6 @@ pub fn vni_of(first: u32, class: &Class) -> u32 {
 /// Metadata of a received frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Meta {
-    /// Its vnet header.
     pub header: VnetHdr,
     /// Whether the device claims that the checksum is right.
     pub verified: bool,

@@ -31,7 +31,6 @@ pub trait Switch {
 /// Switches settings of this machine through the journal.
 #[derive(Debug)]
 pub struct Journaled<'a> {
-    /// Directory of the journal.
     pub directory: &'a Path,
     /// Devices between the ends that may be switched.
     pub hops: &'a [Hop],
@@ -73,7 +72,6 @@ impl Hop {
     }
 }
 
-/// Returns the features of a device that are on.
 fn features_on(device: &str) -> Result<Vec<String>, String> {
     let features = Ethtool::open().and_then(|ethtool| ethtool.features(device));
     let features = features.map_err(|error| error.to_string())?.into_iter();

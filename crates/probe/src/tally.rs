@@ -48,7 +48,6 @@ impl<'a> Counting<'a> {
         Counting { classes, tallies, ranges: BTreeMap::new() }
     }
 
-    /// Adds a piece.
     pub fn add(&mut self, piece: &Piece) {
         let index = usize::from(piece.class);
         let (Some(class), Some(tally)) = (self.classes.get(index), self.tallies.get_mut(index))

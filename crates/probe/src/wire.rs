@@ -276,7 +276,6 @@ impl<'a> Wire<'a> {
         })
     }
 
-    /// Sends a batch.
     pub fn send(&mut self, batch: &Batch) -> Result<Sent, String> {
         self.discard()?;
         let mut sent = Sent::default();

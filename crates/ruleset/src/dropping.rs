@@ -174,7 +174,6 @@ impl Found {
     }
 }
 
-/// Attributes by type.
 type Attributes<'a> = Vec<(u16, &'a [u8])>;
 
 /// Family and attributes of an answer.

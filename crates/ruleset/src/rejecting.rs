@@ -15,7 +15,6 @@ pub struct RejectedService {
     pub to: IpAddr,
     /// `IPPROTO_*`.
     pub protocol: u8,
-    /// Port of the service.
     pub port: u16,
 }
 

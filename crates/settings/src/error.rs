@@ -12,7 +12,6 @@ pub enum Error {
     /// The guard process of a machine setting failed.
     #[error(transparent)]
     Guard(#[from] sys::guard::GuardError),
-    /// A netlink request failed.
     #[error(transparent)]
     Netlink(#[from] netstate::Error),
     /// A file of `/proc` could not be read.

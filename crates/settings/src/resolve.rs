@@ -60,7 +60,6 @@ impl From<netstate::Error> for ProposalError {
 
 pub type Result<T> = std::result::Result<T, ProposalError>;
 
-/// A setting and its requested value.
 pub(crate) type Desired = (Setting, String);
 
 /// Resolves and collects requested settings of one namespace.

@@ -71,7 +71,6 @@ pub struct Received {
     pub outgoing: bool,
     /// Whether the frame was longer than the buffer.
     pub truncated: bool,
-    /// Whether its checksum is partial.
     pub partial_checksum: bool,
     /// Whether the device claims to have verified its checksum.
     pub verified: bool,

@@ -73,7 +73,6 @@ pub enum Error {
         value: String,
         error: std::io::Error,
     },
-    /// A program failed.
     #[error("{program}: {status}{}", if .output.is_empty() { String::new() } else { format!(": {}", .output.trim()) })]
     Program {
         program: String,

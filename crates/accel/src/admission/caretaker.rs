@@ -99,7 +99,6 @@ pub struct CaretakerWatch {
 }
 
 impl CaretakerWatch {
-    /// Whether the caretaker has ended.
     pub(super) fn has_ended(&self) -> bool {
         // POLLHUP is always reported: the caretaker's end is closed.
         let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::empty())];

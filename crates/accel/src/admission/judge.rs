@@ -268,7 +268,6 @@ struct Direction {
     tuple: Tuple,
     /// Tuple of replies as they arrive.
     other: Tuple,
-    /// This is the reply direction.
     is_reply: bool,
     /// Both devices are ports of one bridge.
     is_bridged: bool,

@@ -9,6 +9,5 @@ pub enum Accounting {
     /// that are added later.
     #[default]
     AsConntrack,
-    /// Never.
     Never,
 }

@@ -123,7 +123,6 @@ impl Basis {
 }
 
 impl Port {
-    /// Whether it is a bridge port.
     pub(crate) fn is_bridged(&self) -> bool {
         self.domain.1 != self.name
     }

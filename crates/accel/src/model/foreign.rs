@@ -9,7 +9,6 @@ pub enum Foreign {
     Netfilter {
         /// IPv6 rather than IPv4.
         ipv6: bool,
-        /// Hook number.
         hook: u32,
     },
     /// At a hook of the security framework (LSM), or at a kernel function.

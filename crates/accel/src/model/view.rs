@@ -25,7 +25,6 @@ impl<'a> NetnsView<'a> {
         NetnsView { snapshot, underlay: snapshot, number: 0, crossing: None, problem: None }
     }
 
-    /// A view of a sandbox.
     pub(crate) fn sandbox(
         number: u16,
         sandbox: &'a SandboxSnapshot,

@@ -32,7 +32,6 @@ pub(crate) enum Class {
     Other,
 }
 
-/// Key of a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CountKey {
     /// Input device of packets to the wire. 0: sent by the host itself, or from the wire.

@@ -23,7 +23,6 @@ const PORT: u16 = 54321;
 const PORTS: usize = 8;
 /// The documentation address of IPv6.
 const ANY6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
-/// ICMP echo requests.
 const ECHO: Transport = Transport::Icmp { kind: 8, code: 0 };
 
 /// Packets that the rules are asked about.

@@ -16,7 +16,6 @@ const RECEIVE: [&str; 4] = ["mlx5_comp", "input", "ntfy", "rx"];
 #[derive(Debug, Default)]
 pub(super) struct Names {
     known: BTreeMap<String, String>,
-    /// Last number used.
     last: usize,
     /// Real names, which no pseudonym may be.
     real: BTreeSet<String>,

@@ -20,7 +20,6 @@ use crate::{Capabilities, Result};
 
 /// Debian package.
 const PACKAGE: &str = "frr";
-/// The programs used.
 const PROGRAMS: [&str; 2] = ["zebra", "bgpd"];
 /// Started if it exists. It reads no file; its configuration is sent to it.
 const MANAGER: &str = "mgmtd";

@@ -57,7 +57,6 @@ pub struct ToolReport {
 pub struct Moved {
     /// In the workload's units ([`Measured::units`]).
     pub units: u64,
-    /// Payload, bytes.
     pub payload_bytes: u64,
 }
 

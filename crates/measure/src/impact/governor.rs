@@ -59,7 +59,6 @@ pub(crate) struct CpuTime {
 /// One machine of a run.
 #[derive(Debug)]
 pub(crate) struct Side {
-    /// Number of CPUs.
     cpus: f64,
     /// CPU time of the whole machine during the last rests.
     rests: VecDeque<CpuTicks>,

@@ -122,7 +122,6 @@ impl Remote {
         &self.description.overlane
     }
 
-    /// Returns its machine, for the results.
     pub fn machine(&self) -> results::Machine {
         results::Machine {
             idle_load: self.idle_load,

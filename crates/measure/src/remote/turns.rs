@@ -17,7 +17,6 @@ pub(super) struct Turns {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Number of the next request.
     next: u64,
     /// Waiting requests, oldest first.
     waiting: VecDeque<u64>,

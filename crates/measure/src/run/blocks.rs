@@ -198,7 +198,6 @@ fn took(sample: &Sample, client: &str, others: Others, pulse: f64) -> Took {
     }
 }
 
-/// Result of the blocks.
 pub(super) struct Blocked {
     /// Number of complete blocks.
     pub done: u32,

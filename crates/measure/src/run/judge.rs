@@ -223,7 +223,6 @@ impl Judge {
         ))
     }
 
-    /// Returns the record for the results.
     pub fn record(&self) -> Background {
         let strict_share = match self.rule {
             Rule::Strict(limits) => Some(limits.other_share).filter(|share| share.is_finite()),

@@ -94,7 +94,6 @@ struct Quiet;
 
 impl Observer for Quiet {}
 
-/// Result of a run.
 struct Run {
     ratios: Vec<f64>,
     interval: Option<Interval>,

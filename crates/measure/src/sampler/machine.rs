@@ -83,7 +83,6 @@ pub struct MachineSample {
     pub softnet_dropped: u64,
     /// Times that the softirq budget ran out, all CPUs.
     pub softnet_squeezed: u64,
-    /// Disturbance of the sample.
     pub disturbance: Disturbance,
     /// CPU time of the load.
     #[serde(default)]

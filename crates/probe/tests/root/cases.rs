@@ -25,7 +25,6 @@ pub struct Case {
     /// Short description, with its reports.
     pub name: &'static str,
     pub fault: Fault,
-    /// Direction of the fault.
     pub way: Direction,
     /// Expected result.
     pub wanted: Wanted,
@@ -123,7 +122,6 @@ impl Case {
         Options { extent, rate: 20_000_000, ..Options::default() }
     }
 
-    /// Checks a report.
     pub fn check(&self, report: &Report) -> Result<(), String> {
         let wrong = |why: &str| Err(format!("{}: {why}\n{}", self.name, summary(report)));
         let holes: Vec<Direction> =

@@ -35,7 +35,6 @@ pub struct IcmpReport {
     pub from: IpAddr,
     /// ICMP type.
     pub kind: u8,
-    /// ICMP code.
     pub code: u8,
     /// The MTU, for messages that have one.
     pub info: u32,

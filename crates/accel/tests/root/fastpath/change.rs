@@ -44,7 +44,6 @@ pub enum Shape {
 
 /// A kind of change in the sending host.
 pub struct Change {
-    /// Name of the changed object.
     pub name: &'static str,
     /// The testbed.
     pub shape: Shape,

@@ -38,7 +38,6 @@ fn variable(name: &str) -> Option<u64> {
 pub struct Choices(u64);
 
 impl Choices {
-    /// A number below another.
     pub fn below(&mut self, most: usize) -> usize {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
