@@ -3,114 +3,149 @@
 
 use std::collections::HashSet;
 
-use results::{Cell, DropGoal, DropPoint, Interval, Latency, Pacing, Results, Role, Status};
+use results::{Cell, DropGoal, EcnCounts, Interval, Results, Role, Status};
 
 use crate::retransmits::retransmits;
 use crate::skb;
 
-/// The columns. Ratios are to the baseline of the same block; `*_low` and
-/// `*_high` are the ends of the interval at `confidence`. Sizes are bytes,
-/// latencies microseconds, `started` RFC 3339. Readers may count columns: new ones come last.
-const HEADER: [&str; 82] = [
-    "mode",
-    "role",
-    "offload",
-    "mtu",
-    "workload",
-    "message_bytes",
-    "flows",
-    "outstanding",
-    "offered_percent",
-    "offered_per_s",
-    "socket_buffer_bytes",
-    "setting",
-    "gso",
-    "engine",
-    "status",
-    "reason",
-    "unit",
-    "median",
-    "ratio",
-    "ratio_low",
-    "ratio_high",
-    "confidence",
-    "samples",
-    "samples_valid",
-    "service_demand",
-    "service_demand_unit",
-    "service_demand_ratio",
-    "service_demand_ratio_low",
-    "service_demand_ratio_high",
-    "latency_p50_us",
-    "latency_p90_us",
-    "latency_p99_us",
-    "latency_p99_9_us",
-    "latency_p99_99_us",
-    "latency_max_us",
-    "sent",
-    "received",
-    "loss_fraction",
-    "lost_unattributed",
-    "smallest_mean_skb_bytes",
-    "hop_drops",
-    "intended_per_s",
-    "sent_per_s",
-    "late_p50_us",
-    "late_p99_us",
-    "late_max_us",
-    "drop_goals",
-    "drop_rates_per_s",
-    "drop_kept_per_s",
-    "drop_missed_per_s",
-    "trials",
-    "void_trials",
-    "generator_limit",
-    "tool_version",
-    "trend",
-    "cpu_model",
-    "cpus",
-    "kernel",
-    "cpu_clock",
-    "started",
-    "seed",
-    "blocks_done",
-    "duration_s",
-    "complete",
-    "service_demand_reason",
-    "tcp_retransmits",
-    "congestion_control",
-    "tcp_rtt_us",
-    "tcp_cwnd",
-    "flow_least",
-    "flow_median",
-    "flow_most",
-    "flow_jain",
-    "jitter_us",
-    "reordered",
-    "arrived",
-    "beside",
-    "beside_forward_bits_per_s",
-    "beside_reverse_bits_per_s",
-    "ecn_arrived",
-    "ecn_ce",
-    "ecn_not_ect",
+/// The name of a column, and its field of a row.
+pub(crate) type Column<T> = (&'static str, fn(&T) -> String);
+
+/// The cell's load.
+pub(crate) const LOAD: [Column<Cell>; 10] = [
+    ("mode", |cell| cell.mode.clone()),
+    ("role", |cell| role(cell.role).to_owned()),
+    ("offload", |cell| cell.offload.to_string()),
+    ("mtu", |cell| cell.mtu.to_string()),
+    ("workload", |cell| cell.workload.to_string()),
+    ("message_bytes", |cell| cell.message_bytes.to_string()),
+    ("flows", |cell| cell.flows.to_string()),
+    ("outstanding", |cell| cell.outstanding.to_string()),
+    ("offered_percent", |cell| text(cell.offered.and_then(|offered| offered.percent))),
+    ("offered_per_s", |cell| text(cell.offered.map(|offered| offered.per_s))),
 ];
 
-/// Number of the columns that were added last ([`added_fields`]).
-const ADDED: usize = 18;
+pub(crate) const BESIDE: Column<Cell> = ("beside", |cell| text(cell.beside));
+
+/// How the load was sent.
+pub(crate) const SENDER: [Column<Cell>; 4] = [
+    ("socket_buffer_bytes", |cell| text(cell.socket_buffer_bytes)),
+    ("setting", |cell| text(cell.setting.as_ref())),
+    ("gso", |cell| cell.gso.to_string()),
+    ("engine", |cell| cell.engine.to_string()),
+];
+
+/// Ratios are to the baseline of the same block; `*_low` and `*_high` are the ends of the interval
+/// at `confidence`. Latencies are microseconds.
+const FIGURES: [Column<Cell>; 41] = [
+    ("status", |cell| status(cell.status).to_owned()),
+    ("reason", |cell| text(cell.reason.as_ref())),
+    ("unit", |cell| cell.unit.to_string()),
+    ("median", |cell| text(cell.median)),
+    ("ratio", |cell| text(cell.ratio.map(|ratio| ratio.median))),
+    ("ratio_low", |cell| text(cell.ratio.map(|ratio| ratio.low))),
+    ("ratio_high", |cell| text(cell.ratio.map(|ratio| ratio.high))),
+    ("confidence", |cell| text(cell.ratio.map(|ratio| ratio.confidence))),
+    ("samples", |cell| cell.samples.len().to_string()),
+    ("samples_valid", |cell| cell.samples.iter().filter(|s| s.valid).count().to_string()),
+    ("service_demand", |cell| text(cell.service_demand.as_ref().map(|demand| demand.value))),
+    ("service_demand_unit", |cell| text(cell.service_demand.as_ref().map(|demand| demand.unit))),
+    ("service_demand_ratio", |cell| text(demand_ratio(cell).map(|ratio| ratio.median))),
+    ("service_demand_ratio_low", |cell| text(demand_ratio(cell).map(|ratio| ratio.low))),
+    ("service_demand_ratio_high", |cell| text(demand_ratio(cell).map(|ratio| ratio.high))),
+    ("latency_p50_us", |cell| text(cell.latency_us.map(|latency| latency.p50))),
+    ("latency_p90_us", |cell| text(cell.latency_us.map(|latency| latency.p90))),
+    ("latency_p99_us", |cell| text(cell.latency_us.map(|latency| latency.p99))),
+    ("latency_p99_9_us", |cell| text(cell.latency_us.map(|latency| latency.p99_9))),
+    ("latency_p99_99_us", |cell| text(cell.latency_us.map(|latency| latency.p99_99))),
+    ("latency_max_us", |cell| text(cell.latency_us.map(|latency| latency.max))),
+    ("sent", |cell| text(cell.loss.as_ref().map(|loss| loss.sent))),
+    ("received", |cell| text(cell.loss.as_ref().map(|loss| loss.received))),
+    ("loss_fraction", |cell| text(cell.loss.as_ref().map(|loss| loss.fraction))),
+    ("lost_unattributed", |cell| text(cell.loss.as_ref().map(|loss| loss.unattributed))),
+    // The smallest mean of any device or stage from client to server (layer 3): at most the MTU if
+    // GSO packets were cut.
+    ("smallest_mean_skb_bytes", |cell| text(skb::smallest(cell))),
+    // The median per sample, all hops together.
+    ("hop_drops", |cell| {
+        cell.hops.iter().map(|hop| hop.drops).fold(0, u64::saturating_add).to_string()
+    }),
+    ("intended_per_s", |cell| text(cell.pace.map(|pace| pace.intended_per_s))),
+    ("sent_per_s", |cell| text(cell.pace.map(|pace| pace.sent_per_s))),
+    ("late_p50_us", |cell| text(cell.pace.map(|pace| pace.late_p50_us))),
+    ("late_p99_us", |cell| text(cell.pace.map(|pace| pace.late_p99_us))),
+    ("late_max_us", |cell| text(cell.pace.map(|pace| pace.late_max_us))),
+    ("drop_goals", |cell| goals(cell, |goal| goal.loss.to_string())),
+    ("drop_rates_per_s", |cell| goals(cell, |goal| goal.per_s.to_string())),
+    ("drop_kept_per_s", |cell| goals(cell, |goal| goal.kept.to_string())),
+    ("drop_missed_per_s", |cell| {
+        goals(cell, |goal| goal.missed.map_or("-".to_string(), |rate| rate.to_string()))
+    }),
+    ("trials", |cell| text(cell.drop_point.as_ref().map(|point| point.trials))),
+    ("void_trials", |cell| text(cell.drop_point.as_ref().map(|point| point.void_trials))),
+    ("generator_limit", |cell| {
+        text(cell.drop_point.as_ref().and_then(|point| point.generator_limit))
+    }),
+    ("tool_version", |cell| text(cell.tool.as_ref().map(|tool| tool.version.clone()))),
+    ("trend", |cell| text(cell.trend.as_ref())),
+];
+
+/// Machine and plan; `started` is RFC 3339.
+const RUN: [Column<Results>; 9] = [
+    ("cpu_model", |results| results.machine.cpu_model.clone()),
+    ("cpus", |results| results.machine.cpus.to_string()),
+    ("kernel", |results| results.machine.kernel.clone()),
+    ("cpu_clock", |results| results.machine.cpu_clock.to_string()),
+    ("started", |results| results.started.clone()),
+    ("seed", |results| results.plan.seed.to_string()),
+    ("blocks_done", |results| results.plan.blocks_done.to_string()),
+    ("duration_s", |results| results.plan.duration_s.to_string()),
+    ("complete", |results| results.complete.to_string()),
+];
+
+/// Columns that were added later. Readers may count columns, so new ones come last.
+///
+/// `tcp_retransmits` is the median per sample, both ends together. `tcp_cwnd` is in segments,
+/// `flow_*` are in the workload's rate unit. `ecn_*` are packets of all valid samples.
+const ADDED: [Column<Cell>; 18] = [
+    ("service_demand_reason", |cell| text(cell.service_demand_reason.as_ref())),
+    ("tcp_retransmits", |cell| text(retransmits(cell))),
+    ("congestion_control", |cell| {
+        text(cell.tcp.as_ref().map(|tcp| tcp.congestion_control.clone()))
+    }),
+    ("tcp_rtt_us", |cell| text(cell.tcp.as_ref().map(|tcp| tcp.rtt_us))),
+    ("tcp_cwnd", |cell| text(cell.tcp.as_ref().map(|tcp| tcp.cwnd))),
+    ("flow_least", |cell| text(cell.flow_shares.as_ref().map(|shares| shares.least))),
+    ("flow_median", |cell| text(cell.flow_shares.as_ref().map(|shares| shares.median))),
+    ("flow_most", |cell| text(cell.flow_shares.as_ref().map(|shares| shares.most))),
+    ("flow_jain", |cell| text(cell.flow_shares.as_ref().map(|shares| shares.jain))),
+    ("jitter_us", |cell| text(cell.arrivals.as_ref().map(|arrivals| arrivals.jitter_us))),
+    ("reordered", |cell| text(cell.arrivals.as_ref().map(|arrivals| arrivals.reordered))),
+    ("arrived", |cell| text(cell.arrivals.as_ref().map(|arrivals| arrivals.received))),
+    BESIDE,
+    ("beside_forward_bits_per_s", |cell| {
+        text(cell.beside_rates.as_ref().and_then(|rates| rates.forward_bits_per_s))
+    }),
+    ("beside_reverse_bits_per_s", |cell| {
+        text(cell.beside_rates.as_ref().and_then(|rates| rates.reverse_bits_per_s))
+    }),
+    ("ecn_arrived", |cell| text(ecn(cell).map(|ecn| ecn.arrived))),
+    ("ecn_ce", |cell| text(ecn(cell).map(|ecn| ecn.ce))),
+    ("ecn_not_ect", |cell| text(ecn(cell).and_then(|ecn| ecn.not_ect))),
+];
 
 /// Renders a header, one row per cell, and one per mode without cells. Every row has machine and
-/// plan, so that rows of several files can be combined. Fields without a value are empty.
-///
-/// `smallest_mean_skb_bytes` is the smallest mean skb of any device or stage from client to server
-/// (layer 3): at most the MTU if GSO packets were cut. `hop_drops` is the median per sample, all
-/// hops together. `tcp_retransmits` is the median per sample, both ends together. `tcp_cwnd` is in
-/// segments, `flow_*` are in the workload's rate unit. `ecn_*` are packets of all valid samples.
+/// plan, so that rows of several files can be combined. Sizes are bytes. Fields without a value are
+/// empty.
 pub fn csv(results: &Results) -> String {
-    let mut out = HEADER.join(",") + "\r\n";
-    let machine = run_fields(results);
+    let first = || LOAD.iter().chain(&SENDER).chain(&FIGURES);
+    let run = || RUN.iter().map(|(_, field)| field(results));
+    let names = first().map(|(name, _)| *name).chain(RUN.iter().map(|(name, _)| *name));
+    let mut out = names.chain(ADDED.iter().map(|(name, _)| *name)).collect::<Vec<_>>().join(",");
+    out.push_str("\r\n");
     for cell in &results.cells {
-        push_row(&mut out, [cell_fields(cell), machine.clone(), added_fields(cell)].concat());
+        let added = ADDED.iter().map(|(_, field)| field(cell));
+        push_row(&mut out, first().map(|(_, field)| field(cell)).chain(run()).chain(added));
     }
     let with_cells: HashSet<&str> = results.cells.iter().map(|cell| cell.mode.as_str()).collect();
     for mode in &results.modes {
@@ -118,185 +153,49 @@ pub fn csv(results: &Results) -> String {
         if with_cells.contains(mode.mode.as_str()) {
             continue;
         }
-        let mut fields = vec![String::new(); HEADER.len() - ADDED - machine.len()];
-        fields[0] = mode.mode.clone();
-        fields[column("status")] = status(mode.status).to_string();
-        fields[column("reason")] = mode.reason.clone().unwrap_or_default();
-        let added = vec![String::new(); ADDED];
-        push_row(&mut out, [fields, machine.clone(), added].concat());
+        let fields = first().map(|(name, _)| match *name {
+            "mode" => mode.mode.clone(),
+            "status" => status(mode.status).to_owned(),
+            "reason" => text(mode.reason.as_ref()),
+            _ => String::new(),
+        });
+        let added = ADDED.iter().map(|_| String::new());
+        push_row(&mut out, fields.chain(run()).chain(added));
     }
     out
 }
 
-fn column(name: &str) -> usize {
-    HEADER.iter().position(|head| *head == name).unwrap_or(0)
-}
-
-fn push_row(out: &mut String, fields: Vec<String>) {
-    // A row of another length would shift its columns.
-    debug_assert_eq!(fields.len(), HEADER.len());
-    for (i, field) in fields.iter().enumerate() {
-        if i > 0 {
-            out.push(',');
-        }
-        out.push_str(&foreign::csv_cell(field));
-    }
+pub(crate) fn push_row(out: &mut String, fields: impl Iterator<Item = String>) {
+    let fields: Vec<_> = fields.map(|field| foreign::csv_cell(&field).into_owned()).collect();
+    out.push_str(&fields.join(","));
     out.push_str("\r\n");
 }
 
-fn cell_fields(cell: &Cell) -> Vec<String> {
-    let role = match cell.role {
+pub(crate) fn text(value: Option<impl ToString>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
+
+fn demand_ratio(cell: &Cell) -> Option<Interval> {
+    cell.service_demand.as_ref()?.ratio
+}
+
+/// Formats loss limits or their rates as a list, separated by spaces, in the file's order; `-` if
+/// no rate exceeded the limit.
+fn goals(cell: &Cell, pick: fn(&DropGoal) -> String) -> String {
+    let goals = cell.drop_point.iter().flat_map(|point| &point.goals);
+    goals.map(pick).collect::<Vec<_>>().join(" ")
+}
+
+fn ecn(cell: &Cell) -> Option<EcnCounts> {
+    crate::ecn::counts(cell)
+}
+
+fn role(role: Role) -> &'static str {
+    match role {
         Role::Baseline => "baseline",
         Role::Aa => "aa",
         Role::Measured => "measured",
-    };
-    let valid = cell.samples.iter().filter(|sample| sample.valid).count();
-    let mut fields = vec![
-        cell.mode.clone(),
-        role.to_string(),
-        cell.offload.to_string(),
-        cell.mtu.to_string(),
-        cell.workload.to_string(),
-        cell.message_bytes.to_string(),
-        cell.flows.to_string(),
-        cell.outstanding.to_string(),
-        number(cell.offered.and_then(|offered| offered.percent)),
-        number(cell.offered.map(|offered| offered.per_s)),
-        cell.socket_buffer_bytes.map(|bytes| bytes.to_string()).unwrap_or_default(),
-        cell.setting.clone().unwrap_or_default(),
-        cell.gso.to_string(),
-        cell.engine.to_string(),
-        status(cell.status).to_string(),
-        cell.reason.clone().unwrap_or_default(),
-        cell.unit.to_string(),
-        number(cell.median),
-    ];
-    fields.extend(ends(cell.ratio.as_ref()));
-    fields.push(number(cell.ratio.map(|ratio| ratio.confidence)));
-    fields.push(cell.samples.len().to_string());
-    fields.push(valid.to_string());
-    let demand = cell.service_demand.as_ref();
-    fields.push(number(demand.map(|demand| demand.value)));
-    fields.push(demand.map(|demand| demand.unit.to_string()).unwrap_or_default());
-    fields.extend(ends(demand.and_then(|demand| demand.ratio.as_ref())));
-    let latency = |pick: fn(Latency) -> f64| number(cell.latency_us.map(pick));
-    fields.extend([
-        latency(|l| l.p50),
-        latency(|l| l.p90),
-        latency(|l| l.p99),
-        latency(|l| l.p99_9),
-        latency(|l| l.p99_99),
-        latency(|l| l.max),
-    ]);
-    let loss = cell.loss.as_ref();
-    fields.extend([
-        loss.map(|loss| loss.sent.to_string()).unwrap_or_default(),
-        loss.map(|loss| loss.received.to_string()).unwrap_or_default(),
-        number(loss.map(|loss| loss.fraction)),
-        loss.map(|loss| loss.unattributed.to_string()).unwrap_or_default(),
-        number(skb::smallest(cell)),
-        cell.hops.iter().map(|hop| hop.drops).fold(0, u64::saturating_add).to_string(),
-    ]);
-    fields.extend(schedule(cell.pace.as_ref()));
-    fields.extend(drop_point(cell.drop_point.as_ref()));
-    fields.push(cell.tool.as_ref().map(|tool| tool.version.clone()).unwrap_or_default());
-    fields.push(cell.trend.clone().unwrap_or_default());
-    fields
-}
-
-/// Returns the columns that were added after those of machine and plan.
-fn added_fields(cell: &Cell) -> Vec<String> {
-    let mut fields =
-        vec![cell.service_demand_reason.clone().unwrap_or_default(), number(retransmits(cell))];
-    let tcp = cell.tcp.as_ref();
-    fields.extend([
-        tcp.map(|tcp| tcp.congestion_control.clone()).unwrap_or_default(),
-        number(tcp.map(|tcp| tcp.rtt_us)),
-        number(tcp.map(|tcp| tcp.cwnd)),
-    ]);
-    let shares = cell.flow_shares.as_ref();
-    fields.extend([
-        number(shares.map(|shares| shares.least)),
-        number(shares.map(|shares| shares.median)),
-        number(shares.map(|shares| shares.most)),
-        number(shares.map(|shares| shares.jain)),
-    ]);
-    let arrivals = cell.arrivals.as_ref();
-    fields.extend([
-        number(arrivals.map(|arrivals| arrivals.jitter_us)),
-        arrivals.map(|arrivals| arrivals.reordered.to_string()).unwrap_or_default(),
-        arrivals.map(|arrivals| arrivals.received.to_string()).unwrap_or_default(),
-    ]);
-    let beside = cell.beside_rates.as_ref();
-    fields.extend([
-        cell.beside.map(|beside| beside.to_string()).unwrap_or_default(),
-        number(beside.and_then(|rates| rates.forward_bits_per_s)),
-        number(beside.and_then(|rates| rates.reverse_bits_per_s)),
-    ]);
-    let ecn = crate::ecn::counts(cell);
-    let whole = |count: Option<u64>| count.map(|count| count.to_string()).unwrap_or_default();
-    fields.extend([
-        whole(ecn.map(|ecn| ecn.arrived)),
-        whole(ecn.map(|ecn| ecn.ce)),
-        whole(ecn.and_then(|ecn| ecn.not_ect)),
-    ]);
-    fields
-}
-
-fn schedule(pace: Option<&Pacing>) -> [String; 5] {
-    let figure = |pick: fn(&Pacing) -> f64| number(pace.map(pick));
-    [
-        figure(|p| p.intended_per_s),
-        figure(|p| p.sent_per_s),
-        figure(|p| p.late_p50_us),
-        figure(|p| p.late_p99_us),
-        figure(|p| p.late_max_us),
-    ]
-}
-
-/// Formats loss limits and their rates as lists, separated by spaces, in the file's order; `-` if
-/// no rate exceeded the limit.
-fn drop_point(point: Option<&DropPoint>) -> [String; 7] {
-    let list = |pick: fn(&DropGoal) -> String| {
-        let goals = point.map(|point| point.goals.iter().map(pick).collect::<Vec<_>>());
-        goals.unwrap_or_default().join(" ")
-    };
-    [
-        list(|goal| goal.loss.to_string()),
-        list(|goal| goal.per_s.to_string()),
-        list(|goal| goal.kept.to_string()),
-        list(|goal| goal.missed.map_or("-".to_string(), |rate| rate.to_string())),
-        point.map(|point| point.trials.to_string()).unwrap_or_default(),
-        point.map(|point| point.void_trials.to_string()).unwrap_or_default(),
-        number(point.and_then(|point| point.generator_limit)),
-    ]
-}
-
-fn run_fields(results: &Results) -> Vec<String> {
-    let (machine, plan) = (&results.machine, &results.plan);
-    vec![
-        machine.cpu_model.clone(),
-        machine.cpus.to_string(),
-        machine.kernel.clone(),
-        machine.cpu_clock.to_string(),
-        results.started.clone(),
-        plan.seed.to_string(),
-        plan.blocks_done.to_string(),
-        plan.duration_s.to_string(),
-        results.complete.to_string(),
-    ]
-}
-
-fn ends(interval: Option<&Interval>) -> [String; 3] {
-    [
-        number(interval.map(|interval| interval.median)),
-        number(interval.map(|interval| interval.low)),
-        number(interval.map(|interval| interval.high)),
-    ]
-}
-
-fn number(value: Option<f64>) -> String {
-    value.map(|value| value.to_string()).unwrap_or_default()
+    }
 }
 
 fn status(status: Status) -> &'static str {
