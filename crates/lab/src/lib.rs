@@ -29,7 +29,7 @@ pub use at_guest::AtGuest;
 pub use capability::Capabilities;
 pub use fault::Fault;
 pub use guest_ends::GuestEnds;
-pub use mode::{Alternative, Group, Mode, find, groups, modes};
+pub use mode::{Alternative, Group, Label, Mode, find, groups, modes};
 pub use network::{Address, Network, PORT, Params};
 pub use unsupported::{Supported, Unsupported};
 

@@ -161,7 +161,7 @@ impl FaultRun {
 mod tests {
     use std::sync::atomic::AtomicU32;
 
-    use lab::{Capabilities, Error, Network, Unsupported};
+    use lab::{Capabilities, Error, Label, Network, Unsupported};
     use testbed::Offload;
 
     use super::*;
@@ -174,12 +174,8 @@ mod tests {
     }
 
     impl Mode for Broken {
-        fn name(&self) -> &'static str {
-            "broken"
-        }
-
-        fn path(&self) -> &'static str {
-            "none"
+        fn label(&self) -> Label {
+            Label::new("broken", "none")
         }
 
         fn probe(&self, _: &Capabilities) -> Result<(), Unsupported> {

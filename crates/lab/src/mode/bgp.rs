@@ -16,7 +16,7 @@ use super::routed::{self, TENANT_A, TENANT_B, on_link};
 use crate::bgp::{
     Announce, BLOCK_PREFIX, Daemon, REFLECTOR, REFLECTOR_ADDRESS, Speaker, addresses,
 };
-use crate::{Capabilities, Fault, Mode, Network, Params, Result, Unsupported, fault};
+use crate::{Capabilities, Fault, Label, Mode, Network, Params, Result, Unsupported, fault};
 
 /// Hosts whose routes come by BGP. Not in `--modes all`.
 pub struct Bgp {
@@ -104,17 +104,9 @@ const TUNNEL: &str = "tunl0";
 const OVERHEAD: u32 = 20;
 
 impl Mode for Bgp {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn path(&self) -> &'static str {
-        self.path
-    }
-
-    /// False: its daemons would run beside every other mode of the run.
-    fn in_all(&self) -> bool {
-        false
+    fn label(&self) -> Label {
+        // Its daemons would run beside every other mode of the run.
+        Label::new(self.name, self.path).not_in_all()
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

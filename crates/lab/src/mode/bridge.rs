@@ -6,7 +6,7 @@ use netstate::Hop;
 use testbed::{Host, NIC};
 
 pub(super) use crate::network::{BRIDGE, PORT_DEVICE, TENANT_NIC};
-use crate::{Alternative, Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Alternative, Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// Bridges with the NICs as ports. Tenants share the underlay's layer 2.
 pub struct Bridge;
@@ -75,12 +75,8 @@ pub(super) fn wire_hops() -> Vec<Hop> {
 }
 
 impl Mode for Bridge {
-    fn name(&self) -> &'static str {
-        "bridge"
-    }
-
-    fn path(&self) -> &'static str {
-        "tenant - veth - bridge with the NIC as port - wire"
+    fn label(&self) -> Label {
+        Label::new("bridge", "tenant - veth - bridge with the NIC as port - wire")
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

@@ -7,18 +7,17 @@ use netstate::MacAddr;
 use testbed::{Host, NIC, mac};
 
 use super::bridge::{BRIDGE, PORT_DEVICE, TENANT_A, TENANT_B, TENANT_NIC, Tenants, wire_hops};
-use crate::{Alternative, Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Alternative, Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// Bridges whose uplink rewrites MAC addresses by nftables.
 pub struct BridgeMacnat;
 
 impl Mode for BridgeMacnat {
-    fn name(&self) -> &'static str {
-        "bridge-macnat"
-    }
-
-    fn path(&self) -> &'static str {
-        "tenant - veth - bridge, nftables MAC NAT on the NIC port - wire"
+    fn label(&self) -> Label {
+        Label::new(
+            "bridge-macnat",
+            "tenant - veth - bridge, nftables MAC NAT on the NIC port - wire",
+        )
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

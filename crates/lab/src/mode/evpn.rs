@@ -22,7 +22,7 @@ use super::vxlan::{DEVICE, TENANT_A, TENANT_B, VNI, tunnel_hops, without_learnin
 use super::vxlan_accel::{MIRRORS, SHORTCUTS, hops, run, settle};
 use crate::bgp::evpn::{self, Remote, Speaker};
 use crate::network::VXLAN_OVERHEAD;
-use crate::{Capabilities, Fault, Mode, Network, Params, Result, Unsupported, fault};
+use crate::{Capabilities, Fault, Label, Mode, Network, Params, Result, Unsupported, fault};
 
 /// VXLAN devices that BGP fills. Not in `--modes all`.
 pub struct Evpn {
@@ -96,17 +96,9 @@ struct Leaf<'a> {
 }
 
 impl Mode for Evpn {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn path(&self) -> &'static str {
-        self.path
-    }
-
-    /// False: its daemons would run beside every other mode of the run.
-    fn in_all(&self) -> bool {
-        false
+    fn label(&self) -> Label {
+        // Its daemons would run beside every other mode of the run.
+        Label::new(self.name, self.path).not_in_all()
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

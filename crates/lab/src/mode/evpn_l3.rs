@@ -17,7 +17,7 @@ use super::bridge::{BRIDGE, PORT_DEVICE, TENANT_NIC, Tenants};
 use super::vxlan::{DEVICE, tunnel_hops, without_learning};
 use crate::bgp::evpn::{self, RemoteNetwork, Routed, Speaker};
 use crate::network::VXLAN_OVERHEAD;
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// Networks that BGP EVPN routes. Not in `--modes all`.
 pub struct EvpnL3;
@@ -40,17 +40,13 @@ const fn address(host: u8, last: u8) -> Ipv4Addr {
 }
 
 impl Mode for EvpnL3 {
-    fn name(&self) -> &'static str {
-        "evpn-l3"
-    }
-
-    fn path(&self) -> &'static str {
-        "tenant - veth - VRF's route by FRR (EVPN type 5) - bridge - VXLAN device - wire"
-    }
-
-    /// False: its daemons would run beside every other mode of the run.
-    fn in_all(&self) -> bool {
-        false
+    fn label(&self) -> Label {
+        // Its daemons would run beside every other mode of the run.
+        Label::new(
+            "evpn-l3",
+            "tenant - veth - VRF's route by FRR (EVPN type 5) - bridge - VXLAN device - wire",
+        )
+        .not_in_all()
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

@@ -3,7 +3,7 @@
 use testbed::{Processes, Wire};
 
 use crate::cluster::{self, Etcd, Nodes, Source, flannel, knows, pod};
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// flannel with its default flags. Not in `--modes all`.
 pub struct Flannel;
@@ -13,17 +13,13 @@ pub(super) const DAEMONS: &str =
     "flannel's daemons and etcd run beside the workload and are not pinned to CPUs";
 
 impl Mode for Flannel {
-    fn name(&self) -> &'static str {
-        "flannel"
-    }
-
-    fn path(&self) -> &'static str {
-        "pod - veth - bridge cni0 - route - flannel.1 set up by the real daemon - wire"
-    }
-
-    /// False: its daemons would run beside every other mode of the run.
-    fn in_all(&self) -> bool {
-        false
+    fn label(&self) -> Label {
+        // Its daemons would run beside every other mode of the run.
+        Label::new(
+            "flannel",
+            "pod - veth - bridge cni0 - route - flannel.1 set up by the real daemon - wire",
+        )
+        .not_in_all()
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

@@ -10,7 +10,7 @@ use netstate::{Hop, Side};
 use super::flannel::{DAEMONS, nodes};
 use super::vxlan_accel::{MIRRORS, SHORTCUTS, half, hops, meter, run, settle};
 use crate::cluster::{self, DEVICE, Nodes, PORT_DEVICE};
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// Note printed with the figures.
 const SHORT: &str =
@@ -20,17 +20,13 @@ const SHORT: &str =
 pub struct FlannelAccel;
 
 impl Mode for FlannelAccel {
-    fn name(&self) -> &'static str {
-        "flannel+accel"
-    }
-
-    fn path(&self) -> &'static str {
-        "pod - veth - eBPF bypassing bridge cni0, route and flannel.1 - wire"
-    }
-
-    /// False, as for `flannel`.
-    fn in_all(&self) -> bool {
-        false
+    fn label(&self) -> Label {
+        // Its daemons would run beside every other mode of the run.
+        Label::new(
+            "flannel+accel",
+            "pod - veth - eBPF bypassing bridge cni0, route and flannel.1 - wire",
+        )
+        .not_in_all()
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

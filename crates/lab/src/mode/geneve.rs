@@ -8,7 +8,7 @@ use testbed::{NIC, Wire, mac};
 use super::bridge::{BRIDGE, PORT_DEVICE, Tenants};
 use super::vxlan::{TENANT_A, TENANT_B, VNI};
 use crate::network::GENEVE_OVERHEAD;
-use crate::{Alternative, Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Alternative, Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// Bridges with a kernel Geneve device as uplink. Needs the kernel's geneve module.
 pub struct Geneve;
@@ -18,12 +18,8 @@ const DEVICE: &str = "geneve0";
 const UDP_PORT: u16 = 6081;
 
 impl Mode for Geneve {
-    fn name(&self) -> &'static str {
-        "geneve"
-    }
-
-    fn path(&self) -> &'static str {
-        "tenant - veth - bridge - kernel Geneve device - wire"
+    fn label(&self) -> Label {
+        Label::new("geneve", "tenant - veth - bridge - kernel Geneve device - wire")
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

@@ -3,18 +3,14 @@
 use netstate::Hop;
 use testbed::{NIC, Wire};
 
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// The baseline: client and server in the hosts themselves.
 pub struct Host;
 
 impl Mode for Host {
-    fn name(&self) -> &'static str {
-        "host"
-    }
-
-    fn path(&self) -> &'static str {
-        "host NIC - wire - host NIC"
+    fn label(&self) -> Label {
+        Label::new("host", "host NIC - wire - host NIC")
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

@@ -2,19 +2,15 @@
 
 use super::bridge::TENANT_NIC;
 use super::macvlan::on_nic;
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 use testbed::NIC;
 
 /// ipvlan devices on the NICs. Needs the kernel's ipvlan module.
 pub struct Ipvlan;
 
 impl Mode for Ipvlan {
-    fn name(&self) -> &'static str {
-        "ipvlan"
-    }
-
-    fn path(&self) -> &'static str {
-        "tenant's ipvlan on the NIC - wire"
+    fn label(&self) -> Label {
+        Label::new("ipvlan", "tenant's ipvlan on the NIC - wire")
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

@@ -16,7 +16,7 @@ use crate::cluster::{
     kube_proxy, pod, programmed,
 };
 use crate::network::Keep;
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// Exceeds the 2 s after which conntrack may mark an answered UDP flow as assured
 /// (net/netfilter/nf_conntrack_proto_udp.c).
@@ -116,17 +116,9 @@ pub(super) const PODS: [std::net::Ipv4Addr; 2] =
 pub(super) const DAEMONS: &str = "kube-apiserver, etcd, flannel and kube-proxy run beside the workload and are not pinned to CPUs; there is no kubelet";
 
 impl Mode for Kubernetes {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn path(&self) -> &'static str {
-        self.path
-    }
-
-    /// False: its daemons would run beside every other mode of the run.
-    fn in_all(&self) -> bool {
-        false
+    fn label(&self) -> Label {
+        // Its daemons would run beside every other mode of the run.
+        Label::new(self.name, self.path).not_in_all()
     }
 
     fn build_seconds(&self) -> Option<u32> {
@@ -163,17 +155,9 @@ pub struct ClusterPath {
 }
 
 impl Mode for ClusterPath {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn path(&self) -> &'static str {
-        self.path
-    }
-
-    /// False, as for [`Kubernetes`].
-    fn in_all(&self) -> bool {
-        false
+    fn label(&self) -> Label {
+        // Its daemons would run beside every other mode of the run.
+        Label::new(self.name, self.path).not_in_all()
     }
 
     fn build_seconds(&self) -> Option<u32> {

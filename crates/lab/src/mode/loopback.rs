@@ -5,22 +5,14 @@ use std::net::Ipv4Addr;
 
 use netstate::Hop;
 
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// Client and server in one host, over `lo`.
 pub struct Loopback;
 
 impl Mode for Loopback {
-    fn name(&self) -> &'static str {
-        "loopback"
-    }
-
-    fn path(&self) -> &'static str {
-        "a host's loopback device"
-    }
-
-    fn in_all(&self) -> bool {
-        false
+    fn label(&self) -> Label {
+        Label::new("loopback", "a host's loopback device").not_in_all()
     }
 
     fn probe(&self, _machine: &Capabilities) -> std::result::Result<(), Unsupported> {

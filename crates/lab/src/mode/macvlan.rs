@@ -5,18 +5,14 @@ use netstate::link::Macvlan as MacvlanMode;
 use testbed::{Host, NIC, mac};
 
 use super::bridge::{TENANT_A, TENANT_B, TENANT_NIC};
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// macvlan devices on the NICs, without a bridge.
 pub struct Macvlan;
 
 impl Mode for Macvlan {
-    fn name(&self) -> &'static str {
-        "macvlan"
-    }
-
-    fn path(&self) -> &'static str {
-        "tenant's macvlan on the NIC - wire"
+    fn label(&self) -> Label {
+        Label::new("macvlan", "tenant's macvlan on the NIC - wire")
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

@@ -53,23 +53,60 @@ mod vxlan_accel;
 mod vxlan_routed;
 mod vxlan_routed_accel;
 
-/// One way to carry packets from tenant to tenant.
-pub trait Mode: Send + Sync {
-    /// Name on the command line.
-    fn name(&self) -> &'static str;
+/// Name and path of a mode, and the runs that include it.
+#[derive(Debug, Clone, Copy)]
+pub struct Label {
+    name: &'static str,
+    path: &'static str,
+    in_all: bool,
+    in_guests: bool,
+}
 
-    /// The path, hop by hop, for people.
-    fn path(&self) -> &'static str;
-
-    /// Whether `--modes all` includes it. Left out: modes in which a host talks to itself,
-    /// variants of other modes, and modes in guests.
-    fn in_all(&self) -> bool {
-        !self.in_guests()
+impl Label {
+    /// `path` is the path, hop by hop, for people.
+    pub fn new(name: &'static str, path: &'static str) -> Label {
+        Label { name, path, in_all: true, in_guests: false }
     }
 
-    /// Whether client and server run in virtual machines, which run nothing else.
+    /// Left out of `--modes all`: modes in which a host talks to itself, and variants of other
+    /// modes.
+    pub fn not_in_all(self) -> Label {
+        self.in_all_if(false)
+    }
+
+    pub fn in_all_if(self, in_all: bool) -> Label {
+        Label { in_all, ..self }
+    }
+
+    /// Client and server run in virtual machines, which run nothing else. `--modes all` leaves
+    /// the mode out.
+    pub fn in_guests(self) -> Label {
+        Label { in_guests: true, in_all: false, ..self }
+    }
+}
+
+/// One way to carry packets from tenant to tenant.
+pub trait Mode: Send + Sync {
+    fn label(&self) -> Label;
+
+    /// Name on the command line.
+    fn name(&self) -> &'static str {
+        self.label().name
+    }
+
+    /// The path, hop by hop, for people.
+    fn path(&self) -> &'static str {
+        self.label().path
+    }
+
+    /// Whether `--modes all` includes it.
+    fn in_all(&self) -> bool {
+        self.label().in_all
+    }
+
+    /// Whether client and server run in virtual machines.
     fn in_guests(&self) -> bool {
-        false
+        self.label().in_guests
     }
 
     /// Checks whether its guests can start with these options on this machine.

@@ -7,7 +7,7 @@ use netstate::route::Route;
 use testbed::{Host, NIC, Wire};
 
 use super::bridge::{BRIDGE, PORT_DEVICE, TENANT_NIC, Tenants, wire_hops};
-use crate::{Alternative, Capabilities, Mode, Network, PORT, Params, Result, Unsupported};
+use crate::{Alternative, Capabilities, Label, Mode, Network, PORT, Params, Result, Unsupported};
 
 /// Docker's bridge mode: DNAT in the server's host, masquerade in the client's.
 pub struct Nat;
@@ -18,12 +18,11 @@ pub(super) const TENANT_B: Ipv4Addr = Ipv4Addr::new(172, 18, 0, 2);
 const GATEWAY_B: Ipv4Addr = Ipv4Addr::new(172, 18, 0, 1);
 
 impl Mode for Nat {
-    fn name(&self) -> &'static str {
-        "nat"
-    }
-
-    fn path(&self) -> &'static str {
-        "tenant - veth - bridge - masquerade - wire - DNAT - bridge - veth - tenant"
+    fn label(&self) -> Label {
+        Label::new(
+            "nat",
+            "tenant - veth - bridge - masquerade - wire - DNAT - bridge - veth - tenant",
+        )
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

@@ -9,7 +9,7 @@ use testbed::{Host, NIC, Process, Processes, Wire};
 
 use super::nat::{TENANT_B, masqueraded, probe};
 use crate::unsupported::find_program;
-use crate::{Alternative, Capabilities, Mode, Network, PORT, Params, Result, Unsupported};
+use crate::{Alternative, Capabilities, Label, Mode, Network, PORT, Params, Result, Unsupported};
 
 /// A published port served by `docker-proxy`, which terminates TCP connections.
 pub struct NatProxy;
@@ -17,12 +17,11 @@ pub struct NatProxy;
 const PROGRAM: &str = "docker-proxy";
 
 impl Mode for NatProxy {
-    fn name(&self) -> &'static str {
-        "nat-proxy"
-    }
-
-    fn path(&self) -> &'static str {
-        "tenant - veth - bridge - masquerade - wire - docker-proxy - bridge - veth - tenant"
+    fn label(&self) -> Label {
+        Label::new(
+            "nat-proxy",
+            "tenant - veth - bridge - masquerade - wire - docker-proxy - bridge - veth - tenant",
+        )
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use netstate::Hop;
 use testbed::{NIC, Wire};
 
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// Bare hosts far from each other. Not in `--modes all`.
 pub struct Netem;
@@ -19,17 +19,9 @@ const DELAY: Duration = Duration::from_millis(1);
 const LIMIT: u32 = 20_000;
 
 impl Mode for Netem {
-    fn name(&self) -> &'static str {
-        "netem"
-    }
-
-    fn path(&self) -> &'static str {
-        "host NIC - netem: 1 ms - wire - netem: 1 ms - host NIC"
-    }
-
-    /// False: netem is no network design, only a reference.
-    fn in_all(&self) -> bool {
-        false
+    fn label(&self) -> Label {
+        // Netem is no network design, only a reference.
+        Label::new("netem", "host NIC - netem: 1 ms - wire - netem: 1 ms - host NIC").not_in_all()
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

@@ -18,7 +18,7 @@ use crate::neutron::{
     openvswitch,
 };
 use crate::ovs::Datapath;
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// The network node. Not in `--modes all`.
 pub struct NetworkNode {
@@ -157,17 +157,9 @@ pub const ALL: [NetworkNode; 15] = {
 };
 
 impl Mode for NetworkNode {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn path(&self) -> &'static str {
-        self.path
-    }
-
-    /// False: there are many variants, and `host` is the only comparable mode with two hosts.
-    fn in_all(&self) -> bool {
-        false
+    fn label(&self) -> Label {
+        // There are many variants, and `host` is the only comparable mode with two hosts.
+        Label::new(self.name, self.path).not_in_all()
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

@@ -5,7 +5,7 @@ use testbed::{NIC, Processes};
 
 use super::bridge::{BRIDGE, PORT_DEVICE, TENANT_A, TENANT_B, TENANT_NIC, Tenants, wire_hops};
 use crate::ovs::{Datapath, Switch, hwaddr, limit_offloads, start_both};
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// Open vSwitch bridges whose uplinks carry tagged frames.
 pub struct OvsVlan;
@@ -13,12 +13,8 @@ pub struct OvsVlan;
 const ID: u16 = 100;
 
 impl Mode for OvsVlan {
-    fn name(&self) -> &'static str {
-        "ovs-vlan"
-    }
-
-    fn path(&self) -> &'static str {
-        "tenant - veth - Open vSwitch bridge with a VLAN tag - wire"
+    fn label(&self) -> Label {
+        Label::new("ovs-vlan", "tenant - veth - Open vSwitch bridge with a VLAN tag - wire")
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

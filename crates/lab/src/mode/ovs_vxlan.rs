@@ -11,7 +11,7 @@ use super::bridge::{BRIDGE, PORT_DEVICE, TENANT_NIC, Tenants, wire_hops};
 use super::vxlan::{TENANT_A, TENANT_B, VNI};
 use crate::network::VXLAN_OVERHEAD;
 use crate::ovs::{Datapath, Switch, hwaddr, limit_offloads, start_both};
-use crate::{Alternative, Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Alternative, Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 #[cfg(test)]
 mod vtep;
@@ -27,12 +27,8 @@ const KERNEL_DEVICE: &str = "vxlan_sys_4789";
 const UNDERLAY_BRIDGE: &str = "br-phy";
 
 impl Mode for OvsVxlan {
-    fn name(&self) -> &'static str {
-        "ovs-vxlan"
-    }
-
-    fn path(&self) -> &'static str {
-        "tenant - veth - Open vSwitch bridge with a VXLAN port - wire"
+    fn label(&self) -> Label {
+        Label::new("ovs-vxlan", "tenant - veth - Open vSwitch bridge with a VXLAN port - wire")
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

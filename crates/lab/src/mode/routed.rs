@@ -6,7 +6,7 @@ use netstate::route::Route;
 use testbed::{Host, NIC, Wire, mac};
 
 use super::bridge::{PORT_DEVICE, TENANT_NIC, Tenants, wire_hops};
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// A /32 route per tenant, and no bridge.
 pub struct Routed;
@@ -18,12 +18,8 @@ pub(super) const TENANT_B: Ipv4Addr = Ipv4Addr::new(10, 1, 2, 2);
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 
 impl Mode for Routed {
-    fn name(&self) -> &'static str {
-        "routed"
-    }
-
-    fn path(&self) -> &'static str {
-        "tenant - veth - host route - wire, one route per tenant"
+    fn label(&self) -> Label {
+        Label::new("routed", "tenant - veth - host route - wire, one route per tenant")
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

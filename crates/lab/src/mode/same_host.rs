@@ -4,18 +4,14 @@ use netstate::Hop;
 use testbed::Host;
 
 use super::bridge::{BRIDGE, TENANT_A, TENANT_B, TENANT_NIC};
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// Two tenants on one bridge. The offload profile does not apply.
 pub struct SameHost;
 
 impl Mode for SameHost {
-    fn name(&self) -> &'static str {
-        "same-host"
-    }
-
-    fn path(&self) -> &'static str {
-        "tenant - veth - bridge - veth - tenant, all on one host"
+    fn label(&self) -> Label {
+        Label::new("same-host", "tenant - veth - bridge - veth - tenant, all on one host")
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

@@ -11,7 +11,7 @@ use testbed::{Host, NIC, Process, Processes, Wire, poll};
 use super::vxlan::{DEVICE, TENANT_A, TENANT_B};
 use crate::docker::{Engine, IMAGE};
 use crate::network::VXLAN_OVERHEAD;
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// Two Docker Engines with one container each. Not in `--modes all`.
 pub struct Swarm;
@@ -32,17 +32,13 @@ const LIMIT: Duration = Duration::from_secs(30);
 const ATTACHED: Duration = Duration::from_secs(90);
 
 impl Mode for Swarm {
-    fn name(&self) -> &'static str {
-        "swarm"
-    }
-
-    fn path(&self) -> &'static str {
-        "container - veth - Docker's sandbox: bridge, kernel VXLAN device - wire"
-    }
-
-    /// False: its daemons would run beside every other mode of the run.
-    fn in_all(&self) -> bool {
-        false
+    fn label(&self) -> Label {
+        // Its daemons would run beside every other mode of the run.
+        Label::new(
+            "swarm",
+            "container - veth - Docker's sandbox: bridge, kernel VXLAN device - wire",
+        )
+        .not_in_all()
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

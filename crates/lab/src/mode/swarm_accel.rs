@@ -4,23 +4,19 @@
 use super::swarm::Swarmed;
 use super::vxlan::{DEVICE, TENANT_B};
 use super::vxlan_accel::{MIRRORS, SHORTCUTS, hops, run, settle};
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// `swarm` with the fast path in both hosts.
 pub struct SwarmAccel;
 
 impl Mode for SwarmAccel {
-    fn name(&self) -> &'static str {
-        "swarm+accel"
-    }
-
-    fn path(&self) -> &'static str {
-        "container - veth - eBPF bypassing Docker's sandbox - veth pair - wire"
-    }
-
-    /// False, as for `swarm`: its daemons would run beside every other mode of the run.
-    fn in_all(&self) -> bool {
-        false
+    fn label(&self) -> Label {
+        // Its daemons would run beside every other mode of the run.
+        Label::new(
+            "swarm+accel",
+            "container - veth - eBPF bypassing Docker's sandbox - veth pair - wire",
+        )
+        .not_in_all()
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

@@ -11,7 +11,7 @@ use sys::tap::{Tap as Device, TapOptions};
 use testbed::Host;
 
 use super::tapbridge::UNPINNED;
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// Two TAP devices, one read and write per packet, no offload.
 pub struct Tap;
@@ -21,12 +21,8 @@ const TENANT_A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 11);
 const TENANT_B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 12);
 
 impl Mode for Tap {
-    fn name(&self) -> &'static str {
-        "tap"
-    }
-
-    fn path(&self) -> &'static str {
-        "tenant's TAP - read/write loop in user space - tenant's TAP"
+    fn label(&self) -> Label {
+        Label::new("tap", "tenant's TAP - read/write loop in user space - tenant's TAP")
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

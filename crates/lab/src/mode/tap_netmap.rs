@@ -14,7 +14,7 @@ use testbed::Host;
 
 use super::tapbridge::{UNPINNED, dropped, start};
 use super::tapbridge_bpf::redirected;
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// The mode, by engine, with or without GSO packets.
 pub struct TapNetmap {
@@ -56,16 +56,8 @@ const RIGHT_ADDRESS: Address = Address { ip: Ipv4Addr::new(192, 168, 32, 32), pr
 const TARGET: Ipv4Addr = Ipv4Addr::new(192, 168, 64, 32);
 
 impl Mode for TapNetmap {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn path(&self) -> &'static str {
-        self.path
-    }
-
-    fn in_all(&self) -> bool {
-        false
+    fn label(&self) -> Label {
+        Label::new(self.name, self.path).not_in_all()
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

@@ -12,7 +12,7 @@ use datapath::tapbridge::{Bridge, Engine, EngineChoice, Port, PortOptions, Runni
 use netstate::Hop;
 use testbed::Host;
 
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// The mode, by engine.
 pub struct TapBridge {
@@ -38,16 +38,9 @@ const TENANT_B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 12);
 pub(super) const UNPINNED: &str = "user-space forwarding threads are not pinned to CPUs";
 
 impl Mode for TapBridge {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn path(&self) -> &'static str {
-        "tenant's TAP - GSO packets through user space - tenant's TAP"
-    }
-
-    fn in_all(&self) -> bool {
-        self.name == EPOLL.name
+    fn label(&self) -> Label {
+        Label::new(self.name, "tenant's TAP - GSO packets through user space - tenant's TAP")
+            .in_all_if(self.name == EPOLL.name)
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

@@ -13,7 +13,7 @@ use testbed::{Host, mac};
 
 use super::bridge::{TENANT_A, TENANT_B, TENANT_NIC};
 use super::tapbridge::{dropped, start};
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// Two TAPs of one host, joined by a BPF redirect in the kernel.
 pub struct TapBridgeBpf;
@@ -22,16 +22,12 @@ const LEFT: &str = "tap0";
 const RIGHT: &str = "tap1";
 
 impl Mode for TapBridgeBpf {
-    fn name(&self) -> &'static str {
-        "tapbridge-bpf"
-    }
-
-    fn path(&self) -> &'static str {
-        "tenant's macvlan - TAP - redirect in the kernel - TAP - tenant's macvlan"
-    }
-
-    fn in_all(&self) -> bool {
-        false
+    fn label(&self) -> Label {
+        Label::new(
+            "tapbridge-bpf",
+            "tenant's macvlan - TAP - redirect in the kernel - TAP - tenant's macvlan",
+        )
+        .not_in_all()
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

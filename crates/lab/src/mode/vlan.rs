@@ -5,7 +5,7 @@ use packet::vlan::VlanId;
 use testbed::NIC;
 
 use super::bridge::{BRIDGE, PORT_DEVICE, TENANT_A, TENANT_B, Tenants};
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// Bridges whose uplink is an 8021q device. Needs the kernel's 8021q module.
 pub struct Vlan;
@@ -17,12 +17,8 @@ pub(super) const ID: VlanId = match VlanId::new(100) {
 pub(super) const DEVICE: &str = "nic0.100";
 
 impl Mode for Vlan {
-    fn name(&self) -> &'static str {
-        "vlan"
-    }
-
-    fn path(&self) -> &'static str {
-        "tenant - veth - bridge - VLAN device on the NIC - wire"
+    fn label(&self) -> Label {
+        Label::new("vlan", "tenant - veth - bridge - VLAN device on the NIC - wire")
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

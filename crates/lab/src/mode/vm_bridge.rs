@@ -6,22 +6,14 @@ use testbed::{Host, NIC};
 
 use super::bridge::{BRIDGE, TENANT_A, TENANT_B};
 use crate::guest::{self, Guest, GuestOptions, Nic, Pair, TAP};
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// Guests on bridges with the NICs as ports.
 pub struct VmBridge;
 
 impl Mode for VmBridge {
-    fn name(&self) -> &'static str {
-        "vm-bridge"
-    }
-
-    fn path(&self) -> &'static str {
-        "guest's virtio-net - TAP - bridge with the NIC as port - wire (TCG: compare vm modes only)"
-    }
-
-    fn in_guests(&self) -> bool {
-        true
+    fn label(&self) -> Label {
+        Label::new("vm-bridge", "guest's virtio-net - TAP - bridge with the NIC as port - wire (TCG: compare vm modes only)").in_guests()
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

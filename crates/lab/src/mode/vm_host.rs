@@ -8,22 +8,18 @@ use testbed::{Host, NIC};
 use super::bridge::wire_hops;
 use super::vm_bridge::{hosts, pair, tap_hops};
 use crate::guest::{self, TAP};
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// Guests on the bare wire.
 pub struct VmHost;
 
 impl Mode for VmHost {
-    fn name(&self) -> &'static str {
-        "vm-host"
-    }
-
-    fn path(&self) -> &'static str {
-        "guest's virtio-net - TAP - tc redirect to the NIC - wire (TCG: compare vm modes only)"
-    }
-
-    fn in_guests(&self) -> bool {
-        true
+    fn label(&self) -> Label {
+        Label::new(
+            "vm-host",
+            "guest's virtio-net - TAP - tc redirect to the NIC - wire (TCG: compare vm modes only)",
+        )
+        .in_guests()
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

@@ -8,22 +8,14 @@ use super::vm_bridge::{guest_pair, hosts, tap_hops};
 use crate::guest::{self, TAP};
 use crate::network::VXLAN_OVERHEAD;
 use crate::ovs::Datapath;
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// Guests on Open vSwitch bridges joined by a VXLAN port.
 pub struct VmOvsVxlan;
 
 impl Mode for VmOvsVxlan {
-    fn name(&self) -> &'static str {
-        "vm-ovs-vxlan"
-    }
-
-    fn path(&self) -> &'static str {
-        "guest's virtio-net - TAP - Open vSwitch bridge with a VXLAN port - wire (TCG: compare vm modes only)"
-    }
-
-    fn in_guests(&self) -> bool {
-        true
+    fn label(&self) -> Label {
+        Label::new("vm-ovs-vxlan", "guest's virtio-net - TAP - Open vSwitch bridge with a VXLAN port - wire (TCG: compare vm modes only)").in_guests()
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

@@ -9,7 +9,7 @@ use super::bridge::BRIDGE;
 use super::tapbridge::{UNPINNED, dropped, start};
 use super::vm_bridge::{pair, tap_hops};
 use crate::guest::{self, TAP};
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// Guests joined in user space.
 pub struct VmTapBridge;
@@ -18,16 +18,8 @@ pub struct VmTapBridge;
 const PORT: &str = "tap1";
 
 impl Mode for VmTapBridge {
-    fn name(&self) -> &'static str {
-        "vm-tapbridge"
-    }
-
-    fn path(&self) -> &'static str {
-        "guest's virtio-net - TAP - bridge - GSO packets through user space (TCG: compare vm modes only)"
-    }
-
-    fn in_guests(&self) -> bool {
-        true
+    fn label(&self) -> Label {
+        Label::new("vm-tapbridge", "guest's virtio-net - TAP - bridge - GSO packets through user space (TCG: compare vm modes only)").in_guests()
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

@@ -7,22 +7,14 @@ use testbed::Host;
 use super::bridge::{TENANT_A, TENANT_B};
 use super::tapbridge::{UNPINNED, dropped, start};
 use crate::guest::{self, Guest, GuestOptions, Nic, Pair};
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// Guests joined in user space by vhost-user.
 pub struct VmTapBridgeVhostUser;
 
 impl Mode for VmTapBridgeVhostUser {
-    fn name(&self) -> &'static str {
-        "vm-tapbridge-vhost-user"
-    }
-
-    fn path(&self) -> &'static str {
-        "guest's virtio-net - vhost-user - GSO packets through user space (TCG: compare vm modes only)"
-    }
-
-    fn in_guests(&self) -> bool {
-        true
+    fn label(&self) -> Label {
+        Label::new("vm-tapbridge-vhost-user", "guest's virtio-net - vhost-user - GSO packets through user space (TCG: compare vm modes only)").in_guests()
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

@@ -8,7 +8,7 @@ use testbed::{Host, Wire};
 
 use super::bridge::wire_hops;
 use crate::guest::{self, CONTROL_PORT, Guest, GuestOptions, Nic, Pair};
-use crate::{Capabilities, Mode, Network, PORT, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, PORT, Params, Result, Unsupported};
 
 /// Guests behind libslirp.
 pub struct VmUser;
@@ -18,16 +18,8 @@ const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 
 impl Mode for VmUser {
-    fn name(&self) -> &'static str {
-        "vm-user"
-    }
-
-    fn path(&self) -> &'static str {
-        "guest's virtio-net - QEMU's user-space stack, ports published - wire (TCG: compare vm modes only)"
-    }
-
-    fn in_guests(&self) -> bool {
-        true
+    fn label(&self) -> Label {
+        Label::new("vm-user", "guest's virtio-net - QEMU's user-space stack, ports published - wire (TCG: compare vm modes only)").in_guests()
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

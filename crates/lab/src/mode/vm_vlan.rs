@@ -7,22 +7,14 @@ use super::bridge::BRIDGE;
 use super::vlan::{self, middle};
 use super::vm_bridge::{hosts, pair, tap_hops};
 use crate::guest::{self, TAP};
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// Guests on bridges with an 8021q device. Needs the kernel's 8021q module.
 pub struct VmVlan;
 
 impl Mode for VmVlan {
-    fn name(&self) -> &'static str {
-        "vm-vlan"
-    }
-
-    fn path(&self) -> &'static str {
-        "guest's virtio-net - TAP - bridge - VLAN device on the NIC - wire (TCG: compare vm modes only)"
-    }
-
-    fn in_guests(&self) -> bool {
-        true
+    fn label(&self) -> Label {
+        Label::new("vm-vlan", "guest's virtio-net - TAP - bridge - VLAN device on the NIC - wire (TCG: compare vm modes only)").in_guests()
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

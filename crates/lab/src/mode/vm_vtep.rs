@@ -12,7 +12,7 @@ use super::vm_bridge::{hosts, pair, tap_hops};
 use super::vtep::{AUTO, dropped, endpoint};
 use crate::guest::{self, TAP};
 use crate::network::VXLAN_OVERHEAD;
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// Guests behind user-space tunnel endpoints.
 pub struct VmVtep;
@@ -21,16 +21,8 @@ pub struct VmVtep;
 const PORT: &str = "tap1";
 
 impl Mode for VmVtep {
-    fn name(&self) -> &'static str {
-        "vm-vtep"
-    }
-
-    fn path(&self) -> &'static str {
-        "guest's virtio-net - TAP - bridge - VXLAN in user space, GSO packets - wire (TCG: compare vm modes only)"
-    }
-
-    fn in_guests(&self) -> bool {
-        true
+    fn label(&self) -> Label {
+        Label::new("vm-vtep", "guest's virtio-net - TAP - bridge - VXLAN in user space, GSO packets - wire (TCG: compare vm modes only)").in_guests()
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

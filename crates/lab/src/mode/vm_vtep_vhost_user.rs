@@ -16,22 +16,14 @@ use super::vtep::{AUTO, dropped};
 use super::vxlan::{UDP_PORT, VNI};
 use crate::guest::{self, Guest, GuestOptions, Nic, Pair};
 use crate::network::VXLAN_OVERHEAD;
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// Guests behind user-space tunnel endpoints, by vhost-user.
 pub struct VmVtepVhostUser;
 
 impl Mode for VmVtepVhostUser {
-    fn name(&self) -> &'static str {
-        "vm-vtep-vhost-user"
-    }
-
-    fn path(&self) -> &'static str {
-        "guest's virtio-net - vhost-user - VXLAN in user space, GSO packets - wire (TCG: compare vm modes only)"
-    }
-
-    fn in_guests(&self) -> bool {
-        true
+    fn label(&self) -> Label {
+        Label::new("vm-vtep-vhost-user", "guest's virtio-net - vhost-user - VXLAN in user space, GSO packets - wire (TCG: compare vm modes only)").in_guests()
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

@@ -11,7 +11,7 @@ use super::vm_bridge::{hosts, pair, tap_hops};
 use super::vxlan::{DEVICE, Underlay, join_tunnels, tunnel_hops};
 use super::vxlan_accel::{MIRRORS, SHORTCUTS, carried, hops, meter, shortcut, start};
 use crate::guest::{self, TAP};
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// Guests on bridges with a kernel VXLAN device.
 pub struct VmVxlan {
@@ -24,20 +24,19 @@ pub const PLAIN: VmVxlan = VmVxlan { accelerated: false };
 pub const ACCEL: VmVxlan = VmVxlan { accelerated: true };
 
 impl Mode for VmVxlan {
-    fn name(&self) -> &'static str {
-        if self.accelerated { "vm-vxlan+accel" } else { "vm-vxlan" }
-    }
-
-    fn path(&self) -> &'static str {
-        if self.accelerated {
-            "guest's virtio-net - TAP - eBPF bypassing bridge and kernel VXLAN device - wire (TCG: compare vm modes only)"
+    fn label(&self) -> Label {
+        let label = if self.accelerated {
+            Label::new(
+                "vm-vxlan+accel",
+                "guest's virtio-net - TAP - eBPF bypassing bridge and kernel VXLAN device - wire (TCG: compare vm modes only)",
+            )
         } else {
-            "guest's virtio-net - TAP - bridge - kernel VXLAN device - wire (TCG: compare vm modes only)"
-        }
-    }
-
-    fn in_guests(&self) -> bool {
-        true
+            Label::new(
+                "vm-vxlan",
+                "guest's virtio-net - TAP - bridge - kernel VXLAN device - wire (TCG: compare vm modes only)",
+            )
+        };
+        label.in_guests()
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

@@ -10,7 +10,7 @@ use crate::neutron::linuxbridge::{add_uplink, bridge, router_port, uplink};
 use crate::neutron::{
     Net, NetworkType, ROUTER, TENANT_NIC, TENANT_PORT, end, keepalived, l3_agent,
 };
-use crate::{Capabilities, Fault, Mode, Network, Params, Result, Unsupported, fault};
+use crate::{Capabilities, Fault, Label, Mode, Network, Params, Result, Unsupported, fault};
 
 /// A router in two hosts, one of which has its addresses. Not in `--modes all`.
 pub struct VrouterHa;
@@ -24,17 +24,13 @@ const SWITCH: &str = "switch";
 const GROUP: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 
 impl Mode for VrouterHa {
-    fn name(&self) -> &'static str {
-        "vrouter-ha"
-    }
-
-    fn path(&self) -> &'static str {
-        "as vrouter, two hosts with the router, VRRP between them, and a switch"
-    }
-
-    /// False: its daemons would run beside every other mode of the run.
-    fn in_all(&self) -> bool {
-        false
+    fn label(&self) -> Label {
+        // Its daemons would run beside every other mode of the run.
+        Label::new(
+            "vrouter-ha",
+            "as vrouter, two hosts with the router, VRRP between them, and a switch",
+        )
+        .not_in_all()
     }
 
     fn build_seconds(&self) -> Option<u32> {

@@ -20,7 +20,7 @@ use testbed::{Host, NIC};
 
 use super::tapbridge::{UNPINNED, failed};
 use super::vxlan::{TENANT_A, TENANT_B, UDP_PORT, Underlay, VNI};
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// The mode, by hand-over of GSO packets, engine and number of queues.
 pub struct Vtep {
@@ -72,16 +72,8 @@ pub const TWO_QUEUES: Vtep = Vtep {
 const DEVICE: &str = "tap0";
 
 impl Mode for Vtep {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn path(&self) -> &'static str {
-        self.path
-    }
-
-    fn in_all(&self) -> bool {
-        self.name == AUTO.name
+    fn label(&self) -> Label {
+        Label::new(self.name, self.path).in_all_if(self.name == AUTO.name)
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

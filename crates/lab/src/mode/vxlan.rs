@@ -11,7 +11,7 @@ use testbed::{Host, NIC, Wire, mac};
 use super::bridge::{BRIDGE, PORT_DEVICE, Tenants};
 pub(super) use crate::network::VXLAN_DEVICE as DEVICE;
 use crate::network::{VXLAN_OVERHEAD, VXLAN_OVERHEAD_IPV6};
-use crate::{Alternative, Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Alternative, Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// IP version between VXLAN endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,22 +72,17 @@ impl Underlay {
 }
 
 impl Mode for Vxlan {
-    fn name(&self) -> &'static str {
+    fn label(&self) -> Label {
         match self.0 {
-            Underlay::V4 => "vxlan",
-            Underlay::V6 => "vxlan6",
+            Underlay::V4 => {
+                Label::new("vxlan", "tenant - veth - bridge - kernel VXLAN device - wire")
+            }
+            Underlay::V6 => Label::new(
+                "vxlan6",
+                "tenant - veth - bridge - kernel VXLAN device - wire, IPv6 underlay",
+            )
+            .not_in_all(),
         }
-    }
-
-    fn path(&self) -> &'static str {
-        match self.0 {
-            Underlay::V4 => "tenant - veth - bridge - kernel VXLAN device - wire",
-            Underlay::V6 => "tenant - veth - bridge - kernel VXLAN device - wire, IPv6 underlay",
-        }
-    }
-
-    fn in_all(&self) -> bool {
-        self.0 == Underlay::V4
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

@@ -11,7 +11,7 @@ use testbed::{Host, NIC};
 
 use super::bridge::{PORT_DEVICE, Tenants};
 use super::vxlan::{DEVICE, TENANT_B, Underlay, tunnelled};
-use crate::{Capabilities, Mode, Network, PORT, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, PORT, Params, Result, Unsupported};
 
 /// Time limit for the fast path to learn the tenants.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -25,24 +25,18 @@ pub const V4: VxlanAccel = VxlanAccel(Underlay::V4);
 pub const V6: VxlanAccel = VxlanAccel(Underlay::V6);
 
 impl Mode for VxlanAccel {
-    fn name(&self) -> &'static str {
+    fn label(&self) -> Label {
         match self.0 {
-            Underlay::V4 => "vxlan+accel",
-            Underlay::V6 => "vxlan6+accel",
+            Underlay::V4 => Label::new(
+                "vxlan+accel",
+                "tenant - veth - eBPF bypassing bridge and kernel VXLAN device - wire",
+            ),
+            Underlay::V6 => Label::new(
+                "vxlan6+accel",
+                "tenant - veth - eBPF bypassing bridge and VXLAN device - wire, IPv6 underlay",
+            )
+            .not_in_all(),
         }
-    }
-
-    fn path(&self) -> &'static str {
-        match self.0 {
-            Underlay::V4 => "tenant - veth - eBPF bypassing bridge and kernel VXLAN device - wire",
-            Underlay::V6 => {
-                "tenant - veth - eBPF bypassing bridge and VXLAN device - wire, IPv6 underlay"
-            }
-        }
-    }
-
-    fn in_all(&self) -> bool {
-        self.0 == Underlay::V4
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

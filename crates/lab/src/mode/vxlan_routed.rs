@@ -9,7 +9,7 @@ use testbed::{Host, Wire, mac};
 use super::bridge::{BRIDGE, PORT_DEVICE, TENANT_NIC, Tenants};
 use super::vxlan::{DEVICE, VNI, tunnel_hops, without_learning};
 use crate::network::VXLAN_OVERHEAD;
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// A subnet per host, routed over a VXLAN device with static entries.
 pub struct VxlanRouted;
@@ -31,12 +31,11 @@ const B: Subnet = Subnet(2);
 pub(super) const SERVER: Ipv4Addr = B.address(2);
 
 impl Mode for VxlanRouted {
-    fn name(&self) -> &'static str {
-        "vxlan-routed"
-    }
-
-    fn path(&self) -> &'static str {
-        "tenant - veth - bridge - route - VXLAN device, static FDB - wire"
+    fn label(&self) -> Label {
+        Label::new(
+            "vxlan-routed",
+            "tenant - veth - bridge - route - VXLAN device, static FDB - wire",
+        )
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {

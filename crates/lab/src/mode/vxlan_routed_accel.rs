@@ -4,18 +4,17 @@
 use super::vxlan_accel::accelerated;
 use super::vxlan_routed::{SERVER, routed};
 use crate::network::VXLAN_OVERHEAD;
-use crate::{Capabilities, Mode, Network, Params, Result, Unsupported};
+use crate::{Capabilities, Label, Mode, Network, Params, Result, Unsupported};
 
 /// `vxlan-routed` with the fast path in both hosts.
 pub struct VxlanRoutedAccel;
 
 impl Mode for VxlanRoutedAccel {
-    fn name(&self) -> &'static str {
-        "vxlan-routed+accel"
-    }
-
-    fn path(&self) -> &'static str {
-        "tenant - veth - eBPF bypassing bridge, route and VXLAN device - wire"
+    fn label(&self) -> Label {
+        Label::new(
+            "vxlan-routed+accel",
+            "tenant - veth - eBPF bypassing bridge, route and VXLAN device - wire",
+        )
     }
 
     fn probe(&self, machine: &Capabilities) -> std::result::Result<(), Unsupported> {
