@@ -47,7 +47,7 @@ pub struct CheckedDevice {
     pub why: Option<Refused>,
     /// Ports, remote VTEPs and IPv6 that would take the slow path.
     pub slow_parts: Vec<SlowPart>,
-    /// Its packets during the count.
+    /// Packets of the device during the count.
     pub traffic: Traffic,
 }
 
@@ -184,7 +184,7 @@ pub fn eligible(netns: &NetNs) -> Result<Vec<Eligible>> {
 }
 
 fn eligible_device(device: &DevicePlan) -> Option<Eligible> {
-    // A refused device gains nothing, and sandboxes are those of the container engine.
+    // A refused device gains nothing, and sandboxes belong to the container engine.
     if device.refused.is_some() || device.sandbox.is_some() {
         return None;
     }
@@ -369,7 +369,7 @@ impl Device<'_> {
         }
     }
 
-    /// Judges routed packets. Their MAC addresses are those of routers, so ports identify them.
+    /// Judges routed packets. Their MAC addresses belong to routers, so ports identify them.
     fn routed(&self, seen: &CountKey) -> Verdict {
         let ports = &self.device.ports;
         if let Some(port) = ports.iter().find(|port| seen.to_wire && port.id.index == seen.from) {

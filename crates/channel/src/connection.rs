@@ -137,7 +137,7 @@ pub(crate) fn write_all(mut stream: &TcpStream, bytes: &[u8]) -> Result<(), Chan
     let deadline = Instant::now() + MESSAGE_LIMIT;
     let mut written = 0;
     while written < bytes.len() {
-        // Nor must a peer that does not read.
+        // A peer that does not read must not block this thread either.
         if Instant::now() >= deadline {
             return Err(ChannelError::Slow);
         }

@@ -8,12 +8,13 @@
 //!
 //! A hello is 48 bytes: service (8), its version (2, big-endian), flags (2), zeros (4), nonce
 //! (32). The first 10 bytes keep their meaning in every later version, so that an end of another
-//! version can report it. The two messages are those of `Noise_NNpsk0_25519_ChaChaPoly_SHA256`
-//! (The Noise Protocol Framework, revision 34), with both hellos as prologue and the SHA-256 of the
-//! token as pre-shared key. The first one proves that the client has the token, before the server
-//! computes a Diffie-Hellman; the second one proves it of the server. Fresh nonces make recorded
-//! messages useless, and fresh keys make recorded sessions unreadable even to a later owner of the
-//! token. A false server can still try guesses on the first message offline: tokens are random.
+//! version can report it. The two messages are the messages of
+//! `Noise_NNpsk0_25519_ChaChaPoly_SHA256` (The Noise Protocol Framework, revision 34), with both
+//! hellos as prologue and the SHA-256 of the token as pre-shared key. The first one proves that the
+//! client has the token, before the server computes a Diffie-Hellman; the second one proves it of
+//! the server. Fresh nonces make recorded messages useless, and fresh keys make recorded sessions
+//! unreadable even to a later owner of the token. A false server can still try guesses on the first
+//! message offline: tokens are random.
 
 use sha2::{Digest, Sha256};
 use snow::{Builder, HandshakeState};

@@ -398,7 +398,7 @@ pub struct Passage {
     /// Mark that the rules give them before routing.
     #[serde(default)]
     pub mark: u32,
-    /// Route of marked packets by the kernel; `None`: they have no mark, or it was not asked.
+    /// Route of marked packets by the kernel; `None`: they have no mark, or the route was not read.
     #[serde(default)]
     pub routed: Option<Reading<Routed>>,
 }

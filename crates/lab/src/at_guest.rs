@@ -1,7 +1,7 @@
 //! Modes `…@guest`: modes built and measured inside one guest, whose kernel has features that
 //! this machine's kernel lacks.
 //!
-//! The whole run is in the guest: hosts, wire, load, samples. The code is that of the plain
+//! The whole run is in the guest: hosts, wire, load, samples. The code is the same as for the plain
 //! modes. Figures depend on the guest's kernel and CPUs, so compare `…@guest` modes only with
 //! each other.
 

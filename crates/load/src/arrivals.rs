@@ -15,7 +15,7 @@ pub struct Arrivals {
     /// Datagrams that arrived after a datagram with a higher number (RFC 4737).
     pub reordered: u64,
     /// Interarrival jitter at the end of the interval, ns (RFC 3550, section 6.4.1). Over several
-    /// flows: the mean, weighted by what arrived.
+    /// flows: the mean, weighted by arrived datagrams.
     pub jitter_ns: u64,
 }
 

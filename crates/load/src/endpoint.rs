@@ -419,7 +419,7 @@ impl Shared {
         self.place(self.load.server_cpu(index), report)?;
         let flow = self.flow(index);
         if flow.load.workload.is_byte_stream() {
-            // Beside requests, the listener's option is that of the requests.
+            // Beside requests, the listener has the option of the requests.
             let failed = |e| flow.io_error(Stage::Hello, "setsockopt(TCP_NODELAY)", &e);
             stream.set_nodelay(false).map_err(failed)?;
         }

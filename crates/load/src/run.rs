@@ -497,12 +497,12 @@ impl Run<'_> {
             sum.add(one).expect("histograms of one shape");
         }
         notes.extend(requests.notes(load));
-        // Retransmitted segments are those of the client's connections. tcp_crr's no longer exist,
-        // and with a sending server the client sends no data.
+        // Retransmitted segments are counted for the client's connections. tcp_crr's no longer
+        // exist, and with a sending server the client sends no data.
         let client_sends = load.workload.is_tcp()
             && load.workload.pattern() != Pattern::Connections
             && load.workload.direction() == Direction::Forward;
-        // Of the load's own flows: those beside it follow.
+        // Marks of the load's own flows. The flows beside it follow.
         let ecn = match load.workload {
             Workload::UdpStream | Workload::UdpRr | Workload::TcpMaerts => {
                 EcnCounts::together(server.range(..load.flows).filter_map(|(_, r)| r.ecn))

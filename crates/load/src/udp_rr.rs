@@ -3,8 +3,8 @@
 //! datagrams too short for a number, the socket is emptied first.
 //!
 //! With several requests in flight, or on a schedule, the number also assigns answers to requests
-//! ([`Window`]). A lost request counts as loss and has no latency: percentiles are those of the
-//! answers that arrived.
+//! ([`Window`]). A lost request counts as loss and has no latency: percentiles are computed from
+//! the answers that arrived.
 
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -267,7 +267,7 @@ struct Receiver {
 /// Result of reading between two sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Read {
-    /// Approximate kernel memory of what was read, bytes.
+    /// Approximate kernel memory of the datagrams read, bytes.
     memory: u64,
     /// Whether the queue was empty at the end.
     emptied: bool,

@@ -28,7 +28,7 @@ pub(crate) struct Extended {
     pub immediate: i32,
 }
 
-/// Registers: those of classic BPF, and the function's arguments.
+/// Registers of classic BPF, and the function's arguments.
 const A: u8 = 0;
 const BYTES: u8 = 1;
 const BEGIN: u8 = 2;

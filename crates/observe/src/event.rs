@@ -198,7 +198,7 @@ pub enum Link {
     Ip,
 }
 
-/// A packet's headers, with the payload that was asked for.
+/// A packet's headers, with the requested payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Headers {
     pub link: Link,

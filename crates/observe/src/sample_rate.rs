@@ -65,7 +65,7 @@ impl SampleRate {
         let wanted = if newly > 0 {
             self.quiet = Duration::ZERO;
             self.too_many = rate;
-            // Aim at half of what could be read, because load is uneven.
+            // Aim at half of the readable rate, because load is uneven.
             let surplus = (read + newly).div_ceil(read.max(1)).saturating_mul(2);
             let factor = surplus.min(u64::from(RAREST)).next_power_of_two() as u32;
             self.one_in.saturating_mul(factor).min(RAREST)

@@ -211,7 +211,7 @@ fn inner_vnet(
         return Err(DecapError::OuterGso(vnet.gso_type));
     }
     let mut inner = VnetHdr::default();
-    // The incomplete checksum is that of the inner packet, so its position moves with the frame.
+    // The incomplete checksum belongs to the inner packet, so its position moves with the frame.
     if vnet.needs_csum() && !outer_is_partial {
         let shifted = usize::from(vnet.csum_start).checked_sub(frame_offset);
         let error =

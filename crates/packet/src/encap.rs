@@ -372,7 +372,7 @@ impl Encap {
                 return Ok((0, shifted));
             }
             // `lco_csum`: once the inner checksum is complete, the data that it covers will sum to
-            // the complement of what its field holds now.
+            // the complement of its field's present value.
             let covered = Sum::of(udp_and_vxlan).plus_bytes(frame.get(..start).unwrap_or(&[]));
             let rest = Sum::from_value(!get16(frame, start + offset));
             let rest = if start % 2 == 1 { rest.at_odd_place() } else { rest };

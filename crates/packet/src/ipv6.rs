@@ -296,7 +296,7 @@ mod tests {
         let wanted = "IPv6 extension header at byte 40: expected 80 bytes, got 8";
         assert_eq!(error.to_string(), wanted);
         assert!(Ipv6::parse(&packet(60, &[17])).unwrap().upper_layer().is_err());
-        // The offset is that of the extension that is too short, not of the first one.
+        // The offset leads to the extension that is too short, not to the first one.
         let first = [60, 0, 0, 0, 0, 0, 0, 0];
         let place = |second: &[u8]| {
             let bytes = packet(0, &[&first[..], second].concat());

@@ -17,7 +17,7 @@
 //!   [`ParseError`] with layer, offset, expected and actual value.
 //! - No input, however malformed, causes a panic.
 //!
-//! Field names are those of the RFCs and of the kernel's headers.
+//! Field names follow the RFCs and the kernel's headers.
 
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]

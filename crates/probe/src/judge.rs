@@ -1,4 +1,4 @@
-//! Verdicts on classes, from what was sent and what arrived.
+//! Verdicts on classes, from the packets sent and the packets that arrived.
 
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     fn setting(feature: &str) -> Setting {
-        // Whose setting it is makes no difference.
+        // The end that has the setting makes no difference.
         let end = if feature < "e" { End::Here } else { End::Peer };
         Setting { end, netns: None, device: "eth0".to_owned(), feature: feature.to_owned() }
     }

@@ -484,7 +484,7 @@ impl<'a> Reader<'a> {
             (Transport::Icmp, Family::V4) => Protocol::ICMP,
             (Transport::Icmp, Family::V6) => Protocol::ICMPV6,
         };
-        // The ports are those of a class, so this is a damaged header, not foreign traffic.
+        // The ports belong to a class, so this is a damaged header, not foreign traffic.
         if protocol != wanted {
             self.fault(Fault::IpHeader);
             return None;

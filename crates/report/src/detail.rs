@@ -116,7 +116,7 @@ fn tcp(panel: &Panel<'_>) -> Option<Detail> {
     })
 }
 
-/// Returns the rates of the flows, whose unit is that of the workload even at a given load.
+/// Returns the rates of the flows, in the workload's unit even at a given load.
 fn flows(panel: &Panel<'_>) -> Option<Detail> {
     let shares = panel.cells().filter_map(|cell| cell.flow_shares);
     let largest = shares.map(|shares| shares.most).fold(0.0, f64::max);

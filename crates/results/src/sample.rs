@@ -120,7 +120,7 @@ pub struct Sample {
 #[serde(deny_unknown_fields)]
 pub struct Arrivals {
     /// Interarrival jitter (RFC 3550, section 6.4.1), microseconds, by the kernel's times of
-    /// arrival. Of a sample: at its end, the mean over flows; of a cell: the median over samples.
+    /// arrival. In a sample: the mean over flows at its end. In a cell: the median over samples.
     #[cfg_attr(feature = "schema", schemars(extend("minimum" = 0)))]
     pub jitter_us: f64,
     /// Datagrams that arrived after one that was sent later (RFC 4737).

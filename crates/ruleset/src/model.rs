@@ -111,7 +111,7 @@ pub type Register = usize;
 
 /// A step of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the fields are those of nf_tables.h by their names")]
+#[allow(missing_docs, reason = "the fields have the names of nf_tables.h")]
 pub enum Expression {
     Meta {
         key: u32,

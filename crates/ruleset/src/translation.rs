@@ -20,7 +20,7 @@ pub struct Translation {
     /// Address that it sets, if it is constant. `None` also for `masquerade` and `redirect`, which
     /// take it from a device.
     pub to: Option<IpAddr>,
-    /// Whether the address is that of a device (`masquerade`, `redirect`).
+    /// Whether the address belongs to a device (`masquerade`, `redirect`).
     pub of_device: bool,
 }
 

@@ -7,7 +7,7 @@ use crate::value::{Cause, Doubt};
 use crate::wire::UnsupportedContent;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the fields are those of the structures by their names")]
+#[allow(missing_docs, reason = "the fields have the names of the structures")]
 pub enum Match {
     /// `comment`.
     Always,
@@ -109,7 +109,7 @@ impl Range {
 
 /// `struct xt_conntrack_mtinfo3`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the fields are those of the structure by their names")]
+#[allow(missing_docs, reason = "the fields have the names of the structure")]
 pub struct Conntrack {
     /// Address and mask: source and destination of the original direction, then of the reply
     /// direction.
@@ -125,7 +125,7 @@ pub struct Conntrack {
 
 /// `struct xt_physdev_info`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the fields are those of the structure by their names")]
+#[allow(missing_docs, reason = "the fields have the names of the structure")]
 pub struct Physdev {
     pub input: [u8; 16],
     pub input_mask: [u8; 16],
@@ -136,7 +136,7 @@ pub struct Physdev {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the fields are those of the structures by their names")]
+#[allow(missing_docs, reason = "the fields have the names of the structures")]
 pub enum Target {
     /// `MARK`: clears the bits of `mask`, then XORs `mark`.
     Mark {

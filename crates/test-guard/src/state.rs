@@ -1,6 +1,6 @@
 //! The state of the machine that tests may change: a set of objects, each one line of text.
 //!
-//! The network and mount namespaces are those of the guard. A line has no number that changes
+//! It is read in the guard's network and mount namespaces. A line has no number that changes
 //! while its object exists, so that two states can be compared.
 
 use std::collections::BTreeSet;

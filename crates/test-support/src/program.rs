@@ -15,8 +15,8 @@ use nix::unistd::Pid;
 /// Longest that anything here may take; far more than it does, on any machine.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
-/// In the environment of everything a test starts, and inherited by what that
-/// starts: how leftovers are found on a machine that others use too.
+/// In the environment of every program that a test starts, and inherited by its children. It
+/// identifies leftovers on a machine that other people use, too.
 pub const MARK: &str = "OVERLANE_TEST_MARK";
 
 /// Exit status and output of a program.

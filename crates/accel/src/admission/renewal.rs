@@ -2,8 +2,8 @@
 
 use netstate::connection::{self, Connections, Tuple};
 
-/// Leaves to conntrack the connections of a process that was killed. Those of a predecessor that
-/// still runs take the slow path from then on. The calling thread is in the NICs' namespace.
+/// Leaves the connections of a killed process to conntrack. Connections of a predecessor that still
+/// runs take the slow path from then on. The calling thread is in the NICs' namespace.
 pub(super) fn take_over(connections: &Connections) {
     let mut left_behind = Vec::new();
     let found = connection::connections(|entry| {

@@ -88,7 +88,7 @@ impl NetnsState {
         !self.shared.predecessor.is_empty()
     }
 
-    /// Reads the state. Rules are those of the last read.
+    /// Reads the state, except rules, which come from the last read.
     pub(crate) fn read(&self, extent: Extent) -> Result<NetnsSnapshot> {
         let _inside = self.enter()?;
         let hook_lists = self.programs.hook_lists()?;

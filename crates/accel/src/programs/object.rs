@@ -174,7 +174,7 @@ pub(super) fn load(object: OpenObject) -> Result<Object> {
     *lock(&REFUSED) = None;
     object.load().map_err(|e| {
         let problem = match (lock(&REFUSED).take(), e.kind()) {
-            // Its error is that of missing privileges, too.
+            // The error for missing privileges is the same.
             (Some(refused), _) => refused,
             (None, ErrorKind::PermissionDenied) => {
                 format!("needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (root): {e}")

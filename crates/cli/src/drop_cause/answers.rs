@@ -16,7 +16,7 @@ const AHEAD: Duration = Duration::from_secs(1);
 /// Limit of kept answers.
 const MOST: usize = 1024;
 
-/// Answers by what was asked.
+/// Answers by question.
 pub struct Answers<K> {
     known: HashMap<K, (Option<String>, Instant)>,
     /// When the look-ups so far will have had their share.

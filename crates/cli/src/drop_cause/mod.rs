@@ -2,7 +2,7 @@
 //! by the state of its namespace now.
 //!
 //! The kernel names none. The rules are evaluated for the packet's addresses at the hooks where the
-//! packet may have been; the first that drops it is named. What stays undecided is not named, and
+//! packet may have been; the first that drops it is named. Undecided rules are not named, and
 //! neither is a drop beyond the limit of look-ups.
 
 mod answers;

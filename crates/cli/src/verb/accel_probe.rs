@@ -54,7 +54,7 @@ pub fn on(on: &AccelOn) -> anyhow::Result<Exit> {
         }
         found => found,
     };
-    // An untested path is not what was asked for.
+    // The test of a path was requested, and this path would stay untested.
     if !was_on {
         accel::off(devices)?;
     }

@@ -22,7 +22,7 @@ pub const PROTOCOL: u64 = 1 << 0 | REPLY_ACK;
 /// `VHOST_USER_PROTOCOL_F_REPLY_ACK`: the client may ask for the result of a request.
 pub const REPLY_ACK: u64 = 1 << 3;
 
-/// Features for what the guest accepts (`VIRTIO_NET_F_GUEST_*`) and for what it may send
+/// Features for frames that the guest accepts (`VIRTIO_NET_F_GUEST_*`) and that it may send
 /// (`VIRTIO_NET_F_CSUM`, `VIRTIO_NET_F_HOST_*`), with the offload that both describe.
 const OFFLOADS: [(u64, u64, Offload); 6] = [
     (GUEST_CSUM, 1 << 0, Offload::CSUM),

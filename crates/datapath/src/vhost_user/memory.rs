@@ -16,7 +16,7 @@ pub const REGIONS_MAX: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Region {
     pub guest: u64,
-    /// Length.
+    /// Length in bytes.
     pub size: u64,
     /// Address in the client, which the addresses of rings use.
     pub user: u64,

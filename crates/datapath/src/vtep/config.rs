@@ -40,7 +40,8 @@ pub const REMOTES_MAX: usize = 4096;
 /// Maximum number of learned entries that can be configured. An entry takes about 120 bytes, and up
 /// to 400 if several places claim its address.
 pub const ENTRIES_MAX: usize = 1 << 20;
-/// Valid MTUs of a TAP: from the minimum of IPv4 (RFC 791) to what fits into a VXLAN packet.
+/// Valid MTUs of a TAP: from the minimum of IPv4 (RFC 791) to the largest that fits
+/// into a VXLAN packet.
 pub const MTU: std::ops::RangeInclusive<u32> = 68..=65_450;
 
 /// An endpoint: one address, one port, any number of networks.

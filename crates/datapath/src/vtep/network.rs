@@ -236,7 +236,7 @@ impl Network {
         if self.fdb.contradicts(mac, place) { Learned::Configured } else { Learned::Known }
     }
 
-    /// Learns a neighbour from what a sender claims about itself.
+    /// Learns a neighbour from a sender's claim about itself.
     pub(super) fn notice(&self, policy: &Policy, claim: Claim, place: Place, now: u32) -> Learned {
         // Neighbours are needed only to answer requests.
         let Some(limits) = &policy.neighbours else { return Learned::Known };

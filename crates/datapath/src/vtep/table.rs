@@ -373,7 +373,7 @@ mod tests {
             assert_eq!(learned, if key < 4 { Learned::New } else { Learned::Quota });
         }
         assert_eq!(table.learn(100, 1, remote(2), 10, &LIMITS), Learned::New);
-        // Nor does it take over entries of others beyond its share.
+        // It does not take over entries of other remotes beyond its share either.
         assert_eq!(table.learn(100, 9, remote(1), 10, &LIMITS), Learned::Quota);
         assert_eq!(table.find(100, 10, &LIMITS), Some((1, false)));
         assert_eq!(table.learn(200, 9, remote(2), 10, &LIMITS), Learned::Configured);

@@ -124,7 +124,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                     ),
                 },
             ),
-            // Other passages are those of tunnels and services, which have checks of their own.
+            // Other passages belong to tunnels and services, which have checks of their own.
             _ => continue,
         };
         // A rule that drops all packets is reported for them.

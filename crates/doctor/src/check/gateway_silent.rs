@@ -172,7 +172,7 @@ fn by_proxy(tenant: DeviceRef<'_>, host: DeviceRef<'_>, gateway: IpAddr) -> Opti
     let leads = |route: &&RouteEntry| {
         route.covers(gateway) && route.link.is_some_and(|link| link != host.interface.index)
     };
-    // The kernel answers for what it would forward to another device.
+    // The kernel answers for addresses that it would forward to another device.
     if routes.iter().any(|route| leads(&route)) {
         return None;
     }

@@ -83,7 +83,7 @@ fn unanswered<'a>(
         if sent_packets(tenant.namespace) != Some(true) {
             continue;
         }
-        // What the tenant sends is received here.
+        // This device receives the packets that the tenant sends.
         if moved.rx_packets == 0 || moved.tx_packets > 0 {
             continue;
         }

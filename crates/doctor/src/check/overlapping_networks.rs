@@ -98,7 +98,7 @@ fn behind_tunnel(
     routes: &[RouteEntry],
     (address, prefix): (Ipv4Addr, u8),
 ) -> Option<String> {
-    // A much larger network is that of all nodes, of which the bridge has this node's part.
+    // A much larger network belongs to all nodes, and the bridge has this node's part.
     let lengths = prefix.saturating_sub(2).max(1)..=prefix;
     let found = routes.iter().find(|route| {
         let place = |index| DeviceKey { namespace: bridge.place.namespace, index };

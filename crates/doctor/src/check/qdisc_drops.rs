@@ -19,8 +19,8 @@ pub(super) const CHECK: Check = Check {
     severity: Severity::Warn,
     explanation: "A queueing discipline dropped packets between the two readings. Either the \
         device sends more slowly than packets arrive, or the discipline shapes traffic on purpose. \
-        TCP learns its rate from drops; UDP loses the packets. Drops of ingress and clsact are those \
-        of filters attached there: an action, a BPF program, or a redirect to a device that is down \
+        TCP learns its rate from drops; UDP loses the packets. Drops of ingress and clsact come \
+        from filters attached there: an action, a BPF program, or a redirect to a device that is down \
         or has no reader. They are named by device, priority (pref) and handle. If a device at the end \
         of a redirect is down, the fix sets it up. doctor does not know what a filter or a rate is \
         for, so it changes neither: it prints commands that delete a filter and restore it, for a BPF \

@@ -10,9 +10,10 @@ pub(super) const CHECK: Check = Check {
     explanation: "The control group of a process in the namespace, or one above it, used up its \
         CPU quota, and the kernel stopped it for a part of the time between the two readings. \
         Packets then wait in its sockets: latency grows to the length of a period (100 ms), and \
-        datagrams are lost when the socket's buffer is full. The symptoms are those of a slow \
-        network. Raise the limit of the container (cpu.max, in Kubernetes limits.cpu), or use \
-        fewer threads. It is a remark while nothing waits in a UDP socket and no buffer is full.",
+        datagrams are lost when the socket's buffer is full. The symptoms are the same as \
+        with a slow network. Raise the limit of the container (cpu.max, in Kubernetes \
+        limits.cpu), or use fewer threads. It is a remark while nothing waits in a UDP \
+        socket and no buffer is full.",
     run,
 };
 

@@ -140,7 +140,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             continue;
         }
         if !tunnel.interface.up {
-            // The kernel's sockets look like those of programs, so the tunnels tell them apart.
+            // The kernel's sockets look like sockets of programs, so the tunnels distinguish them.
             let other = view.tunnels().find(|(other, same)| {
                 other.place != tunnel.place
                     && other.interface.up
@@ -149,10 +149,10 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
             });
             let owner = match other {
                 Some((other, same)) if same.vni == vxlan.vni && same.external == vxlan.external => {
-                    format!("that of {}, which has the same VNI {}", other.name(), vxlan.vni)
+                    format!("{}, which has the same VNI {}", other.name(), vxlan.vni)
                 }
-                Some((other, _)) => format!("that of {}", other.name()),
-                None => "another program's".to_owned(),
+                Some((other, _)) => other.name().to_owned(),
+                None => "another program".to_owned(),
             };
             if let Some(finding) = memberships(view, namespace, tunnel, vxlan) {
                 outcome.add(finding);
@@ -163,7 +163,7 @@ fn run(view: &View<'_>, outcome: &mut CheckOutcome) {
                 .evidence(format!("{} is down", tunnel.name()), "IFLA_FLAGS")
                 .evidence(
                     format!(
-                        "the UDP socket on port {} in {} is {owner}",
+                        "the UDP socket on port {} in {} belongs to {owner}",
                         vxlan.port, namespace.label
                     ),
                     "/proc/net/udp, udp6",

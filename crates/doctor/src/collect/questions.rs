@@ -355,7 +355,7 @@ fn ports(listeners: &[(IpAddr, u16)], address: IpAddr) -> Vec<u16> {
     ports
 }
 
-/// Whether a namespace is that of a tenant: its veth leads to another namespace, it has no bridge,
+/// Whether a namespace belongs to a tenant: its veth leads to another namespace, it has no bridge,
 /// and no tunnel's packets pass it.
 fn is_tenant(namespaces: &[Namespace], here: &Namespace) -> bool {
     let mut tunnels = namespaces.iter().flat_map(|namespace| &namespace.tunnels);
@@ -526,7 +526,7 @@ fn within(network: IpAddr, prefix: u8) -> Option<IpAddr> {
     Some(IpAddr::V4(other.into()))
 }
 
-/// A connection that nothing translates.
+/// An untranslated connection.
 pub(super) fn tracked(state: State) -> Connection {
     Connection { state, is_reply: false, status: Some(0), mark: Some(0), zone: 0 }
 }

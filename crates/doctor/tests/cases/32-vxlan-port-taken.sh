@@ -2,7 +2,7 @@
 # 32: a second VXLAN device cannot be set up.
 # Source: https://github.com/cilium/cilium/issues/2925 (#8990, #38581)
 # Cause: flannel.1 has UDP 8472; cilium_vxlan (external) needs a socket of its own on that port: EADDRINUSE.
-# Expected: "cilium_vxlan is down; the UDP socket on port 8472 is that of flannel.1".
+# Expected: "cilium_vxlan is down; the UDP socket on port 8472 belongs to flannel.1".
 # Check: OV033
 # One node: a pod-a
 . "$(dirname "$0")/bed.sh"

@@ -2,7 +2,7 @@
 # 97: a program took the UDP port of a VXLAN device.
 # Source: https://github.com/weaveworks/weave/issues/2375
 # Cause: a program bound 4789 while vx100 of host b was down; setting it up fails: EADDRINUSE.
-# Expected: "vx100 is down; the UDP socket on port 4789 in b is another program's".
+# Expected: "vx100 is down; the UDP socket on port 4789 in b belongs to another program".
 # Check: OV033
 # One node: b guest-b
 . "$(dirname "$0")/bed.sh"

@@ -2,7 +2,7 @@
 # 98: two VXLAN devices have one VNI and one port.
 # Source: https://github.com/moby/moby/pull/42548 (a device that a program left behind; like moby/libnetwork#1765)
 # Cause: vxold of host b, with the group policy extension, holds port 4789; vx100 has no socket of its own.
-# Expected: "vx100 is down; the UDP socket on port 4789 in b is that of vxold, which has the same VNI 100".
+# Expected: "vx100 is down; the UDP socket on port 4789 in b belongs to vxold, which has the same VNI 100".
 # Check: OV033
 # One node: b guest-b
 . "$(dirname "$0")/bed.sh"

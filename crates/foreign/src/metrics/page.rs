@@ -1,6 +1,6 @@
 //! A page: the metrics of one answer.
 //!
-//! It is built again for each answer, so that it shows only what still exists.
+//! It is built again for each answer, so that it shows only objects that still exist.
 
 use std::collections::BTreeMap;
 

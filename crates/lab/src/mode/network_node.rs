@@ -289,7 +289,7 @@ fn fast_hops(leg: &Leg, kind: NetworkType, accel: &Arc<Accel>) -> Vec<Hop> {
     let end = End { host, at: host, device: &device, port: TENANT_PORT, accel };
     let mut hops = vec![Hop::tx(leg.end().name(), TENANT_NIC)];
     hops.extend(into_tunnel(&end));
-    // From the NIC on, the hops are those of the plain mode.
+    // From the NIC on, the plain mode has the same hops.
     let plain = linuxbridge::hops(leg, kind).into_iter();
     hops.extend(plain.skip_while(|hop| hop.device != NIC || hop.host != host));
     hops

@@ -4,8 +4,8 @@
 //!
 //! Source: `neutron/plugins/ml2/drivers/openvswitch/agent` (its bridges' `native` files) and
 //! `doc/source/contributor/internals/openvswitch_firewall.rst`. Tables of disabled features (DVR,
-//! DHCP and ARP responders, rate limits) are left out. Tunnels are those of L2 population: frames
-//! of a network go only to hosts that have the network.
+//! DHCP and ARP responders, rate limits) are left out. Tunnels are set up as by L2 population:
+//! frames of a network go only to hosts that have the network.
 
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -125,7 +125,7 @@ fn a_killed_daemon_is_named() {
             .unwrap()
             .to_string();
             assert!(error.contains(program) && error.contains("signal: 9"), "{error}");
-            assert!(error.contains("/run/openvswitch-a"), "the host is told by the path: {error}");
+            assert!(error.contains("/run/openvswitch-a"), "the path names the host: {error}");
         }
     }
 }

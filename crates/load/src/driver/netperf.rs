@@ -141,7 +141,7 @@ impl Driver for Netperf {
         let mut figures = values(printed.client, workload)?;
         let elapsed = figures.positive("ELAPSED_TIME")?;
         let sent_bytes = figures.count("LOCAL_BYTES_SENT")?;
-        // With several iterations, rates are means, but counts are those of the last one.
+        // With several iterations, rates are means, but counts belong to the last one.
         let check = |seconds| {
             let single = figures.get("CONFIDENCE_ITERATION")? <= 1.0;
             if single { same_time("ELAPSED_TIME", seconds, elapsed) } else { Ok(()) }
@@ -160,7 +160,8 @@ impl Driver for Netperf {
         match workload {
             Workload::TcpStream | Workload::TcpMaerts | Workload::UdpStream => {
                 if workload == Workload::TcpMaerts {
-                    // The client receives. netperf has no selector for what the server sent.
+                    // The client receives. netperf has no selector for the bytes that the server
+                    // sent.
                     counted.payload_bytes = figures.count("LOCAL_BYTES_RECVD")?;
                     counted.sent_units = counted.payload_bytes / size;
                 }

@@ -4,7 +4,7 @@
 //! - ping-pong discards its first 0.4 s and its last 0.05 s, so it runs that much longer;
 //!   [`moved`](super::ToolReport::moved) is its total. It needs the time-stamp counter
 //!   (`--no-rdtsc` finds "no valid observations" in 3.7), which it first calibrates for 2 s.
-//! - Its throughput client reports only what it sent. The server counts what it received, and
+//! - Its throughput client reports only sent messages. The server counts received messages, and
 //!   reports when it is interrupted.
 
 use super::figures::{Counted, Figures, number, outcome, same_time};

@@ -10,8 +10,8 @@
 //! unless the plan sets a size: a buffer that holds a good part of a trial would hide a slow path.
 //! The search begins at the rate that an unpaced trial receives.
 //!
-//! Hops, CPU time, service demand and schedule of the sample are those of the best trial at the
-//! rate of its value. Its loss is that of all counted trials together, as most lose little or
+//! Hops, CPU time, service demand and schedule of the sample come from the best trial at the
+//! rate of its value. Its loss is the loss of all counted trials together, as most lose little or
 //! nothing.
 
 mod search;
@@ -61,7 +61,7 @@ pub(crate) enum Failed {
 }
 
 /// Searches the drop point. `run` runs a trial of a load. `load` gives flows, size and CPUs; its
-/// duration is that of a sample. `warmup` precedes each trial.
+/// duration is as long as a sample. `warmup` precedes each trial.
 pub(crate) fn take(
     load: &Load,
     warmup: Duration,

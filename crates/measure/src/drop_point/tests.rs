@@ -89,9 +89,9 @@ fn the_value_is_what_was_received_at_the_best_rate_within_a_thousandth() {
     assert_eq!((trials[0].0, trials[1].0), (None, Some(100_000)));
     let (length, buffer) = (Duration::from_millis(100), Some(SOCKET_BUFFER));
     assert!(trials.iter().all(|trial| (trial.1, trial.2) == (length, buffer)));
-    // The other figures are those of a trial at the rate that was kept.
+    // The other figures come from a trial at the rate that was kept.
     assert!((sample.pace.unwrap().intended_per_s - point.goals[VALUE_GOAL].kept).abs() < 1.0);
-    // The loss is that of all trials, including the unpaced one.
+    // The loss counts all trials, including the unpaced one.
     let loss = sample.loss.unwrap();
     assert!(loss.sent - loss.received >= 5_000, "{loss:?}");
     assert_eq!(loss.places["b socket buffer"], loss.sent - loss.received);

@@ -200,7 +200,7 @@ impl<'a> Session<'a> {
         let probe =
             self.probe.get_or_insert_with(|| Answering::new(&shared.answerer, client, local));
         self.switches += u32::from(matches!(ask, Ask::SwitchOff(_)));
-        // The kernel's state is that of the server's namespace: sessions never leave it.
+        // The kernel's state is read in the server's namespace, which sessions never leave.
         probe.answer(ask).map(|answer| Reply::Probe(Box::new(answer)))
     }
 

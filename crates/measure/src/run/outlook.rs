@@ -1,5 +1,5 @@
-//! Notes about the intervals at the end of a run: other load, and what it would take to make the
-//! intervals narrower.
+//! Notes about the intervals at the end of a run: other load, and the time that narrower
+//! intervals would take.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ fn busy(whose: &str, usual: &MachineBackground) -> Option<String> {
     (!said.is_empty()).then(|| format!("{whose}during the run: {}", said.join(", ")))
 }
 
-/// Describes why a goal was not reached, and what it would take.
+/// Describes why a goal was not reached, and the effort that it would take.
 fn goal(plan: &Plan, blocked: &Blocked) -> Option<String> {
     let goal = plan.stopping.half_width?;
     // A run that ended for another reason did not miss its goal.

@@ -195,7 +195,7 @@ impl RestPacing {
         let seconds = begun.at.elapsed().as_secs_f64();
         self.cpu = own_cpu();
         let own = self.cpu.saturating_sub(begun.cpu).as_secs_f64();
-        // Softirq time is that of the whole machine and includes other traffic, so limit it.
+        // Softirq time counts the whole machine and includes other traffic, so limit it.
         let own = own + took.kernel_s.min(own * SOFTIRQS);
         let here = &mut self.watched[HERE];
         let mut harmed = Vec::new();

@@ -163,8 +163,8 @@ impl ExactClock {
         // (docs/src/design/measuring.md).
         let without_calls = sys::emulation::is_tcg();
         for mut program in object.progs_mut() {
-            // Skip trace points of other architectures. Those that exist on every architecture fail
-            // to load with an error.
+            // Skip trace points of other architectures. A trace point that every architecture has
+            // must load, so it fails with an error.
             let name = program.name().to_string_lossy().into_owned();
             let is_call = name.starts_with("call_function");
             let optional = is_call || name.starts_with("local_timer");

@@ -79,7 +79,7 @@ pub fn attribute(evidence: &Evidence<'_>) -> Loss {
     let backlog = evidence.softnet_dropped;
     ledger.charge_beyond("softnet backlog".to_owned(), backlog, per_skb, &mut seen.backlog);
     // The backlog's drops also count at the devices before it, and a device's drops at the IP
-    // layer above it: use only what exceeds them.
+    // layer above it: use only the excess.
     let mut downstream = evidence.softnet_dropped;
     for (device, drops) in evidence.devices {
         let new = drops.saturating_sub(evidence.softnet_dropped);

@@ -72,7 +72,7 @@ impl Identity {
         let parts = || path.split('/').rev();
         // The innermost container: nodes of kind are containers themselves.
         if let Some((at, id)) = parts().enumerate().find_map(|(at, part)| Some((at, id(part)?))) {
-            // The pod's group is that of the container or the next one above it.
+            // The pod's group is the group of the container or the next one above it.
             let pod = parts().skip(at).take(2).find_map(pod_uid);
             return Some(Identity::Container { id, pod });
         }

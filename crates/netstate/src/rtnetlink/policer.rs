@@ -58,8 +58,8 @@ pub(crate) fn places(classifier: &str) -> Option<(u16, Option<u16>)> {
     })
 }
 
-/// Returns the policers of a filter. Those in classifiers other than `u32`, `flower`, `matchall`,
-/// `basic`, `fw` and `bpf` are left out.
+/// Returns the policers of a filter. Policers in classifiers other than `u32`, `flower`,
+/// `matchall`, `basic`, `fw` and `bpf` are left out.
 pub(crate) fn of_filter(link: u32, message: &[u8]) -> Vec<Policer> {
     let payload = message.get(HEADER..).unwrap_or_default();
     let kind = attribute(payload, TCA_KIND).map(text).unwrap_or_default();

@@ -87,7 +87,7 @@ fn shaper(options: &[TcOption]) -> Option<Shaper> {
     Some(Shaper { rate, burst, limit })
 }
 
-/// Bytes that a rate of so many bytes per second sends in a time of 64 ns ticks.
+/// Bytes sent in `ticks` of 64 ns at `rate` bytes per second.
 pub(crate) fn bytes_of_ticks(ticks: u32, rate: u64) -> u64 {
     let bytes = u128::from(ticks) * TICK * u128::from(rate) / 1_000_000_000;
     u64::try_from(bytes).unwrap_or(u64::MAX)

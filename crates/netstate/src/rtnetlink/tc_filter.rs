@@ -76,8 +76,8 @@ pub enum Effect {
 /// Filters of the links of a namespace.
 #[derive(Debug, Default)]
 pub struct Filters {
-    /// Filters that drop packets or take them elsewhere. Those that can only pass, mark or copy
-    /// packets are left out.
+    /// Filters that drop packets or take them elsewhere. Filters that can only pass, mark or
+    /// copy packets are left out.
     pub filters: Vec<Filter>,
     /// Policers of received packets.
     pub policers: Vec<Policer>,

@@ -233,7 +233,7 @@ mod tests {
     /// Packets that left, and packets that arrived.
     type Packets = (u64, u64);
 
-    /// A round in a quiet moment, of flows by port, with what left and came here and there.
+    /// A round in a quiet moment: flows by port, with the packets sent and received at each end.
     fn round(flows: &[(u16, Packets, Packets)], epoch: u64) -> Round {
         let here = FlowsReading {
             flows: flows

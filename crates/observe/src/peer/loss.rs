@@ -130,7 +130,7 @@ mod tests {
         lost: u64,
         /// Sent packets that are still in flight when the arrivals are read.
         flying: u64,
-        /// Sent, and arrived, between the reading of what left and of what came.
+        /// Packets sent, and arrived, between the readings of sent and of received packets.
         meanwhile: u64,
         /// Sent after what came was read, before what left is read again.
         after: u64,

@@ -3,7 +3,7 @@
 //! A [`PeerServer`] reports this host's counts of flows to clients that prove to know the token. A
 //! [`Peer`] polls such a server in its own thread, so that a slow or hostile server does not delay
 //! `watch`. It compares the counts of both hosts (`loss`) and their clocks (`clock`). Connections
-//! are those of the [`channel`] crate.
+//! come from the [`channel`] crate.
 
 mod asking;
 mod clock;

@@ -96,7 +96,7 @@ fn a_server_reports_only_the_requested_flows() {
         // IP and UDP headers.
         assert_eq!(one.count.left.bytes, 7 * (7 + 28));
         assert!(one.count.devices.first().unwrap().ends_with(" nic0"), "{one:?}");
-        // Hops are those of followed packets; all packets are followed where that costs nothing.
+        // Only followed packets have hops; all packets are followed where that costs nothing.
         let hops = poll("hops of a followed packet", LIMIT, || {
             let length = Duration::from_millis(200);
             watch.interval(length, &|| Duration::ZERO, &BTreeMap::new(), &|| true).unwrap();

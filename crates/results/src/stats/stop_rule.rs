@@ -209,9 +209,9 @@ impl StopRule {
     }
 
     /// Decides after `blocks` complete blocks from the figures of each cell so far. A cell without
-    /// ratios does not count for a goal: it is a baseline, or it failed and always will. Nor does a
-    /// cell that carries nothing in most blocks, because no interval is narrow relative to a median
-    /// of 0.
+    /// ratios does not count for a goal: it is a baseline, or it failed and always will. A cell
+    /// that carries nothing in most blocks does not count either, because no interval is narrow
+    /// relative to a median of 0.
     pub fn decide(&self, blocks: u32, cells: &[Series]) -> Decision {
         match self {
             StopRule::Blocks { blocks: all, .. } if blocks >= *all => Decision::LastBlock,
@@ -311,7 +311,7 @@ mod tests {
         let nothing = vec![0.0; n as usize];
         let cells = [narrow(n as usize), of(nothing.clone())];
         assert_eq!(rule.decide(n, &cells), Decision::GoalReached);
-        // Nor does a cell that rarely carries anything count.
+        // A cell that rarely carries anything does not count either.
         let seldom = |n: usize| of((0..n).map(|at| if at % 3 == 0 { 0.1 } else { 0.0 }));
         for analysis in rule.interim_analyses() {
             let cells = [narrow(analysis as usize), seldom(analysis as usize)];

@@ -99,7 +99,7 @@ fn answered_datagrams_go_fast_before_conntrack_calls_them_assured() {
         move || echo.go()
     });
     // On a slow machine the entry may be assured by then: try another flow.
-    poll("a connection that goes fast and is not assured", LIMIT, || {
+    poll("a connection on the fast path that is not assured", LIMIT, || {
         let echo = Echo::new(&pair, tenant_b(PORT), tenant_b(PORT));
         let before = accels[0].status();
         poll("the fast path for a connection", LIMIT, || {

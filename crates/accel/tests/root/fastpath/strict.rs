@@ -113,8 +113,8 @@ fn packets_marked_below_the_nic_are_left_to_the_rules() {
     assert_eq!(since(&accels[1], &before, "decap_hit"), 0, "{:#?}", accels[1].status());
 }
 
-/// Conntrack gives the tunnel's entries a mark, and makes answers of what a remote end sends from the
-/// tunnel's port.
+/// Conntrack gives the tunnel's entries a mark, and turns packets that a remote end sends from the
+/// tunnel's port into answers.
 #[test]
 fn rules_on_entries_of_the_tunnel_are_refused() {
     require!(need::root());

@@ -418,7 +418,7 @@ fn rules_are_obeyed_while_the_daemon_hangs() {
         let soon = hanging.elapsed() < Duration::from_millis(90);
         sh(&pair.a, "nft delete table inet later");
         accels[0].pause(false);
-        assert_eq!(taken, 0, "went fast past a rule");
+        assert_eq!(taken, 0, "bypassed a rule");
         let is_met = (fast == 3 && soon).then_some(());
         Ok(is_met.ok_or_else(|| format!("{fast} of 3 fast before it, {:?}", hanging.elapsed())))
     })

@@ -103,9 +103,9 @@ fn rules_hold(joined: Joined) {
         println!("{name}: {verdict}");
     }
     let (fast, whole) = beds[0].carried();
-    assert!(fast > 0, "no packet of {whole} went fast: nothing was tested");
+    assert!(fast > 0, "no packet of {whole} took the fast path: nothing was tested");
     println!(
-        "{fast} of {whole} packets at the hosts' programs went fast ({:.1}%)",
+        "{fast} of {whole} packets at the hosts' programs took the fast path ({:.1}%)",
         fast as f64 / whole.max(1) as f64 * 100.0
     );
 }

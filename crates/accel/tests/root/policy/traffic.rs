@@ -326,8 +326,8 @@ impl Traffic {
         Taken { sent: std::mem::take(&mut self.sent), received }
     }
 
-    /// Waits until so many more messages have been received, or, for none, long enough for one to
-    /// arrive. Returns the number of those received.
+    /// Waits until this number of further messages was received. For 0 it waits long enough for one
+    /// to arrive. Returns the number received.
     pub fn wait_for(&mut self, messages: usize) -> usize {
         let mut inbox = self.inbox.lock().unwrap();
         let before = inbox.received.len();

@@ -202,8 +202,8 @@ fn the_process_that_switches_settings_has_only_the_rights_for_it() {
     }
 }
 
-/// The process of `watch --serve` that faces the network is its only child, as is that of `measure
-/// serve` which switches settings.
+/// The process of `watch --serve` that faces the network is its only child, like the process of
+/// `measure serve` which switches settings.
 fn front(program: &Foreground) -> u32 {
     let of = program.child.id();
     let children = std::fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap();
@@ -239,7 +239,7 @@ fn a_server_of_flows_harms_nobody_and_has_no_rights() {
     }
     drop(program);
     let mut victim = Victim::new();
-    // What it needs, or does to itself.
+    // Calls that it needs, or that affect only itself.
     const OWN: [&str; 5] =
         ["fork", "change groups", "make a file in memory", "map code", "a pair of sockets"];
     let mut attacks = victim.attacks();

@@ -141,7 +141,7 @@ fn fixes_undos_and_trials_that_are_killed_at_many_moments_are_repaired() {
     killed_and_repaired(34);
 }
 
-/// Kills each of the three at so many moments of its run time.
+/// Kills each of the three at this number of moments of its run time.
 fn killed_and_repaired(moments: usize) {
     require!(need::root());
     let namespace = Namespace::new("kill");

@@ -22,8 +22,8 @@ const TENANT_B: &str = "10.1.0.12";
 const MEASURED: [&str; 4] = ["--duration", "0.1", "--warmup", "0.02"];
 const STREAM: [&str; 2] = ["--workloads", "tcp_stream"];
 
-/// Findings that this machine may have with any overlay: steal time, and what all namespaces share:
-/// full queues of the CPUs, and foreign neighbours in the table.
+/// Findings that this machine may have with any overlay: steal time, and state that all
+/// namespaces share, which is full queues of the CPUs and foreign neighbours in the table.
 const OF_THE_MACHINE: [&str; 3] = ["OV024", "OV025", "OV040"];
 
 /// Result of a trial: the change is better, or the reason why that is not proven.
@@ -103,7 +103,7 @@ impl Overlay {
             [of("code"), of("severity"), of("namespace"), of("object")].join(" ")
         };
         let all: Vec<String> = host["findings"].as_array().unwrap().iter().map(shown).collect();
-        // What was not read explains a finding that is missing.
+        // State that was not read explains a missing finding.
         eprintln!("found: {all:?}; not read: {}", host["skipped"]);
         let mut codes: Vec<String> = host["findings"]
             .as_array()

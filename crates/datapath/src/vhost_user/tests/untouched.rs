@@ -44,7 +44,7 @@ impl Group {
 
 /// Bytes that exist of a guest's memory.
 fn existing(guest: &Guest) -> u64 {
-    // Of 512 bytes, whatever the size of pages (stat(2)).
+    // Blocks have 512 bytes, independent of the size of pages (stat(2)).
     fstat(&guest.file).unwrap().st_blocks as u64 * 512
 }
 
@@ -75,7 +75,7 @@ fn untouched_receive_buffers_are_returned_empty_near_the_limit() {
     assert_eq!((head, length > 100), (0, true));
 
     group.write("memory.current", Group::LIMIT);
-    // More than what the ring may still take without another look at the limit.
+    // More than the ring may take before it checks the limit again.
     let (before, mut empty) = (existing(&right), 0);
     for _ in 1..SIZE {
         left.transmit([0; 12], &frame(100), false);
