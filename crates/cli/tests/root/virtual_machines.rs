@@ -6,6 +6,7 @@ use crate::guests::silent;
 use crate::program::launch;
 use crate::program::machine;
 
+use std::path::Path;
 use std::time::Duration;
 
 use guest_kernel::{broken, kernel};
@@ -21,12 +22,22 @@ use test_support::{need, require};
 const LIMIT: Duration = Duration::from_secs(400);
 
 /// A run of these modes with one profile and the fewest samples.
-fn run(kernel: &str, modes: &str, workloads: &str, more: &[&str]) -> Running {
-    let mut command = overlane(["lab", "run", "--modes", modes, "--guest-kernel", kernel]);
+fn run(kernel: &Path, modes: &str, workloads: &str, more: &[&str]) -> Running {
+    let mut command = overlane(["lab", "run", "--modes", modes, "--guest-kernel"]);
+    command.arg(kernel);
     command.args(["--offload", "full", "--workloads", workloads, "--json"]);
     command.args(["--duration", "0.3"]).args(more);
     command.env("OVERLANE_LOG", "info");
     Running::start(command)
+}
+
+/// Waits for such a run, which leaves nothing behind.
+fn measured(kernel: &Path, modes: &str, workloads: &str, more: &[&str]) -> Ended {
+    let running = run(kernel, modes, workloads, more);
+    let mark = running.mark().to_owned();
+    let ended = running.wait_at_most(LIMIT);
+    nothing_left(&mark);
+    ended
 }
 
 fn cells<'a>(results: &'a Value, mode: &str) -> Vec<&'a Value> {
@@ -90,43 +101,28 @@ fn proved(ended: &Ended, modes: &[&str], devices: &[&str]) {
 #[test]
 fn guests_on_a_bridge_are_measured_with_every_hop_proved() {
     let kernel = require!(kernel());
-    let running = run(
-        kernel.to_str().unwrap(),
-        "vm-bridge",
-        "tcp_rr",
-        &["--baseline", "vm-bridge", "--blocks", "2"],
-    );
-    let mark = running.mark().to_owned();
-    let ended = running.wait_at_most(LIMIT);
+    let ended =
+        measured(&kernel, "vm-bridge", "tcp_rr", &["--baseline", "vm-bridge", "--blocks", "2"]);
     proved(&ended, &["vm-bridge"], &["a/tap0", "a/nic0", "b/nic0", "b/tap0"]);
-    nothing_left(&mark);
 }
 
 #[test]
 fn guests_are_compared_with_guests_that_no_bridge_joins() {
     let kernel = require!(kernel());
-    let running = run(
-        kernel.to_str().unwrap(),
+    let ended = measured(
+        &kernel,
         "vm-bridge",
         "tcp_rr,udp_stream",
         &["--baseline", "vm-host", "--blocks", "2"],
     );
-    let mark = running.mark().to_owned();
-    let ended = running.wait_at_most(LIMIT);
     proved(&ended, &["vm-host", "vm-bridge"], &["a/tap0", "a/nic0", "b/nic0", "b/tap0"]);
-    nothing_left(&mark);
 }
 
 #[test]
 fn guests_reach_each_other_over_the_kernel_s_tunnel() {
     let kernel = require!(kernel());
-    let running = run(
-        kernel.to_str().unwrap(),
-        "vm-vxlan",
-        "tcp_stream",
-        &["--baseline", "vm-vxlan", "--blocks", "2"],
-    );
-    let ended = running.wait_at_most(LIMIT);
+    let ended =
+        measured(&kernel, "vm-vxlan", "tcp_stream", &["--baseline", "vm-vxlan", "--blocks", "2"]);
     proved(&ended, &["vm-vxlan"], &["a/tap0", "a/vxlan0", "a/nic0", "b/vxlan0", "b/tap0"]);
 }
 
@@ -134,14 +130,12 @@ fn guests_reach_each_other_over_the_kernel_s_tunnel() {
 #[test]
 fn guests_reach_each_other_by_vhost_user() {
     let kernel = require!(kernel());
-    let running = run(
-        kernel.to_str().unwrap(),
+    let ended = measured(
+        &kernel,
         "vm-tapbridge-vhost-user,vm-vtep-vhost-user",
         "tcp_stream",
         &["--baseline", "vm-tapbridge-vhost-user", "--blocks", "2", "--vary", "vm:queues=2"],
     );
-    let mark = running.mark().to_owned();
-    let ended = running.wait_at_most(LIMIT);
     proved(&ended, &["vm-tapbridge-vhost-user"], &[]);
     proved(&ended, &["vm-vtep-vhost-user"], &["a/nic0", "b/nic0"]);
     let results = ended.json();
@@ -151,23 +145,19 @@ fn guests_reach_each_other_by_vhost_user() {
             assert_eq!(guest["queues"], queues, "{testbed:#}");
         }
     }
-    nothing_left(&mark);
 }
 
 #[test]
 fn guests_reach_each_other_over_open_vswitch_s_tunnel() {
     let kernel = require!(kernel());
     require!(need::tool("ovs-vswitchd"));
-    let running = run(
-        kernel.to_str().unwrap(),
+    let ended = measured(
+        &kernel,
         "vm-ovs-vxlan",
         "tcp_stream,udp_rr",
         &["--baseline", "vm-ovs-vxlan", "--blocks", "2"],
     );
-    let mark = running.mark().to_owned();
-    let ended = running.wait_at_most(LIMIT);
     proved(&ended, &["vm-ovs-vxlan"], &["a/tap0", "a/nic0", "b/nic0", "b/tap0"]);
-    nothing_left(&mark);
 }
 
 #[test]
@@ -178,9 +168,7 @@ fn guests_are_started_as_varied_and_what_is_in_force_is_read_back() {
     more.extend(settings.iter().flat_map(|setting| ["--vary", setting]));
     // A setting of a host, taken back between samples: both kinds work together.
     more.extend(["--vary", "txqueuelen@tap0=20"]);
-    let running = run(kernel.to_str().unwrap(), "vm-host", "tcp_rr", &more);
-    let mark = running.mark().to_owned();
-    let ended = running.wait_at_most(LIMIT);
+    let ended = measured(&kernel, "vm-host", "tcp_rr", &more);
     proved(&ended, &["vm-host"], &["a/tap0", "a/nic0", "b/nic0", "b/tap0"]);
     let results = ended.json();
     let in_force = |setting: Option<&str>| {
@@ -215,7 +203,6 @@ fn guests_are_started_as_varied_and_what_is_in_force_is_read_back() {
             assert!(reason.contains(&format!("/dev/vhost-net: {error}")), "{reason}");
         }
     }
-    nothing_left(&mark);
 }
 
 #[test]
@@ -254,9 +241,7 @@ fn a_guest_that_does_not_come_up_is_one_failed_mode_and_others_go_on() {
     let kernel = require!(kernel());
     let directory = tempfile::tempdir().unwrap();
     let broken = broken(&kernel, directory.path());
-    let running = run(broken.to_str().unwrap(), "host,vm-bridge", "tcp_rr", &["--blocks", "2"]);
-    let mark = running.mark().to_owned();
-    let ended = running.wait_at_most(LIMIT).expect(1);
+    let ended = measured(&broken, "host,vm-bridge", "tcp_rr", &["--blocks", "2"]).expect(1);
     let results = ended.json();
     let status = |mode: &str| {
         let modes = results["modes"].as_array().unwrap();
@@ -268,7 +253,6 @@ fn a_guest_that_does_not_come_up_is_one_failed_mode_and_others_go_on() {
     assert_eq!(failed["status"], "failed", "{failed:#}");
     let reason = failed["reason"].as_str().unwrap();
     assert!(reason.contains("guest tenant-a"), "{reason}");
-    nothing_left(&mark);
 }
 
 /// Process ids of QEMU that a run has started.
@@ -280,8 +264,7 @@ fn qemus(mark: &str) -> Vec<i32> {
 #[test]
 fn a_killed_run_leaves_no_guest() {
     let kernel = require!(kernel());
-    let mut running =
-        run(kernel.to_str().unwrap(), "vm-bridge", "tcp_rr", &["--baseline", "vm-bridge"]);
+    let mut running = run(&kernel, "vm-bridge", "tcp_rr", &["--baseline", "vm-bridge"]);
     let mark = running.mark().to_owned();
     eventually("two guests", || {
         assert!(running.runs(), "{}", running.stderr_so_far());
@@ -297,7 +280,7 @@ fn a_killed_run_leaves_no_guest() {
 fn a_killed_guest_is_one_failed_mode_and_others_go_on() {
     let kernel = require!(kernel());
     let more = ["--blocks", "12"];
-    let mut running = run(kernel.to_str().unwrap(), "host,vm-bridge", "tcp_rr", &more);
+    let mut running = run(&kernel, "host,vm-bridge", "tcp_rr", &more);
     let mark = running.mark().to_owned();
     // Guests exist before the first sample; the kill comes at a random moment.
     let guests = eventually("two guests", || {
