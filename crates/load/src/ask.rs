@@ -2,7 +2,7 @@
 
 pub use results::names::{DrivenTool as Tool, Engine, UnknownName};
 pub use results::workload::Task;
-use results::{Beside, Unit};
+use results::{Beside, Cell, Profile, Role, Status, Unit, Workload};
 
 /// Measurement request: everything that defines a cell except the path.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -59,6 +59,47 @@ impl Ask {
     pub fn datagrams_per_s(&self) -> Option<u64> {
         let bits = 8 * u64::from(self.message_bytes);
         self.rate_bits_per_s.map(|rate| (rate.saturating_add(bits / 2) / bits).max(1))
+    }
+
+    /// Returns a cell of a mode with this load and without samples.
+    pub fn cell(&self, mode: &str, offload: Profile, mtu: u32) -> Cell {
+        Cell {
+            mode: mode.to_owned(),
+            role: Role::Measured,
+            offload,
+            mtu,
+            workload: self.task,
+            message_bytes: self.message_bytes,
+            flows: self.flows,
+            outstanding: self.outstanding,
+            offered: None,
+            beside: self.beside,
+            socket_buffer_bytes: self.socket_buffer_bytes,
+            setting: None,
+            gso: self.gso && self.task.workload() == Workload::UdpStream,
+            engine: self.engine,
+            unit: self.unit(),
+            status: Status::Failed,
+            reason: Some(Cell::NO_SAMPLE.to_owned()),
+            median: None,
+            ratio: None,
+            flow_shares: None,
+            tcp: None,
+            beside_rates: None,
+            arrivals: None,
+            service_demand: None,
+            service_demand_reason: None,
+            latency_us: None,
+            histogram: Vec::new(),
+            drop_point: None,
+            pace: None,
+            tool: None,
+            loss: None,
+            hops: Vec::new(),
+            trend: None,
+            settled_after: None,
+            samples: Vec::new(),
+        }
     }
 
     /// Unit of the cell's figures. With a given load the result is latency; otherwise the

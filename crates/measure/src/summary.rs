@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::path_under_test::PathUnderTest;
 use crate::plan::{Plan, PlannedCell};
 use crate::sampler::loss;
-use load::Workload;
 use results::stats::{median, trend};
 use results::{
     Arrivals, BesideRates, Cell, DropGoal, DropPoint, FlowShares, HopRecord, Interval, Latency,
@@ -19,43 +18,11 @@ pub(crate) fn empty(
     planned: &PlannedCell,
     offered: Option<Offered>,
 ) -> Cell {
-    let ask = &planned.ask;
     Cell {
-        mode: subject.mode.clone(),
         role: planned.role,
-        offload: subject.offload,
-        mtu: subject.mtu,
-        workload: ask.task,
-        message_bytes: ask.message_bytes,
-        flows: ask.flows,
-        outstanding: ask.outstanding,
         offered,
-        beside: ask.beside,
-        socket_buffer_bytes: ask.socket_buffer_bytes,
         setting: planned.setting.map(|at| plan.settings[at].clone()),
-        gso: ask.gso && ask.task.workload() == Workload::UdpStream,
-        engine: ask.engine,
-        unit: ask.unit(),
-        status: Status::Failed,
-        reason: Some(Cell::NO_SAMPLE.to_owned()),
-        median: None,
-        ratio: None,
-        flow_shares: None,
-        tcp: None,
-        beside_rates: None,
-        arrivals: None,
-        service_demand: None,
-        service_demand_reason: None,
-        latency_us: None,
-        histogram: Vec::new(),
-        drop_point: None,
-        pace: None,
-        tool: None,
-        loss: None,
-        hops: Vec::new(),
-        trend: None,
-        settled_after: None,
-        samples: Vec::new(),
+        ..planned.ask.cell(&subject.mode, subject.offload, subject.mtu)
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::testbeds::profile;
 use lab::Params;
 use load::ask::Ask;
-use results::{Cell, ModeRecord, Offered, Role, Status};
+use results::{Cell, ModeRecord, Offered, Status};
 
 use crate::testbeds::{BuildOptions, Refused};
 use crate::variation::Varied;
@@ -56,40 +56,10 @@ fn unmeasured(
     reason: &str,
 ) -> Cell {
     Cell {
-        mode: mode.to_owned(),
-        role: Role::Measured,
-        offload: profile(params.offload),
-        mtu: params.mtu,
-        workload: ask.task,
-        message_bytes: ask.message_bytes,
-        flows: ask.flows,
-        outstanding: ask.outstanding,
         offered: offered(ask),
-        beside: ask.beside,
-        socket_buffer_bytes: ask.socket_buffer_bytes,
         setting,
-        gso: ask.gso,
-        engine: ask.engine,
-        unit: ask.unit(),
         status,
         reason: Some(reason.to_owned()),
-        samples: Vec::new(),
-        median: None,
-        ratio: None,
-        service_demand: None,
-        service_demand_reason: None,
-        flow_shares: None,
-        tcp: None,
-        beside_rates: None,
-        arrivals: None,
-        latency_us: None,
-        histogram: Vec::new(),
-        drop_point: None,
-        pace: None,
-        tool: None,
-        loss: None,
-        hops: Vec::new(),
-        trend: None,
-        settled_after: None,
+        ..ask.cell(mode, profile(params.offload), params.mtu)
     }
 }
