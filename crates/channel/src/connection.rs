@@ -22,8 +22,8 @@ const QUIET_AFTER: Duration = Duration::from_secs(1);
 pub const MESSAGE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Socket options of a control connection.
-pub(crate) const OPTIONS: sys::tcp::Options =
-    sys::tcp::Options { limit: TICK, nodelay: true, buffer_bytes: None, dscp: None };
+pub(crate) const OPTIONS: sys::tcp::SocketOptions =
+    sys::tcp::SocketOptions { limit: TICK, nodelay: true, buffer_bytes: None, dscp: None };
 
 /// A control connection after its handshake.
 #[derive(Debug)]

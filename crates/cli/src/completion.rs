@@ -9,7 +9,7 @@ use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::{CompleteEnv, Shells};
 
 use crate::command_line;
-use crate::plan::Plan;
+use crate::plan::PlanFile;
 use results::names::Named;
 use results::{Engine, Profile, Task};
 
@@ -113,8 +113,9 @@ fn named<T: Named>() -> Vec<Value> {
 }
 
 fn plans() -> Vec<Value> {
-    let described = |name: &str| Plan::find(name).map(|plan| plan.description).unwrap_or_default();
-    Plan::built_in().iter().map(|(name, _)| ((*name).to_owned(), described(name))).collect()
+    let described =
+        |name: &str| PlanFile::find(name).map(|plan| plan.description).unwrap_or_default();
+    PlanFile::built_in().iter().map(|(name, _)| ((*name).to_owned(), described(name))).collect()
 }
 
 fn checks() -> Vec<Value> {
@@ -169,7 +170,7 @@ mod tests {
     fn codes_and_plans_are_known() {
         assert_eq!(of("OV001", checks), ["OV001"]);
         assert!(of("AX", refusals).len() > 10);
-        assert_eq!(of("", plans).len(), Plan::built_in().len());
+        assert_eq!(of("", plans).len(), PlanFile::built_in().len());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use daemon::accelerator::{self, Request};
+use daemon::accelerator::{self, ControlRequest};
 use doctor::host::{Eligible, FarEnd, LeftOut};
 use doctor::probed::Probed;
 use doctor::{Check, Finding, Host, Scope, collect, diagnose};
@@ -124,7 +124,7 @@ fn eligible(netns: &NetNs) -> Vec<Eligible> {
         return Vec::new();
     }
     // `accel` runs there already, or this user may not ask.
-    if !matches!(accelerator::ask(netns, &Request::Status), Ok(None)) {
+    if !matches!(accelerator::ask(netns, &ControlRequest::Status), Ok(None)) {
         return Vec::new();
     }
     let devices = accel::check::eligible(netns).unwrap_or_else(|error| {

@@ -36,9 +36,9 @@ const NOT_IN_A_PLAN: [&str; 7] = ["plan", "quick", "seed", "out", "json", "forma
 /// Option name → values in command-line form.
 type Options = BTreeMap<String, Vec<String>>;
 
-/// A parsed plan. Keys are checked; values are checked by [`Plan::with`].
+/// A parsed plan. Keys are checked; values are checked by [`PlanFile::with`].
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct PlanFile {
     pub name: String,
     /// Purpose, in one line.
     pub description: String,
@@ -55,7 +55,7 @@ pub struct Planned {
     pub parts: Vec<Asking>,
 }
 
-impl Plan {
+impl PlanFile {
     /// Returns name and text of every built-in plan.
     pub fn built_in() -> Vec<(&'static str, &'static str)> {
         BUILT_IN.to_vec()
@@ -65,9 +65,9 @@ impl Plan {
     ///
     /// # Errors
     /// A usage error: no such plan or file, or the wrong line.
-    pub fn find(name: &str) -> anyhow::Result<Plan> {
+    pub fn find(name: &str) -> anyhow::Result<PlanFile> {
         if let Some((name, text)) = BUILT_IN.iter().find(|(known, _)| *known == name) {
-            return Plan::parse(name, text);
+            return PlanFile::parse(name, text);
         }
         // Any other name is a misspelled plan, not a file.
         if !name.contains(['/', '.']) {
@@ -78,15 +78,15 @@ impl Plan {
         }
         let text = std::fs::read_to_string(Path::new(name))
             .map_err(|error| usage("--plan", format!("cannot read {name}: {error}")))?;
-        Plan::parse(name, &text)
+        PlanFile::parse(name, &text)
     }
 
-    fn parse(name: &str, text: &str) -> anyhow::Result<Plan> {
+    fn parse(name: &str, text: &str) -> anyhow::Result<PlanFile> {
         let document = Document::parse(text).map_err(|error| {
             usage("--plan", format!("{name} is not TOML: {}", error.to_string().trim_end()))
         })?;
         let reader = Reader { name, text, known: known_keys() };
-        let mut plan = Plan {
+        let mut plan = PlanFile {
             name: name.to_owned(),
             description: String::new(),
             whole: Options::new(),
@@ -280,13 +280,13 @@ mod tests {
     use super::*;
 
     fn error(text: &str) -> String {
-        Plan::parse("x.toml", text).unwrap_err().to_string()
+        PlanFile::parse("x.toml", text).unwrap_err().to_string()
     }
 
     #[test]
     fn every_plan_is_whole_and_described() {
         for (name, text) in BUILT_IN {
-            let plan = Plan::parse(name, text).unwrap();
+            let plan = PlanFile::parse(name, text).unwrap();
             assert!(!plan.description.is_empty(), "{name}");
             for quick in [false, true] {
                 let planned = plan.with(&[], quick).unwrap();
@@ -316,7 +316,7 @@ mod tests {
     fn arguments_given_go_before_the_plans() {
         let text = "blocks = 9\nflows = 2\n[quick]\nblocks = 3\n\
                     [[part]]\nworkloads = \"tcp_rr\"\n[[part]]\nflows = [3, 4]\n";
-        let plan = Plan::parse("x.toml", text).unwrap();
+        let plan = PlanFile::parse("x.toml", text).unwrap();
         let planned = plan.with(&[], false).unwrap();
         assert_eq!(planned.run.measuring.blocks, Some(9));
         assert_eq!(planned.parts[0].workloads, "tcp_rr");
@@ -333,14 +333,14 @@ mod tests {
     /// Fault trials are an option like any other.
     #[test]
     fn a_plan_may_have_faults() {
-        let plan = Plan::parse("x.toml", "faults = 3\n[quick]\nfaults = 1\n").unwrap();
+        let plan = PlanFile::parse("x.toml", "faults = 3\n[quick]\nfaults = 1\n").unwrap();
         assert_eq!(plan.with(&[], false).unwrap().run.faults, 3);
         assert_eq!(plan.with(&[], true).unwrap().run.faults, 1);
         let given = [OsString::from("--faults=2")];
         assert_eq!(plan.with(&given, true).unwrap().run.faults, 2);
-        let plan = Plan::parse("x.toml", "[quick]\nblocks = 2\n").unwrap();
+        let plan = PlanFile::parse("x.toml", "[quick]\nblocks = 2\n").unwrap();
         assert_eq!(plan.with(&given, true).unwrap().run.faults, 2, "given besides it");
-        let plan = Plan::parse("x.toml", "faults = 1001\n").unwrap();
+        let plan = PlanFile::parse("x.toml", "faults = 1001\n").unwrap();
         let problem = plan.with(&[], false).err().unwrap().to_string();
         assert!(problem.contains("x.toml") && problem.contains("1001"), "{problem}");
     }
@@ -355,7 +355,7 @@ mod tests {
         let together: Vec<&str> = list.split_once(';').unwrap().0.split(' ').collect();
         for entry in std::fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
-            let plan = Plan::find(path.to_str().unwrap()).unwrap();
+            let plan = PlanFile::find(path.to_str().unwrap()).unwrap();
             let planned = plan.with(&[], false).unwrap();
             assert!(planned.parts.len() == 3 && !plan.description.is_empty(), "{path:?}");
             for mode in planned.run.modes.split(',').chain([&*planned.run.baseline]) {
@@ -371,7 +371,7 @@ mod tests {
 
     #[test]
     fn a_value_that_is_not_allowed_names_the_plan() {
-        let plan = Plan::parse("x.toml", "blocks = \"many\"\n").unwrap();
+        let plan = PlanFile::parse("x.toml", "blocks = \"many\"\n").unwrap();
         let problem = plan.with(&[], false).err().unwrap().to_string();
         assert!(problem.contains("x.toml") && problem.contains("many"), "{problem}");
     }

@@ -19,7 +19,7 @@ use crate::serving::{Door, Reply};
 const WHO: &str = "the accelerator";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Request {
+pub enum ControlRequest {
     /// `status`: report the status.
     Status,
     /// `add DEVICE`: also accelerate this device.
@@ -45,30 +45,30 @@ pub struct Predecessor {
     pub programs: BTreeSet<u32>,
 }
 
-impl Request {
+impl ControlRequest {
     fn line(&self) -> String {
         match self {
-            Request::Status => "status".to_owned(),
-            Request::Add(device) => format!("add {device}"),
-            Request::AddAll => "add-all".to_owned(),
-            Request::Remove(device) => format!("remove {device}"),
-            Request::Programs => "programs".to_owned(),
-            Request::HandOver => "hand-over".to_owned(),
-            Request::Down => "down".to_owned(),
+            ControlRequest::Status => "status".to_owned(),
+            ControlRequest::Add(device) => format!("add {device}"),
+            ControlRequest::AddAll => "add-all".to_owned(),
+            ControlRequest::Remove(device) => format!("remove {device}"),
+            ControlRequest::Programs => "programs".to_owned(),
+            ControlRequest::HandOver => "hand-over".to_owned(),
+            ControlRequest::Down => "down".to_owned(),
         }
     }
 
-    fn parse(line: &str) -> Option<Request> {
+    fn parse(line: &str) -> Option<ControlRequest> {
         // Splitting is safe: device names contain no whitespace (dev_valid_name).
         let mut words = line.split_whitespace();
         let request = match (words.next()?, words.next()) {
-            ("status", None) => Request::Status,
-            ("add", Some(device)) => Request::Add(device.to_owned()),
-            ("add-all", None) => Request::AddAll,
-            ("remove", Some(device)) => Request::Remove(device.to_owned()),
-            ("programs", None) => Request::Programs,
-            ("hand-over", None) => Request::HandOver,
-            ("down", None) => Request::Down,
+            ("status", None) => ControlRequest::Status,
+            ("add", Some(device)) => ControlRequest::Add(device.to_owned()),
+            ("add-all", None) => ControlRequest::AddAll,
+            ("remove", Some(device)) => ControlRequest::Remove(device.to_owned()),
+            ("programs", None) => ControlRequest::Programs,
+            ("hand-over", None) => ControlRequest::HandOver,
+            ("down", None) => ControlRequest::Down,
             _ => return None,
         };
         words.next().is_none().then_some(request)
@@ -87,7 +87,7 @@ pub fn name(netns: &NetNs) -> anyhow::Result<String> {
 pub fn claim(netns: &NetNs) -> anyhow::Result<Claim> {
     let inode = netns.inode();
     // Only for the error message: other users' processes refuse to tell their ID.
-    let process = match ask(netns, &Request::Status) {
+    let process = match ask(netns, &ControlRequest::Status) {
         Ok(Some(Status { pid: Some(pid), .. })) => format!(" by process {pid}"),
         _ => String::new(),
     };
@@ -106,13 +106,14 @@ pub fn door(
     handed_over: Arc<AtomicBool>,
 ) -> anyhow::Result<Door> {
     Door::of_lines(claim, &[user()], move |line| {
-        let request = Request::parse(line).ok_or_else(|| anyhow!("unknown request {line:?}"))?;
-        if request == Request::Programs {
+        let request =
+            ControlRequest::parse(line).ok_or_else(|| anyhow!("unknown request {line:?}"))?;
+        if request == ControlRequest::Programs {
             let pid = std::process::id();
             return Reply::line(&Predecessor { pid, programs: accel.programs() }, false);
         }
         // Set it before the exit begins: `accel run` reads it then.
-        if request == Request::HandOver {
+        if request == ControlRequest::HandOver {
             handed_over.store(true, Ordering::Release);
         }
         let down = follow(&request, &accel, &mut wanted)?;
@@ -122,27 +123,27 @@ pub fn door(
 }
 
 /// Executes a request. Returns whether the process must exit.
-fn follow(request: &Request, accel: &Accel, wanted: &mut Wanted) -> anyhow::Result<bool> {
-    let mut down = matches!(request, Request::Down | Request::HandOver);
+fn follow(request: &ControlRequest, accel: &Accel, wanted: &mut Wanted) -> anyhow::Result<bool> {
+    let mut down = matches!(request, ControlRequest::Down | ControlRequest::HandOver);
     match (request, &mut *wanted) {
-        (Request::AddAll, wanted) => *wanted = Wanted::All,
-        (Request::Add(device), Wanted::Named(names)) => drop(names.insert(device.clone())),
-        (Request::Remove(device), Wanted::Named(names)) => {
+        (ControlRequest::AddAll, wanted) => *wanted = Wanted::All,
+        (ControlRequest::Add(device), Wanted::Named(names)) => drop(names.insert(device.clone())),
+        (ControlRequest::Remove(device), Wanted::Named(names)) => {
             names.remove(device);
             down = names.is_empty();
         }
-        (Request::Remove(device), Wanted::All) => {
+        (ControlRequest::Remove(device), Wanted::All) => {
             let others = accel.status().devices.into_iter().map(|other| other.device);
             let names: BTreeSet<String> = others.filter(|other| other != device).collect();
             down = names.is_empty();
             *wanted = Wanted::Named(names);
         }
         // These do not change which devices are accelerated.
-        (Request::Status | Request::Programs | Request::Add(_), _) => {}
-        (Request::Down | Request::HandOver, _) => {}
+        (ControlRequest::Status | ControlRequest::Programs | ControlRequest::Add(_), _) => {}
+        (ControlRequest::Down | ControlRequest::HandOver, _) => {}
     }
     // An unchanged request may be one that was not followed in time.
-    if !down && !matches!(request, Request::Status | Request::Programs) {
+    if !down && !matches!(request, ControlRequest::Status | ControlRequest::Programs) {
         accel.want(wanted.clone())?;
     }
     Ok(down)
@@ -153,9 +154,9 @@ fn follow(request: &Request, accel: &Accel, wanted: &mut Wanted) -> anyhow::Resu
 ///
 /// # Errors
 /// If the process does not answer, or belongs to another user.
-pub fn ask(netns: &NetNs, request: &Request) -> anyhow::Result<Option<Status>> {
+pub fn ask(netns: &NetNs, request: &ControlRequest) -> anyhow::Result<Option<Status>> {
     // `remove` of the last device also ends the process.
-    let ends = matches!(request, Request::Down | Request::Remove(_));
+    let ends = matches!(request, ControlRequest::Down | ControlRequest::Remove(_));
     control::ask(WHO, &name(netns)?, Of::Daemons, &request.line(), ends)
 }
 
@@ -164,7 +165,7 @@ pub fn ask(netns: &NetNs, request: &Request) -> anyhow::Result<Option<Status>> {
 /// # Errors
 /// If the process does not answer, or belongs to another user.
 pub fn predecessor(netns: &NetNs) -> anyhow::Result<Option<Predecessor>> {
-    control::ask(WHO, &name(netns)?, Of::Own, &Request::Programs.line(), false)
+    control::ask(WHO, &name(netns)?, Of::Own, &ControlRequest::Programs.line(), false)
 }
 
 /// Tells the predecessor to exit, and waits until it has detached everything.
@@ -172,7 +173,7 @@ pub fn predecessor(netns: &NetNs) -> anyhow::Result<Option<Predecessor>> {
 /// # Errors
 /// If it does not answer or exit.
 pub fn hand_over(predecessor: &UnixStream) -> anyhow::Result<()> {
-    control::ask_to_end::<Status>(WHO, predecessor, &Request::HandOver.line()).map(drop)
+    control::ask_to_end::<Status>(WHO, predecessor, &ControlRequest::HandOver.line()).map(drop)
 }
 
 #[cfg(test)]
@@ -182,18 +183,18 @@ mod tests {
     #[test]
     fn requests_are_read_as_they_are_written() {
         for request in [
-            Request::Status,
-            Request::Add("vxlan0".into()),
-            Request::AddAll,
-            Request::Remove("vxlan0".into()),
-            Request::Programs,
-            Request::HandOver,
-            Request::Down,
+            ControlRequest::Status,
+            ControlRequest::Add("vxlan0".into()),
+            ControlRequest::AddAll,
+            ControlRequest::Remove("vxlan0".into()),
+            ControlRequest::Programs,
+            ControlRequest::HandOver,
+            ControlRequest::Down,
         ] {
-            assert_eq!(Request::parse(&request.line()), Some(request));
+            assert_eq!(ControlRequest::parse(&request.line()), Some(request));
         }
         for wrong in ["", "\n", "add", "add a b", "status vxlan0", "halt"] {
-            assert_eq!(Request::parse(wrong), None, "{wrong:?}");
+            assert_eq!(ControlRequest::parse(wrong), None, "{wrong:?}");
         }
     }
 }

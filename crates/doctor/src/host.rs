@@ -257,7 +257,7 @@ pub struct Namespace {
     /// Settings by their path below `/proc/sys`. Settings that the kernel lacks are left out.
     pub sysctls: BTreeMap<String, String>,
     /// VXLAN devices of the namespace, with the routes to their remotes.
-    pub tunnels: Vec<Tunnel>,
+    pub tunnels: Vec<TunnelPaths>,
     /// Routes that forward or drop packets.
     #[serde(default = "not_saved")]
     pub routes: Reading<Vec<RouteEntry>>,
@@ -626,7 +626,7 @@ pub struct Channels {
 /// Routes of a VXLAN device to its remotes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Tunnel {
+pub struct TunnelPaths {
     /// Index of the VXLAN device in its namespace.
     pub link: u32,
     /// Inode of the underlay's namespace, in which the device was created.

@@ -33,7 +33,7 @@ use netstate::udp_socket::UdpSocket;
 use crate::dump::{self, DumpError};
 use crate::host::{
     Chain, Device, Eligible, FarEnd, Host, Interrupt, LeftOut, Machine, Namespace, Pair, Reading,
-    Scaling, Tunnel,
+    Scaling, TunnelPaths,
 };
 use crate::probed::Probed;
 use address::Addresses;
@@ -391,7 +391,7 @@ impl Scrubber {
             Some((key, value))
         });
         *sysctls = kept.collect();
-        for Tunnel { link: _, underlay, ways } in tunnels {
+        for TunnelPaths { link: _, underlay, ways } in tunnels {
             *underlay = self.inode(*underlay);
             for (remote, way) in ways {
                 *remote = self.addresses.ip(*remote);

@@ -11,7 +11,7 @@ use netstate::entry::{Address, Knowledge, Neighbour};
 use netstate::interface::{Interface, Vxlan};
 use netstate::route::NextHop;
 
-use crate::host::{Device, Feature, Host, Interrupt, Namespace, Reading, Tunnel};
+use crate::host::{Device, Feature, Host, Interrupt, Namespace, Reading, TunnelPaths};
 
 /// Position of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -252,7 +252,7 @@ impl<'a> View<'a> {
     }
 
     /// Routes of a VXLAN device, if they were read.
-    pub fn ways(&self, tunnel: DeviceRef<'a>) -> Option<&'a Tunnel> {
+    pub fn ways(&self, tunnel: DeviceRef<'a>) -> Option<&'a TunnelPaths> {
         tunnel.namespace.tunnels.get(*self.tunnels.get(&tunnel.place)?)
     }
 

@@ -229,7 +229,7 @@ impl Endpoint {
         let own =
             || streams.iter().filter(|(flow, _)| *flow < self.flows).map(|(_, stream)| stream);
         let states: Vec<_> = own().filter_map(|stream| sys::tcp::state(stream).ok()).collect();
-        let of = |figure: fn(&sys::tcp::State) -> u32| {
+        let of = |figure: fn(&sys::tcp::TcpInfo) -> u32| {
             median(&states.iter().map(|state| f64::from(figure(state))).collect::<Vec<_>>())
         };
         Some(TcpState {

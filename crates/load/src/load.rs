@@ -249,9 +249,9 @@ impl Load {
     }
 
     /// Options of TCP sockets.
-    pub(super) fn tcp_options(&self, nodelay: bool) -> sys::tcp::Options {
+    pub(super) fn tcp_options(&self, nodelay: bool) -> sys::tcp::SocketOptions {
         let (buffer_bytes, dscp) = (self.buffer_bytes(), self.dscp);
-        sys::tcp::Options { limit: TICK, nodelay, buffer_bytes, dscp }
+        sys::tcp::SocketOptions { limit: TICK, nodelay, buffer_bytes, dscp }
     }
 
     /// Marks the datagrams of a socket.

@@ -11,7 +11,7 @@ use super::flow::FlowReport;
 
 /// Segments that a connection has delivered since its start, and those of them that the receiver
 /// reported as marked CE. `None` without ECN, and before Linux 4.18.
-pub(super) fn delivered(state: &sys::tcp::State) -> Option<(u64, u64)> {
+pub(super) fn delivered(state: &sys::tcp::TcpInfo) -> Option<(u64, u64)> {
     let (delivered, ce) = state.delivered.filter(|_| state.ecn)?;
     Some((u64::from(delivered), u64::from(ce)))
 }

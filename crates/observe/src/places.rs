@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use netstate::Netlink;
-use netstate::namespace::{Machine, discover};
+use netstate::namespace::{MachineNamespaces, discover};
 use sys::netns::NetNs;
 
 use crate::event::Encapsulation;
@@ -40,7 +40,7 @@ impl Places {
     /// Reads all namespaces of this machine and passes each, by its inode, to `visit` while it is
     /// held open. They are not held open afterwards.
     pub fn of_machine_with(visit: &mut dyn FnMut(u32, &NetNs)) -> Result<Places, sys::Error> {
-        let Machine { namespaces, left_out, .. } = discover()?;
+        let MachineNamespaces { namespaces, left_out, .. } = discover()?;
         let own = NetNs::current()?.inode();
         let named = namespaces.into_iter().map(|(inode, found)| {
             let process = || found.members.first().map(|m| format!("{}:{}", m.pid, m.command));

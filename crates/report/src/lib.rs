@@ -58,7 +58,7 @@ mod unit;
 mod work;
 
 pub use compare::{
-    Basis, CompareError, Compared, Comparison, Figure, Other, Verdict, compare, compare_many_csv,
+    Basis, CompareError, Compared, Comparison, Figure, Judgement, Other, compare, compare_many_csv,
     compare_many_html, compare_many_markdown, compare_many_text, compare_text,
 };
 pub use csv::csv;

@@ -28,7 +28,7 @@ pub enum Workload {
 
 /// Transport protocol of the payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Transport {
+pub enum PayloadTransport {
     /// A byte stream: messages merge, lost data is sent again.
     Tcp,
     /// Datagrams: messages do not merge, and lost ones are not sent again.
@@ -50,7 +50,7 @@ pub enum Pattern {
 struct Row {
     workload: Workload,
     name: &'static str,
-    transport: Transport,
+    transport: PayloadTransport,
     pattern: Pattern,
     /// Default message size, bytes.
     default_message_bytes: u32,
@@ -62,42 +62,42 @@ const ROWS: &[Row] = &[
     Row {
         workload: Workload::TcpStream,
         name: "tcp_stream",
-        transport: Transport::Tcp,
+        transport: PayloadTransport::Tcp,
         pattern: Pattern::Stream(Direction::Forward),
         default_message_bytes: MAX_MESSAGE_BYTES,
     },
     Row {
         workload: Workload::TcpRr,
         name: "tcp_rr",
-        transport: Transport::Tcp,
+        transport: PayloadTransport::Tcp,
         pattern: Pattern::Requests,
         default_message_bytes: 1,
     },
     Row {
         workload: Workload::TcpCrr,
         name: "tcp_crr",
-        transport: Transport::Tcp,
+        transport: PayloadTransport::Tcp,
         pattern: Pattern::Connections,
         default_message_bytes: 1,
     },
     Row {
         workload: Workload::TcpMaerts,
         name: "tcp_maerts",
-        transport: Transport::Tcp,
+        transport: PayloadTransport::Tcp,
         pattern: Pattern::Stream(Direction::Reverse),
         default_message_bytes: MAX_MESSAGE_BYTES,
     },
     Row {
         workload: Workload::UdpStream,
         name: "udp_stream",
-        transport: Transport::Udp,
+        transport: PayloadTransport::Udp,
         pattern: Pattern::Stream(Direction::Forward),
         default_message_bytes: 64,
     },
     Row {
         workload: Workload::UdpRr,
         name: "udp_rr",
-        transport: Transport::Udp,
+        transport: PayloadTransport::Udp,
         pattern: Pattern::Requests,
         default_message_bytes: 1,
     },
@@ -130,7 +130,7 @@ impl Workload {
     }
 
     /// Transport protocol of the payload.
-    pub fn transport(self) -> Transport {
+    pub fn transport(self) -> PayloadTransport {
         self.row().transport
     }
 
@@ -147,8 +147,8 @@ impl Workload {
     /// Unit of its rate.
     pub fn unit(self) -> Unit {
         match (self.pattern(), self.transport()) {
-            (Pattern::Stream(_), Transport::Tcp) => Unit::Bits,
-            (Pattern::Stream(_), Transport::Udp) => Unit::Datagrams,
+            (Pattern::Stream(_), PayloadTransport::Tcp) => Unit::Bits,
+            (Pattern::Stream(_), PayloadTransport::Udp) => Unit::Datagrams,
             (Pattern::Requests, _) => Unit::Transactions,
             (Pattern::Connections, _) => Unit::Connections,
         }
@@ -166,7 +166,7 @@ impl Workload {
 
     /// Whether it runs over TCP.
     pub fn is_tcp(self) -> bool {
-        self.transport() == Transport::Tcp
+        self.transport() == PayloadTransport::Tcp
     }
 
     /// Whether it is a byte stream: counted in bytes, independent of packets.

@@ -34,7 +34,7 @@ const PATH: &str = "path";
 
 /// How the measurement of a change ended; decides the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum TrialEnd {
     Whole,
     Interrupted,
     Failed,
@@ -42,7 +42,7 @@ pub enum End {
 
 /// Result of a measurement.
 pub struct TrialOutcome {
-    pub end: End,
+    pub end: TrialEnd,
     pub verdict: Verdict,
     pub reason: String,
     pub reached: Option<Carried>,
@@ -51,7 +51,7 @@ pub struct TrialOutcome {
 }
 
 impl TrialOutcome {
-    fn without_results(end: End, verdict: Verdict, reason: impl Into<String>) -> TrialOutcome {
+    fn without_results(end: TrialEnd, verdict: Verdict, reason: impl Into<String>) -> TrialOutcome {
         let (reason, judged) = (reason.into(), Vec::new());
         TrialOutcome { end, verdict, reason, reached: None, judged, results: None }
     }
@@ -148,7 +148,7 @@ impl Session {
         };
         Ok(TrialOutcome {
             reached: Some(carried),
-            ..TrialOutcome::without_results(End::Whole, verdict, reason)
+            ..TrialOutcome::without_results(TrialEnd::Whole, verdict, reason)
         })
     }
 
@@ -205,10 +205,10 @@ impl Session {
         let judged = judge(&results.cells, run_options.stopping.level);
         let (verdict, reason) = all(&results, &judged);
         let (end, reason) = match (failed, ended) {
-            (Some(reason), _) => (End::Failed, reason),
-            (None, Ended::Interrupted) => (End::Interrupted, interrupted().reason),
-            (None, Ended::Failed) => (End::Failed, "the peer disappeared".to_owned()),
-            (None, _) => (End::Whole, reason),
+            (Some(reason), _) => (TrialEnd::Failed, reason),
+            (None, Ended::Interrupted) => (TrialEnd::Interrupted, interrupted().reason),
+            (None, Ended::Failed) => (TrialEnd::Failed, "the peer disappeared".to_owned()),
+            (None, _) => (TrialEnd::Whole, reason),
         };
         let results = Some(results);
         Ok(TrialOutcome { end, verdict, reason, reached: None, judged, results })
@@ -225,7 +225,7 @@ impl Session {
         mut outcome: TrialOutcome,
     ) -> anyhow::Result<(Vec<u64>, TrialOutcome)> {
         let Session { address, token, stop, mut trial, .. } = self;
-        if outcome.end == End::Whole && outcome.verdict == Verdict::Better {
+        if outcome.end == TrialEnd::Whole && outcome.verdict == Verdict::Better {
             // A faster path that damages packets is worse.
             match probe(&mut trial, address, token.as_ref(), &stop)? {
                 Probed::Sound => {}
@@ -237,12 +237,12 @@ impl Session {
             }
             if stop.load(Ordering::Relaxed) {
                 trial.take_back()?;
-                let (end, reason) = (End::Interrupted, interrupted().reason);
+                let (end, reason) = (TrialEnd::Interrupted, interrupted().reason);
                 return Ok((Vec::new(), TrialOutcome { end, reason, ..outcome }));
             }
         }
-        if outcome.end != End::Whole || outcome.verdict != Verdict::Better || !may_keep {
-            if outcome.end == End::Whole && outcome.verdict == Verdict::Better {
+        if outcome.end != TrialEnd::Whole || outcome.verdict != Verdict::Better || !may_keep {
+            if outcome.end == TrialEnd::Whole && outcome.verdict == Verdict::Better {
                 outcome.reason = format!("{}; --keep never", outcome.reason);
             }
             trial.take_back()?;
@@ -253,8 +253,8 @@ impl Session {
         if let Err(error) = reach(address, token.as_ref(), REACH_LIMIT, &stop) {
             trial.take_back()?;
             let (end, reason) = match error {
-                RemoteError::Stopped => (End::Interrupted, interrupted().reason),
-                error => (End::Failed, format!("proven better, but then: {error}")),
+                RemoteError::Stopped => (TrialEnd::Interrupted, interrupted().reason),
+                error => (TrialEnd::Failed, format!("proven better, but then: {error}")),
             };
             return Ok((Vec::new(), TrialOutcome { end, reason, ..outcome }));
         }
@@ -299,7 +299,7 @@ fn probe(
 
 fn interrupted() -> TrialOutcome {
     TrialOutcome::without_results(
-        End::Interrupted,
+        TrialEnd::Interrupted,
         Verdict::Unmeasured,
         "ended by Ctrl-C or SIGTERM",
     )

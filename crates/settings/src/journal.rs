@@ -44,7 +44,7 @@ const ROOT: &str = "/";
 
 /// Called with the name of each step. An error makes the step fail. For tests.
 #[doc(hidden)]
-pub type Step = Box<dyn Fn(&'static str) -> std::io::Result<()> + Send + Sync>;
+pub type BeforeStep = Box<dyn Fn(&'static str) -> std::io::Result<()> + Send + Sync>;
 
 /// Result of an undo.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,14 +122,14 @@ impl Journal {
 
     /// As [`Journal::open`], with steps that fail. For tests.
     #[doc(hidden)]
-    pub fn open_with(directory: &Path, before: Step) -> Result<Journal, JournalError> {
+    pub fn open_with(directory: &Path, before: BeforeStep) -> Result<Journal, JournalError> {
         Journal::open_stepwise(directory, PATIENCE, Some(before))
     }
 
     fn open_stepwise(
         path: &Path,
         wait: Duration,
-        before: Option<Step>,
+        before: Option<BeforeStep>,
     ) -> Result<Journal, JournalError> {
         let directory = Directory::open(path, before)?;
         let locked = || JournalError::Locked { path: path.to_owned(), waited_s: wait.as_secs() };

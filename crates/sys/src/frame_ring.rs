@@ -29,7 +29,7 @@ const CANCEL: u64 = u64::MAX;
 const PATIENCE: usize = 64;
 
 #[derive(Debug)]
-pub enum Event<'a> {
+pub enum Completion<'a> {
     /// A frame of that source; the caller owns the buffer until the next event.
     Frame(usize, &'a mut [u8]),
     /// The source, which is only polled, is readable.
@@ -213,7 +213,7 @@ impl FrameRing {
         }
     }
 
-    pub fn event(&mut self) -> Option<Event<'_>> {
+    pub fn event(&mut self) -> Option<Completion<'_>> {
         self.take_back();
         loop {
             let entry = self.ring.completion().next()?;
@@ -239,9 +239,9 @@ impl FrameRing {
                     // SAFETY: a completion has named the buffer, so it belongs to this process
                     // until it is published again, which needs `&mut self`. It has `size` bytes.
                     let bytes = unsafe { std::slice::from_raw_parts_mut(start, length) };
-                    return Some(Event::Frame(at, bytes));
+                    return Some(Completion::Frame(at, bytes));
                 }
-                (None, _) if !source.frames => return Some(Event::Readable(at)),
+                (None, _) if !source.frames => return Some(Completion::Readable(at)),
                 // Nothing was read. That only happens at the end of a file, which devices do not
                 // have.
                 (None, _) => {}
@@ -250,7 +250,7 @@ impl FrameRing {
                 (Some(errno), id) => {
                     self.lent = id;
                     source.failed = true;
-                    return Some(Event::Failed(at, errno));
+                    return Some(Completion::Failed(at, errno));
                 }
             }
         }
@@ -344,7 +344,7 @@ mod tests {
             while wanted < 9 {
                 ring.wait().unwrap();
                 while let Some(event) = ring.event() {
-                    let Event::Frame(0, bytes) = event else { panic!("{event:?}") };
+                    let Completion::Frame(0, bytes) = event else { panic!("{event:?}") };
                     assert_eq!(bytes, [round, wanted, 7]);
                     wanted += 1;
                 }
@@ -360,7 +360,7 @@ mod tests {
         for _ in 0..3 {
             there.write_all(b"x").unwrap();
             ring.wait().unwrap();
-            assert!(matches!(ring.event(), Some(Event::Readable(1))));
+            assert!(matches!(ring.event(), Some(Completion::Readable(1))));
             assert!(ring.event().is_none());
             assert_eq!(here.read(&mut [0; 8]).unwrap(), 1);
         }
@@ -372,7 +372,7 @@ mod tests {
         let mut ring = require!(ring(&[here.as_fd()], &[]));
         there.send(b"frame").unwrap();
         ring.wait().unwrap();
-        let Some(Event::Frame(0, bytes)) = ring.event() else { panic!("no frame") };
+        let Some(Completion::Frame(0, bytes)) = ring.event() else { panic!("no frame") };
         assert_eq!(bytes, b"frame");
         drop((ring, here));
         // The last reader disappears as soon as the kernel has ended the ring.

@@ -23,7 +23,7 @@ const BACKLOG: i32 = 4096;
 
 /// Options for opening a socket.
 #[derive(Debug, Clone, Copy)]
-pub struct Options {
+pub struct SocketOptions {
     /// Time limit for `accept`, `connect`, `recv` and `send`.
     pub limit: Duration,
     /// Disables the Nagle algorithm (`TCP_NODELAY`).
@@ -37,7 +37,7 @@ pub struct Options {
 /// Opens a stream socket for the family of the address, close-on-exec.
 fn bounded_socket(
     address: &SocketAddr,
-    options: &Options,
+    options: &SocketOptions,
 ) -> std::result::Result<OwnedFd, (&'static str, Errno)> {
     let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let fd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, SockProtocol::Tcp)
@@ -61,7 +61,7 @@ fn bounded_socket(
 ///
 /// # Errors
 /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES` (ports below 1024).
-pub fn listen(address: SocketAddr, options: &Options) -> Result<TcpListener> {
+pub fn listen(address: SocketAddr, options: &SocketOptions) -> Result<TcpListener> {
     let failed = |(operation, errno)| Error::new(operation, format!("TCP {address}"), errno);
     let fd = bounded_socket(&address, options).map_err(failed)?;
     setsockopt(&fd, ReuseAddr, &true).map_err(|e| failed(("setsockopt(SO_REUSEADDR)", e)))?;
@@ -98,7 +98,7 @@ impl Connecting {
     /// `EADDRNOTAVAIL` (no more ports) …
     pub fn start(
         target: &SocketAddr,
-        options: &Options,
+        options: &SocketOptions,
     ) -> std::result::Result<Connecting, (&'static str, Errno)> {
         let fd = bounded_socket(target, options)?;
         match connect(fd.as_raw_fd(), &SockaddrStorage::from(*target)) {
@@ -137,7 +137,7 @@ impl Connecting {
 
 /// State of a connection (`TCP_INFO`, `linux/tcp.h`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct State {
+pub struct TcpInfo {
     /// Segments that the kernel has retransmitted since the start of the connection
     /// (`tcpi_total_retrans`).
     pub retransmitted: u32,
@@ -192,7 +192,7 @@ pub fn congestion_control(stream: &TcpStream) -> Result<String> {
 ///
 /// # Errors
 /// If the socket is not a TCP socket.
-pub fn state(stream: &TcpStream) -> Result<State> {
+pub fn state(stream: &TcpStream) -> Result<TcpInfo> {
     let mut length = Info::BYTES as libc::socklen_t;
     let mut info = Info([0; Info::BYTES]);
     // SAFETY: `info` is writable for the passed `length`, and the descriptor is open while `stream`
@@ -210,7 +210,7 @@ pub fn state(stream: &TcpStream) -> Result<State> {
         return Err(Error::last("getsockopt(TCP_INFO)", format!("{stream:?}")));
     }
     let is_whole = length as usize >= Info::BYTES;
-    Ok(State {
+    Ok(TcpInfo {
         retransmitted: info.number(Info::TOTAL_RETRANS),
         rtt_us: info.number(Info::RTT),
         cwnd: info.number(Info::SND_CWND),
@@ -226,8 +226,9 @@ mod tests {
     use std::io::{ErrorKind, Read, Write};
 
     const LIMIT: Duration = Duration::from_millis(20);
-    const NAGLE: Options = Options { limit: LIMIT, nodelay: false, buffer_bytes: None, dscp: None };
-    const NODELAY: Options = Options { nodelay: true, ..NAGLE };
+    const NAGLE: SocketOptions =
+        SocketOptions { limit: LIMIT, nodelay: false, buffer_bytes: None, dscp: None };
+    const NODELAY: SocketOptions = SocketOptions { nodelay: true, ..NAGLE };
 
     fn loopback() -> SocketAddr {
         "127.0.0.1:0".parse().unwrap()
@@ -267,7 +268,7 @@ mod tests {
     #[test]
     fn buffers_are_of_the_size_asked_for_at_both_ends() {
         const BYTES: usize = 48 << 10;
-        let sized = Options { buffer_bytes: Some(BYTES), ..NAGLE };
+        let sized = SocketOptions { buffer_bytes: Some(BYTES), ..NAGLE };
         let listener = listen(loopback(), &sized).unwrap();
         let address = listener.local_addr().unwrap();
         let mut client = Connecting::start(&address, &sized).unwrap();

@@ -19,7 +19,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::overlap::Overlap;
-use crate::state::{self, State};
+use crate::state::{self, Objects};
 use crate::{LEFT, MARK, PATIENCE, RUN, TICK, processes};
 
 /// File of the run: objects that may be a test's, each with the test.
@@ -120,24 +120,24 @@ fn wait(test: Pid) -> Result<u8> {
 /// Objects that a test left.
 struct Left {
     /// Objects that are this test's.
-    own: State,
+    own: Objects,
     /// Objects of the machine that are this test's or another's.
-    suspects: State,
+    suspects: Objects,
     /// Whether no other test has run meanwhile, so that the suspects are this test's.
     alone: bool,
 }
 
 /// Polls until nothing is left or the time limit is reached.
-fn settle(place: &Path, before: &State, overlap: &Overlap) -> Left {
+fn settle(place: &Path, before: &Objects, overlap: &Overlap) -> Left {
     let begun = Instant::now();
     loop {
         let running = processes::reap();
-        let mut suspects: State = state::now().difference(before).cloned().collect();
+        let mut suspects: Objects = state::now().difference(before).cloned().collect();
         let alone = overlap.alone();
         // Objects of tests that still run would be waited for in vain: --finish judges them.
         let clean = !running && (suspects.is_empty() || !alone);
         if clean || begun.elapsed() >= PATIENCE {
-            let mut own = State::new();
+            let mut own = Objects::new();
             if running {
                 own.extend(processes::descendants().into_iter().map(processes::shown));
                 if own.is_empty() {
@@ -203,6 +203,6 @@ fn record(name: &str, lines: &str) -> Result<bool> {
     Ok(true)
 }
 
-fn list(objects: &State) -> String {
+fn list(objects: &Objects) -> String {
     objects.iter().map(String::as_str).collect::<Vec<_>>().join("; ")
 }

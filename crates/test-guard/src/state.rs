@@ -14,7 +14,7 @@ use libbpf_rs::query::{LinkInfo, ProgInfoIter};
 
 use crate::processes;
 
-pub type State = BTreeSet<String>;
+pub type Objects = BTreeSet<String>;
 
 /// Where iproute2 and Docker keep names of network namespaces.
 const NAMES: [&str; 2] = ["/run/netns", "/run/docker/netns"];
@@ -35,8 +35,8 @@ const OURS: [&str; 9] = [
 const UNITS: [&str; 5] = [".slice", ".scope", ".service", ".socket", ".mount"];
 
 /// Returns the state of the machine. Takes some milliseconds.
-pub fn now() -> State {
-    let mut state = State::new();
+pub fn now() -> Objects {
+    let mut state = Objects::new();
     for directory in NAMES {
         names(directory, |entry| state.extend(named("namespace", &entry.path())));
     }
@@ -51,7 +51,7 @@ pub fn now() -> State {
 
 /// Tables of nftables, those of iptables-nft among them. It starts a program, and tests change
 /// tables only in namespaces of their own, so only whole runs are checked for them.
-pub fn tables() -> State {
+pub fn tables() -> Objects {
     let output = Command::new("nft").args(["list", "tables"]).output();
     let text = output.map(|output| output.stdout).unwrap_or_default();
     String::from_utf8_lossy(&text).lines().map(|line| format!("nftables {line}")).collect()
@@ -66,7 +66,7 @@ pub fn namespaces() -> Option<u64> {
 }
 
 /// Removes BPF objects that a program holds which is no test.
-pub fn drop_held(state: &mut State) {
+pub fn drop_held(state: &mut Objects) {
     // Asking all processes takes long.
     if state.iter().any(|object| object.starts_with("BPF ")) {
         let held = processes::held_by_others();
@@ -88,7 +88,7 @@ fn named(kind: &str, path: &Path) -> Option<String> {
 }
 
 /// Adds all files below a directory, at any depth.
-fn below(kind: &str, directory: &Path, state: &mut State) {
+fn below(kind: &str, directory: &Path, state: &mut Objects) {
     names(directory, |entry| match entry.file_type() {
         Ok(kind_of) if kind_of.is_dir() => below(kind, &entry.path(), state),
         // Locks stay by design: removing a lock file is a race.
@@ -100,7 +100,7 @@ fn below(kind: &str, directory: &Path, state: &mut State) {
 }
 
 /// Mounts by number and mount point (proc_pid_mountinfo(5)).
-fn mounts(state: &mut State) {
+fn mounts(state: &mut Objects) {
     for line in fs::read_to_string("/proc/self/mountinfo").unwrap_or_default().lines() {
         let mut fields = line.split(' ');
         let (Some(id), Some(point)) = (fields.next(), fields.nth(3)) else { continue };
@@ -112,7 +112,7 @@ fn mounts(state: &mut State) {
     }
 }
 
-fn links(state: &mut State) {
+fn links(state: &mut Objects) {
     // Asked by netlink: /sys/class/net may show another namespace.
     let Ok(links) = nix::net::if_::if_nameindex() else { return };
     for link in &links {
@@ -120,7 +120,7 @@ fn links(state: &mut State) {
     }
 }
 
-fn bpf(state: &mut State) {
+fn bpf(state: &mut Objects) {
     for program in ProgInfoIter::default() {
         let name = program.name.to_string_lossy().escape_debug().to_string();
         state.insert(format!("BPF program {} {:?} {name}", program.id, program.ty));
@@ -137,7 +137,7 @@ fn bpf(state: &mut State) {
     }
 }
 
-fn groups(directory: &Path, state: &mut State) {
+fn groups(directory: &Path, state: &mut Objects) {
     names(directory, |entry| {
         // A link to a hierarchy of version 1 is no directory here.
         let Ok(status) = entry.metadata() else { return };
@@ -160,7 +160,7 @@ fn groups(directory: &Path, state: &mut State) {
     });
 }
 
-fn files(state: &mut State) {
+fn files(state: &mut Objects) {
     let mut places = vec!["/run/overlane".into(), "/var/lib/overlane".into()];
     names("/run/user", |entry| places.push(entry.path().join("overlane")));
     for place in places {

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::overlap::Overlap;
 use crate::run::{self, DIRECTORIES, SUSPECTS};
-use crate::state::{self, State};
+use crate::state::{self, Objects};
 use crate::{PATIENCE, TICK, processes};
 
 /// The state of the machine at the beginning.
@@ -24,7 +24,7 @@ const LONG_BACKLOG: u32 = 10_000;
 /// File with its value before the run.
 const BACKLOG_BEFORE: &str = "backlog";
 
-fn everything() -> State {
+fn everything() -> Objects {
     let mut state = state::now();
     state.append(&mut state::tables());
     state
@@ -74,7 +74,7 @@ fn restore_backlog(directory: &Path) -> Result<()> {
 pub fn finish(directory: &Path) -> Result<u8> {
     restore_backlog(directory)?;
     let before = fs::read_to_string(directory.join(BEGIN))?;
-    let before: State = before.lines().map(str::to_owned).collect();
+    let before: Objects = before.lines().map(str::to_owned).collect();
     // No guard has written a file that is missing.
     let recorded = |name| fs::read_to_string(directory.join(name)).unwrap_or_default();
     let suspects = recorded(SUSPECTS);
@@ -86,7 +86,7 @@ pub fn finish(directory: &Path) -> Result<u8> {
     let overlap = Overlap::begin("--finish")?;
 
     let run = directory.to_string_lossy();
-    let mut orphans: State = processes::of_run(&run).into_iter().map(processes::shown).collect();
+    let mut orphans: Objects = processes::of_run(&run).into_iter().map(processes::shown).collect();
     processes::kill_all(|| processes::of_run(&run));
     for place in recorded(DIRECTORIES).lines().map(Path::new).filter(|place| place.exists()) {
         orphans.insert(format!("directory {}", place.display()));
@@ -98,7 +98,7 @@ pub fn finish(directory: &Path) -> Result<u8> {
 
     let begun = Instant::now();
     let mut left = loop {
-        let left: State = everything().difference(&before).cloned().collect();
+        let left: Objects = everything().difference(&before).cloned().collect();
         if left.is_empty() || begun.elapsed() >= PATIENCE {
             break left;
         }

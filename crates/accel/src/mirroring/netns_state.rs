@@ -8,7 +8,7 @@ use libbpf_rs::Link;
 use netstate::Netlink;
 use netstate::netfilter::{BridgeCalls, LegacyTables, ebtables, has_virtual_services};
 use netstate::overlay::Overlay;
-use netstate::watch::Watch;
+use netstate::watch::StateWatch;
 use ruleset::{Nftables, Renewed, Ruleset, Touched};
 use sys::netns::{Entered, NetNs};
 use sys::tcx::{self, Hook};
@@ -24,7 +24,7 @@ pub(crate) struct NetnsState {
     /// Number in the maps. 0 is the namespace with the NICs, in which the thread lives.
     pub(crate) number: u16,
     pub(crate) netns: NetNs,
-    pub(crate) watch: Watch,
+    pub(crate) watch: StateWatch,
     pub(crate) netlink: Netlink,
     // Before `programs`: fields are dropped in order, and links must be detached first.
     hooks: BTreeMap<(u32, Role), tcx::Link>,
@@ -58,7 +58,7 @@ impl NetnsState {
         Ok(NetnsState {
             number,
             // Open the sockets before the first read, so that no change is missed.
-            watch: Watch::open()?,
+            watch: StateWatch::open()?,
             netlink: Netlink::open()?,
             hooks: BTreeMap::new(),
             guards: None,

@@ -37,7 +37,7 @@ use crate::recording::Indexed;
 use draw::draw;
 use look::Look;
 use player::Player;
-use state::{Asked, State};
+use state::{KeyAction, State};
 use terminal::Terminal;
 
 /// Polling period for signals and new intervals.
@@ -135,8 +135,8 @@ fn show(
         match event::read().context("read the terminal")? {
             // Some terminals also report key releases, which would count keys twice.
             Event::Key(key) if key.kind != KeyEventKind::Release => match state.key(key) {
-                Asked::Quit => return Ok(Exit::Done),
-                Asked::Interrupt => return Ok(Exit::Interrupted),
+                KeyAction::Quit => return Ok(Exit::Done),
+                KeyAction::Interrupt => return Ok(Exit::Interrupted),
                 asked => feed.player().into_iter().for_each(|player| player.asked(asked, state)),
             },
             // Redraw everything: terminals rearrange their content on a resize.

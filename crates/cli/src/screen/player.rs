@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::history::KEPT;
-use super::state::{Asked, Position, State};
+use super::state::{KeyAction, Position, State};
 use crate::recording::Indexed;
 
 /// Slowest and fastest speed.
@@ -50,14 +50,14 @@ impl Player {
     }
 
     /// Executes the action of a key.
-    pub fn asked(&mut self, asked: Asked, state: &mut State) {
+    pub fn asked(&mut self, asked: KeyAction, state: &mut State) {
         let position = &mut self.position;
         match asked {
-            Asked::Step(steps) => {
+            KeyAction::Step(steps) => {
                 position.paused = true;
                 self.step(steps, state);
             }
-            Asked::Pause if position.at >= position.of => {
+            KeyAction::Pause if position.at >= position.of => {
                 // At the end, Space restarts the playback.
                 if position.problem.is_none() && position.of > 1 {
                     position.paused = false;
@@ -65,12 +65,12 @@ impl Player {
                     self.due = Some(Instant::now() + Duration::from_secs(1));
                 }
             }
-            Asked::Pause => position.paused = !position.paused,
-            Asked::Faster => position.speed = (position.speed * 2.0).min(*SPEEDS.end()),
-            Asked::Slower => position.speed = (position.speed / 2.0).max(*SPEEDS.start()),
-            Asked::Nothing | Asked::Quit | Asked::Interrupt => {}
+            KeyAction::Pause => position.paused = !position.paused,
+            KeyAction::Faster => position.speed = (position.speed * 2.0).min(*SPEEDS.end()),
+            KeyAction::Slower => position.speed = (position.speed / 2.0).max(*SPEEDS.start()),
+            KeyAction::Nothing | KeyAction::Quit | KeyAction::Interrupt => {}
         }
-        if matches!(asked, Asked::Faster | Asked::Slower) {
+        if matches!(asked, KeyAction::Faster | KeyAction::Slower) {
             // Apply the new speed at once.
             self.due = None;
         }

@@ -13,7 +13,7 @@ const FILTER: usize = 60;
 
 /// Action that a key requests from the main loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
+pub enum KeyAction {
     Nothing,
     Quit,
     /// Quit by Ctrl-C.
@@ -135,21 +135,21 @@ impl State {
         self.open.contains(path)
     }
 
-    pub fn key(&mut self, key: KeyEvent) -> Asked {
+    pub fn key(&mut self, key: KeyEvent) -> KeyAction {
         // In raw mode, Ctrl-C arrives as a key, not as SIGINT.
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return match key.code {
-                KeyCode::Char('c') => Asked::Interrupt,
-                _ => Asked::Nothing,
+                KeyCode::Char('c') => KeyAction::Interrupt,
+                _ => KeyAction::Nothing,
             };
         }
         // All keys edit the filter, including those with a function elsewhere.
         if self.editing {
             self.edit(key.code);
-            return Asked::Nothing;
+            return KeyAction::Nothing;
         }
         match key.code {
-            KeyCode::Char('q') => return Asked::Quit,
+            KeyCode::Char('q') => return KeyAction::Quit,
             KeyCode::Char('?') if self.page == Page::Help => self.turn_to(Page::List),
             KeyCode::Char('?') => self.turn_to(Page::Help),
             KeyCode::Char('p') if self.page == Page::Peer => self.turn_to(Page::List),
@@ -177,7 +177,7 @@ impl State {
             KeyCode::Char('f' | ' ') => self.freeze(),
             _ => {}
         }
-        Asked::Nothing
+        KeyAction::Nothing
     }
 
     fn edit(&mut self, key: KeyCode) {
@@ -269,13 +269,13 @@ impl State {
 }
 
 /// Handles keys that exist only for a recording.
-fn of_recording(key: KeyCode) -> Asked {
+fn of_recording(key: KeyCode) -> KeyAction {
     match key {
-        KeyCode::Char(' ' | 'f') => Asked::Pause,
-        KeyCode::Left => Asked::Step(-1),
-        KeyCode::Right => Asked::Step(1),
-        KeyCode::Char('+' | '=') => Asked::Faster,
-        KeyCode::Char('-') => Asked::Slower,
-        _ => Asked::Nothing,
+        KeyCode::Char(' ' | 'f') => KeyAction::Pause,
+        KeyCode::Left => KeyAction::Step(-1),
+        KeyCode::Right => KeyAction::Step(1),
+        KeyCode::Char('+' | '=') => KeyAction::Faster,
+        KeyCode::Char('-') => KeyAction::Slower,
+        _ => KeyAction::Nothing,
     }
 }

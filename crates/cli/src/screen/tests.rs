@@ -17,7 +17,7 @@ use super::history::KEPT;
 use super::look::Look;
 use super::player::Player;
 use super::rows::{Row, Sort};
-use super::state::{Asked, Page, Position, State};
+use super::state::{KeyAction, Page, Position, State};
 use crate::recording::Indexed;
 
 const PLAIN: Look = Look { colour: false, unicode: true };
@@ -37,7 +37,7 @@ fn live() -> State {
     state
 }
 
-fn press(state: &mut State, code: KeyCode) -> Asked {
+fn press(state: &mut State, code: KeyCode) -> KeyAction {
     state.key(KeyEvent::new(code, KeyModifiers::NONE))
 }
 
@@ -288,9 +288,9 @@ fn keys_move_open_and_close() {
     press(&mut state, KeyCode::PageDown);
     press(&mut state, KeyCode::Home);
     assert_eq!(state.selected, 0);
-    assert_eq!(press(&mut state, KeyCode::Char('q')), Asked::Quit);
+    assert_eq!(press(&mut state, KeyCode::Char('q')), KeyAction::Quit);
     let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-    assert_eq!(state.key(interrupt), Asked::Interrupt);
+    assert_eq!(state.key(interrupt), KeyAction::Interrupt);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use accel::status::Refused;
 use accel::{Counted, Path, Reason, Status};
 use anyhow::Context;
-use daemon::accelerator::{self, Request};
+use daemon::accelerator::{self, ControlRequest};
 use daemon::background;
 use daemon::control;
 use netstate::Netlink;
@@ -26,7 +26,7 @@ pub fn on(run: &AccelRun) -> anyhow::Result<Exit> {
     let netns = netns("--netns", arguments.netns.as_deref())?;
     check(arguments, &netns)?;
     // A running process keeps the size of its maps, so a different --max-entries is an error.
-    let running = accelerator::ask(&netns, &Request::Status)?;
+    let running = accelerator::ask(&netns, &ControlRequest::Status)?;
     if let (Some(status), Some(max_entries)) = (running, run.max_entries)
         && status.max_entries != max_entries
     {
@@ -38,8 +38,8 @@ pub fn on(run: &AccelRun) -> anyhow::Result<Exit> {
         return Err(usage("--max-entries", problem));
     }
     let request = match &arguments.device {
-        Some(device) => Request::Add(device.clone()),
-        None => Request::AddAll,
+        Some(device) => ControlRequest::Add(device.clone()),
+        None => ControlRequest::AddAll,
     };
     let status = match accelerator::ask(&netns, &request)? {
         Some(status) => status,
@@ -82,13 +82,13 @@ fn start(of: &AccelRun, netns: &NetNs) -> anyhow::Result<Status> {
         None => run.push(OsStr::new("--all")),
     }
     background::start("the accelerator", &run)?;
-    accelerator::ask(netns, &Request::Status)?.context("the accelerator has exited")
+    accelerator::ask(netns, &ControlRequest::Status)?.context("the accelerator has exited")
 }
 
 /// Returns devices to the slow path. If no process is running, removes leftovers of a killed one.
 pub fn off(arguments: &AccelDevices) -> anyhow::Result<Exit> {
     let netns = netns("--netns", arguments.netns.as_deref())?;
-    let status = accelerator::ask(&netns, &Request::Status)?;
+    let status = accelerator::ask(&netns, &ControlRequest::Status)?;
     let left = match status {
         None => {
             // The claim keeps a new process from starting in this namespace during the removal.
@@ -111,9 +111,9 @@ pub fn off(arguments: &AccelDevices) -> anyhow::Result<Exit> {
                 let problem = format!("{device:?} is not accelerated (overlane accel status)");
                 return Err(usage("DEV", problem));
             }
-            Request::Remove(device.clone())
+            ControlRequest::Remove(device.clone())
         }
-        None => Request::Down,
+        None => ControlRequest::Down,
     };
     accelerator::ask(&netns, &request)?;
     Ok(Exit::Done)
@@ -121,7 +121,7 @@ pub fn off(arguments: &AccelDevices) -> anyhow::Result<Exit> {
 
 pub fn status(arguments: &AccelStatus) -> anyhow::Result<Exit> {
     let netns = netns("--netns", arguments.netns.as_deref())?;
-    let mut status = accelerator::ask(&netns, &Request::Status)?;
+    let mut status = accelerator::ask(&netns, &ControlRequest::Status)?;
     if status.is_none() {
         // Without a process, only leftovers can be reported.
         let left_behind = accel::left_behind(&netns)?;

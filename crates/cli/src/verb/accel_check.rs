@@ -8,7 +8,7 @@ use accel::check::{Amount, Check, Traffic};
 use accel::status::Refused;
 use accel::{Explanation, Reason, Wanted};
 use anyhow::bail;
-use daemon::accelerator::{self, Request};
+use daemon::accelerator::{self, ControlRequest};
 
 use super::accel::check as check_device;
 use crate::accel_args::AccelCheck;
@@ -21,7 +21,9 @@ use crate::output::{print_folded, print_json};
 pub fn run(arguments: &AccelCheck) -> anyhow::Result<Exit> {
     let netns = netns("--netns", arguments.devices.netns.as_deref())?;
     check_device(&arguments.devices, &netns)?;
-    if let Some(pid) = accelerator::ask(&netns, &Request::Status)?.and_then(|status| status.pid) {
+    if let Some(pid) =
+        accelerator::ask(&netns, &ControlRequest::Status)?.and_then(|status| status.pid)
+    {
         // Accelerated packets bypass the hooks where this command counts.
         bail!("process {pid} accelerates this namespace: see `overlane accel status`");
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use channel::Token;
-use daemon::accelerator::{self, Request};
+use daemon::accelerator::{self, ControlRequest};
 use measure::remote::ProbePeer;
 use probe::report::Report;
 use probe::run::{Extent, Options, run as run_probe};
@@ -80,7 +80,7 @@ pub fn on(on: &AccelOn) -> anyhow::Result<Exit> {
 /// Whether the devices were accelerated before.
 fn is_on(devices: &AccelDevices) -> anyhow::Result<bool> {
     let netns = netns("--netns", devices.netns.as_deref())?;
-    let status = accelerator::ask(&netns, &Request::Status)?;
+    let status = accelerator::ask(&netns, &ControlRequest::Status)?;
     Ok(status.is_some_and(|status| match &devices.device {
         Some(device) => status.devices.iter().any(|one| one.device == *device),
         None => true,

@@ -3,7 +3,7 @@
 use crate::args::Plans;
 use crate::exit::{Exit, usage};
 use crate::output::{columns, folded, print, print_json};
-use crate::plan::{self, Plan};
+use crate::plan::{self, PlanFile};
 use crate::quantity::alternatives;
 
 /// Lists the plans, prints one, or prints the schema of plan files.
@@ -15,7 +15,7 @@ pub fn run(arguments: &Plans) -> anyhow::Result<Exit> {
         print_json(&plan::schema())?;
         return Ok(Exit::Done);
     }
-    let plans = Plan::built_in();
+    let plans = PlanFile::built_in();
     if let Some(wanted) = &arguments.name {
         let Some((_, text)) = plans.iter().find(|(name, _)| name == wanted) else {
             let known = plans.iter().map(|(name, _)| *name);
@@ -27,7 +27,7 @@ pub fn run(arguments: &Plans) -> anyhow::Result<Exit> {
     }
     let described = plans
         .iter()
-        .map(|(name, _)| Ok((*name, Plan::find(name)?.description)))
+        .map(|(name, _)| Ok((*name, PlanFile::find(name)?.description)))
         .collect::<anyhow::Result<Vec<_>>>()?;
     if arguments.json {
         let list = described.iter().map(

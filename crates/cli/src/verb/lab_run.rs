@@ -21,7 +21,7 @@ use crate::exit::{Exit, usage};
 use crate::interrupt;
 use crate::measure_options::{self, list};
 use crate::output::{Destination, Kept, deliver, events};
-use crate::plan::{self, Plan};
+use crate::plan::{self, PlanFile};
 use crate::quantity::alternatives;
 
 /// Datagram size that every IPv4 host must accept (RFC 791); leaves room for a tunnel.
@@ -53,7 +53,7 @@ pub fn run(arguments: &Run) -> anyhow::Result<Exit> {
 }
 
 fn planned(name: &str, words: &[OsString], quick: bool) -> anyhow::Result<(CheckedRun, Run)> {
-    let plan = Plan::find(name)?;
+    let plan = PlanFile::find(name)?;
     let planned = plan.with(words, quick)?;
     let checked = CheckedRun::check(&planned.run, &planned.parts);
     let mut checked = checked.with_context(|| format!("plan {}", plan.name))?;

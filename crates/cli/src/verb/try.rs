@@ -4,7 +4,7 @@
 use report::{Tried, trial_text};
 use results::verdict::Verdict;
 use session::remote_paths;
-use session::trial::{End, Session};
+use session::trial::{Session, TrialEnd};
 use settings::Change;
 use settings::journal::Journal;
 use settings::proposal::{self, ProposalError};
@@ -92,11 +92,11 @@ pub fn run(arguments: &Try) -> anyhow::Result<Exit> {
         false => print(&trial_text(&trial, style()))?,
     }
     Ok(match outcome.end {
-        End::Whole if trial.verdict == Verdict::Better => Exit::Done,
-        End::Whole if trial.verdict == Verdict::Unmeasured => Exit::Partly,
-        End::Whole => Exit::Code(NOT_PROVEN),
-        End::Interrupted => Exit::Interrupted,
-        End::Failed => Exit::Partly,
+        TrialEnd::Whole if trial.verdict == Verdict::Better => Exit::Done,
+        TrialEnd::Whole if trial.verdict == Verdict::Unmeasured => Exit::Partly,
+        TrialEnd::Whole => Exit::Code(NOT_PROVEN),
+        TrialEnd::Interrupted => Exit::Interrupted,
+        TrialEnd::Failed => Exit::Partly,
     })
 }
 

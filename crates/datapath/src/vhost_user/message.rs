@@ -46,7 +46,7 @@ pub enum MessageError {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Request {
+pub enum VhostRequest {
     /// Asks for the offered features.
     GetFeatures,
     /// Sets the features accepted by guest and client.
@@ -58,7 +58,7 @@ pub enum Request {
     /// Sets the guest's memory; each region comes with a descriptor.
     SetMemTable(Vec<Region>),
     /// Sets the size of a ring.
-    SetVringNum(State),
+    SetVringNum(RingValue),
     /// Sets the places of a ring, in addresses of the client.
     SetVringAddr {
         ring: u32,
@@ -67,27 +67,27 @@ pub enum Request {
         available: u64,
     },
     /// Sets the entry at which a ring continues.
-    SetVringBase(State),
+    SetVringBase(RingValue),
     /// Stops a ring, and asks for its next entry.
     GetVringBase(u32),
     /// Sets the event by which the guest announces new buffers.
-    SetVringKick(Event),
+    SetVringKick(RingEvent),
     /// Sets the event by which the guest is notified of used buffers.
-    SetVringCall(Event),
+    SetVringCall(RingEvent),
     /// Sets the event by which the client is notified of errors.
-    SetVringErr(Event),
+    SetVringErr(RingEvent),
     GetProtocolFeatures,
     /// Sets the features of the protocol that the client accepted.
     SetProtocolFeatures(u64),
     /// Asks for the number of queue pairs.
     GetQueueNum,
     /// Enables or disables a ring.
-    SetVringEnable(State),
+    SetVringEnable(RingValue),
 }
 
 /// A ring and a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct State {
+pub struct RingValue {
     pub ring: u32,
     /// The number for the ring.
     pub value: u32,
@@ -95,7 +95,7 @@ pub struct State {
 
 /// A ring, and whether a descriptor comes with the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Event {
+pub struct RingEvent {
     pub ring: u32,
     /// False: the ring is to be polled without notifications.
     pub has_descriptor: bool,
@@ -130,12 +130,12 @@ impl Header {
     }
 }
 
-impl Request {
+impl VhostRequest {
     /// Parses the payload of a message.
     ///
     /// # Errors
     /// If the request is unknown, or the payload does not match it.
-    pub fn parse(header: &Header, payload: &[u8]) -> Result<Request, MessageError> {
+    pub fn parse(header: &Header, payload: &[u8]) -> Result<VhostRequest, MessageError> {
         let request = header.request;
         let of = |wanted: usize| match payload.len() {
             got if got == wanted => Ok(()),
@@ -143,17 +143,17 @@ impl Request {
         };
         let number = || of(8).map(|()| word64(payload, 0));
         let state =
-            || of(8).map(|()| State { ring: word32(payload, 0), value: word32(payload, 4) });
+            || of(8).map(|()| RingValue { ring: word32(payload, 0), value: word32(payload, 4) });
         let event = || {
             let value = number()?;
-            Ok(Event { ring: value as u8 as u32, has_descriptor: value & 0x100 == 0 })
+            Ok(RingEvent { ring: value as u8 as u32, has_descriptor: value & 0x100 == 0 })
         };
         let none = |request| of(0).map(|()| request);
         match request {
-            1 => none(Request::GetFeatures),
-            2 => number().map(Request::SetFeatures),
-            3 => none(Request::SetOwner),
-            4 => none(Request::ResetOwner),
+            1 => none(VhostRequest::GetFeatures),
+            2 => number().map(VhostRequest::SetFeatures),
+            3 => none(VhostRequest::SetOwner),
+            4 => none(VhostRequest::ResetOwner),
             5 => {
                 let regions = if payload.len() < 8 { 0 } else { word32(payload, 0) as usize };
                 let wanted = 8 + 32 * regions.min(REGIONS_MAX);
@@ -168,27 +168,27 @@ impl Request {
                     user: word64(region, 16),
                     offset: word64(region, 24),
                 });
-                Ok(Request::SetMemTable(table.collect()))
+                Ok(VhostRequest::SetMemTable(table.collect()))
             }
-            8 => state().map(Request::SetVringNum),
+            8 => state().map(VhostRequest::SetVringNum),
             9 => {
                 of(40)?;
-                Ok(Request::SetVringAddr {
+                Ok(VhostRequest::SetVringAddr {
                     ring: word32(payload, 0),
                     descriptors: word64(payload, 8),
                     used: word64(payload, 16),
                     available: word64(payload, 24),
                 })
             }
-            10 => state().map(Request::SetVringBase),
-            11 => state().map(|state| Request::GetVringBase(state.ring)),
-            12 => event().map(Request::SetVringKick),
-            13 => event().map(Request::SetVringCall),
-            14 => event().map(Request::SetVringErr),
-            15 => none(Request::GetProtocolFeatures),
-            16 => number().map(Request::SetProtocolFeatures),
-            17 => none(Request::GetQueueNum),
-            18 => state().map(Request::SetVringEnable),
+            10 => state().map(VhostRequest::SetVringBase),
+            11 => state().map(|state| VhostRequest::GetVringBase(state.ring)),
+            12 => event().map(VhostRequest::SetVringKick),
+            13 => event().map(VhostRequest::SetVringCall),
+            14 => event().map(VhostRequest::SetVringErr),
+            15 => none(VhostRequest::GetProtocolFeatures),
+            16 => number().map(VhostRequest::SetProtocolFeatures),
+            17 => none(VhostRequest::GetQueueNum),
+            18 => state().map(VhostRequest::SetVringEnable),
             other => Err(MessageError::Unknown(other)),
         }
     }
@@ -236,10 +236,14 @@ mod tests {
             payload.extend(word.to_ne_bytes());
         }
         let header = header([9, 1, 40]).unwrap();
-        let wanted =
-            Request::SetVringAddr { ring: 3, descriptors: 0x1000, used: 0x2000, available: 0x3000 };
-        assert_eq!(Request::parse(&header, &payload), Ok(wanted));
-        let short = Request::parse(&header, &payload[..39]).unwrap_err();
+        let wanted = VhostRequest::SetVringAddr {
+            ring: 3,
+            descriptors: 0x1000,
+            used: 0x2000,
+            available: 0x3000,
+        };
+        assert_eq!(VhostRequest::parse(&header, &payload), Ok(wanted));
+        let short = VhostRequest::parse(&header, &payload[..39]).unwrap_err();
         assert_eq!(short.to_string(), "request 9 with 39 bytes, expected 40");
     }
 
@@ -250,7 +254,7 @@ mod tests {
             payload in prop::collection::vec(any::<u8>(), 0..=PAYLOAD_MAX),
         ) {
             let header = Header { request, needs_reply: false, size: payload.len() };
-            let _ = Request::parse(&header, &payload);
+            let _ = VhostRequest::parse(&header, &payload);
         }
 
         #[test]
@@ -262,7 +266,7 @@ mod tests {
             payload.extend([0; 4]);
             payload.extend(rest);
             let header = Header { request: 5, needs_reply: false, size: payload.len() };
-            if let Ok(Request::SetMemTable(table)) = Request::parse(&header, &payload) {
+            if let Ok(VhostRequest::SetMemTable(table)) = VhostRequest::parse(&header, &payload) {
                 prop_assert_eq!(table.len(), regions as usize);
             }
         }

@@ -9,7 +9,7 @@ use super::SIZE_MAX;
 use super::device::Device;
 use super::features;
 use super::memory::{Memory, MemoryError};
-use super::message::{Event, Header, MessageError, Request, State};
+use super::message::{Header, MessageError, RingEvent, RingValue, VhostRequest};
 use super::ring::RingLocation;
 
 /// Why a client is disconnected.
@@ -98,7 +98,7 @@ impl Session {
         payload: &[u8],
         descriptors: Vec<OwnedFd>,
     ) -> Result<Option<Vec<u8>>, SessionError> {
-        let request = Request::parse(header, payload)?;
+        let request = VhostRequest::parse(header, payload)?;
         let answer = self.request(request, descriptors)?;
         let acknowledged = header.needs_reply && self.protocol & features::REPLY_ACK != 0;
         let answer = answer.or(acknowledged.then(|| 0u64.to_ne_bytes()));
@@ -107,44 +107,44 @@ impl Session {
 
     fn request(
         &mut self,
-        request: Request,
+        request: VhostRequest,
         mut descriptors: Vec<OwnedFd>,
     ) -> Result<Option<[u8; 8]>, SessionError> {
         let number = |number: u64| Ok(Some(number.to_ne_bytes()));
         match request {
-            Request::GetFeatures => return number(self.device.offered()),
-            Request::GetProtocolFeatures => return number(features::PROTOCOL),
-            Request::GetQueueNum => return number(self.device.queues() as u64),
-            Request::SetFeatures(got) => {
+            VhostRequest::GetFeatures => return number(self.device.offered()),
+            VhostRequest::GetProtocolFeatures => return number(features::PROTOCOL),
+            VhostRequest::GetQueueNum => return number(self.device.queues() as u64),
+            VhostRequest::SetFeatures(got) => {
                 let offered = self.device.offered();
                 among("features", got, offered)?;
                 self.device.set_features(got);
             }
-            Request::SetProtocolFeatures(got) => {
+            VhostRequest::SetProtocolFeatures(got) => {
                 among("protocol features", got, features::PROTOCOL)?;
                 self.protocol = got;
             }
             // There is only one client, so ownership needs no state.
-            Request::SetOwner | Request::ResetOwner => {}
-            Request::SetMemTable(table) => {
+            VhostRequest::SetOwner | VhostRequest::ResetOwner => {}
+            VhostRequest::SetMemTable(table) => {
                 let memory = Memory::map(&table, std::mem::take(&mut descriptors))?;
                 self.set_memory(Arc::new(memory));
             }
-            Request::SetVringNum(State { ring, value }) => {
+            VhostRequest::SetVringNum(RingValue { ring, value }) => {
                 let (index, got) = (self.ring(ring)?, value);
                 let size = u16::try_from(got).ok().filter(|size| (1..=SIZE_MAX).contains(size));
                 let wanted = "1 to 32768";
                 let wrong = SessionError::Number { ring, what: "entries", got, wanted };
                 self.rings[index].size = size.ok_or(wrong)?;
             }
-            Request::SetVringBase(State { ring, value }) => {
+            VhostRequest::SetVringBase(RingValue { ring, value }) => {
                 let (index, got) = (self.ring(ring)?, value);
                 let wanted = "0 to 65535";
                 let wrong = SessionError::Number { ring, what: "next entry", got, wanted };
                 // Indexes of a split ring have 16 bits.
                 self.rings[index].base = u16::try_from(got).map_err(|_| wrong)?;
             }
-            Request::SetVringAddr { ring, descriptors, used, available } => {
+            VhostRequest::SetVringAddr { ring, descriptors, used, available } => {
                 let index = self.ring(ring)?;
                 self.rings[index].addresses = Some([descriptors, available, used]);
                 if let Some(memory) = &self.memory {
@@ -152,7 +152,7 @@ impl Session {
                     self.device.replace(index, memory, self.place(index, memory));
                 }
             }
-            Request::GetVringBase(ring) => {
+            VhostRequest::GetVringBase(ring) => {
                 let index = self.ring(ring)?;
                 if let Some(base) = self.device.stop(index) {
                     self.rings[index].base = base;
@@ -165,7 +165,7 @@ impl Session {
                     state.rotate_left(32)
                 });
             }
-            Request::SetVringKick(event) => {
+            VhostRequest::SetVringKick(event) => {
                 let index = self.ring(event.ring)?;
                 let kick = one("SET_VRING_KICK", event, &mut descriptors)?;
                 let wanted = "an eventfd, because polling is not supported";
@@ -179,17 +179,17 @@ impl Session {
                 let place = self.place(index, &memory);
                 self.device.start(index, memory, place, self.rings[index].base, kick);
             }
-            Request::SetVringCall(event) => {
+            VhostRequest::SetVringCall(event) => {
                 let index = self.ring(event.ring)?;
                 let call = one("SET_VRING_CALL", event, &mut descriptors)?;
                 self.device.set_call(index, call);
             }
-            Request::SetVringErr(event) => {
+            VhostRequest::SetVringErr(event) => {
                 self.ring(event.ring)?;
                 // Errors are logged, and not sent to the client.
                 one("SET_VRING_ERR", event, &mut descriptors)?;
             }
-            Request::SetVringEnable(State { ring, value }) => {
+            VhostRequest::SetVringEnable(RingValue { ring, value }) => {
                 let (index, got) = (self.ring(ring)?, value);
                 // The protocol defines 0 and 1; another value may mean something in a later
                 // version.
@@ -255,7 +255,7 @@ fn among(what: &'static str, got: u64, offered: u64) -> Result<(), SessionError>
 /// Returns the event that comes with a message, if there should be one.
 fn one(
     request: &'static str,
-    event: Event,
+    event: RingEvent,
     descriptors: &mut Vec<OwnedFd>,
 ) -> Result<Option<PeerEvent>, SessionError> {
     let wrong = |got: String| SessionError::Descriptor {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use packet::ethernet::{self, MacAddr};
 use sys::datagram::ReceiveSlots;
-use sys::frame_ring::{Event, FrameRing};
+use sys::frame_ring::{Completion, FrameRing};
 use sys::tap::Tap;
 
 use super::guest_writer::GuestWriter;
@@ -172,10 +172,10 @@ impl Worker {
             for _ in 0..BUDGET {
                 match ring.event() {
                     None => break,
-                    Some(Event::Frame(at, bytes)) if at < taps => {
+                    Some(Completion::Frame(at, bytes)) if at < taps => {
                         transmitter.frame(&self.thread_networks, at, bytes, now);
                     }
-                    Some(Event::Frame(_, bytes)) => {
+                    Some(Completion::Frame(_, bytes)) => {
                         intake.encapsulated(
                             &self.thread_networks,
                             &self.unassigned,
@@ -184,7 +184,7 @@ impl Worker {
                             now,
                         );
                     }
-                    Some(Event::Readable(at)) => match sockets.get(at - frames) {
+                    Some(Completion::Readable(at)) => match sockets.get(at - frames) {
                         // Anything left after this is reported again.
                         Some(socket) => {
                             self.wire(socket, &mut intake, &mut slots, now)?;
@@ -192,7 +192,7 @@ impl Worker {
                         // The program was asked to end.
                         None => return Ok(()),
                     },
-                    Some(Event::Failed(at, errno)) => return Err(self.failed(at, errno)),
+                    Some(Completion::Failed(at, errno)) => return Err(self.failed(at, errno)),
                 }
             }
             transmitter.flush(&self.thread_networks, now);

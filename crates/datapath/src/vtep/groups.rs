@@ -13,7 +13,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, PoisonError};
 
 use netstate::Netlink;
-use netstate::watch::Watch;
+use netstate::watch::StateWatch;
 use sys::datagram::{self, ReceiverOptions};
 use sys::errno::Errno;
 
@@ -27,7 +27,7 @@ pub(super) struct Groups {
     groups: Vec<IpAddr>,
     /// Belongs to the underlay's namespace, in whatever namespace the thread is.
     netlink: Netlink,
-    watch: Watch,
+    watch: StateWatch,
     /// Index of the link on which the groups are joined; `None`: no link has the address.
     link: Mutex<Option<u32>>,
 }
@@ -57,7 +57,7 @@ impl Groups {
         }
         let local = config.local;
         // Subscribe before the first read, so that no change is missed in between.
-        let (watch, netlink) = (Watch::open()?, Netlink::open()?);
+        let (watch, netlink) = (StateWatch::open()?, Netlink::open()?);
         let none = || {
             sys::Error::new("join groups on the link of", local.to_string(), Errno::EADDRNOTAVAIL)
         };

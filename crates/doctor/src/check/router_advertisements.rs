@@ -1,7 +1,7 @@
 //! OV072: A host that forwards ignores router advertisements, and has no route to a VTEP.
 
 use super::{Check, CheckOutcome, Confidence, Cost, DeviceRef, Severity, View};
-use crate::host::{Namespace, Tunnel};
+use crate::host::{Namespace, TunnelPaths};
 use settings::Change;
 
 pub(super) const CHECK: Check = Check {
@@ -59,7 +59,7 @@ fn setting(device: &str) -> String {
 pub(super) fn deaf<'a>(
     view: &View<'a>,
     tunnel: DeviceRef<'a>,
-) -> Option<(&'a Tunnel, DeviceRef<'a>)> {
+) -> Option<(&'a TunnelPaths, DeviceRef<'a>)> {
     let ways = view.ways(tunnel)?;
     ways.ways.iter().find(|(remote, way)| remote.is_ipv6() && way.get().is_none())?;
     let at = view.namespace(ways.underlay)?;

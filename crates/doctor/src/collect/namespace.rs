@@ -25,7 +25,7 @@ use sys::sysfs::Sysfs;
 use super::{MEMBERS_SHOWN, Subject};
 use crate::host::{
     Amount, Chain, Channels, Device, DropRule, Feature, Interrupt, Namespace, Pair, Reading, Rings,
-    Tunnel,
+    TunnelPaths,
 };
 
 /// Settings of each device, before and after its name.
@@ -576,7 +576,7 @@ pub(super) fn read_tunnels(subjects: &[Subject], namespaces: &mut [Namespace]) {
                     (remote, Reading::from_result(way))
                 })
                 .collect();
-            tunnels.push(Tunnel { link: interface.index, underlay, ways });
+            tunnels.push(TunnelPaths { link: interface.index, underlay, ways });
         }
         namespace.tunnels = tunnels;
     }

@@ -69,7 +69,7 @@ fn link(namespace: &Namespace, index: u32) -> Option<&Interface> {
 fn outer(
     here: &Namespace,
     owner: &Namespace,
-    tunnel: &crate::host::Tunnel,
+    tunnel: &crate::host::TunnelPaths,
     all: &mut Vec<Question>,
 ) {
     let Some(vxlan) = link(owner, tunnel.link).and_then(|link| link.vxlan.as_ref()) else { return };

@@ -120,7 +120,7 @@ pub struct Holder {
 
 /// Result of a search in `/proc`.
 #[derive(Debug, Default)]
-pub struct Machine {
+pub struct MachineNamespaces {
     /// Namespaces by inode number.
     pub namespaces: BTreeMap<u64, Found>,
     /// Processes with TAP and TUN devices, and the process's namespace. A descriptor reports the
@@ -146,7 +146,7 @@ pub fn first() -> Option<NetNs> {
 ///
 /// # Errors
 /// If `/proc` cannot be listed.
-pub fn discover() -> Result<Machine, sys::Error> {
+pub fn discover() -> Result<MachineNamespaces, sys::Error> {
     discover_while(&|| true)
 }
 
@@ -154,7 +154,7 @@ pub fn discover() -> Result<Machine, sys::Error> {
 ///
 /// # Errors
 /// As [`discover`].
-pub fn discover_while(goes_on: &dyn Fn() -> bool) -> Result<Machine, sys::Error> {
+pub fn discover_while(goes_on: &dyn Fn() -> bool) -> Result<MachineNamespaces, sys::Error> {
     let mut search = Search::default();
     search.add(NetNs::current()?, Path::new("/proc/thread-self/ns/net"));
     let entries = fs::read_dir("/proc").map_err(|e| sys::Error::io("readdir", "/proc", &e))?;
@@ -201,7 +201,7 @@ struct Inspected {
 
 #[derive(Default)]
 struct Search {
-    machine: Machine,
+    machine: MachineNamespaces,
     /// Mount namespaces that were searched.
     mounts: BTreeSet<u64>,
     /// Containers whose namespace was found. A program in a container may create others.

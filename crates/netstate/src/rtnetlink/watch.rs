@@ -56,7 +56,7 @@ pub enum Notified {
 }
 
 /// Receives the notifications of a network namespace.
-pub struct Watch {
+pub struct StateWatch {
     routes: Socket,
     links: Socket,
     filters: Socket,
@@ -64,13 +64,13 @@ pub struct Watch {
     policies: Option<Socket>,
 }
 
-impl std::fmt::Debug for Watch {
+impl std::fmt::Debug for StateWatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Watch")
+        f.write_str("StateWatch")
     }
 }
 
-impl Watch {
+impl StateWatch {
     /// Starts to listen in the calling thread's namespace.
     ///
     /// The kernel does not notify rules of iptables-legacy and ebtables-legacy, programs attached
@@ -78,7 +78,7 @@ impl Watch {
     ///
     /// # Errors
     /// If no file descriptor is available or a group is refused.
-    pub fn open() -> Result<Watch> {
+    pub fn open() -> Result<StateWatch> {
         let links = listen(NETLINK_ROUTE, "NETLINK_ROUTE", &LINK_GROUPS)?;
         let routes = listen(NETLINK_ROUTE, "NETLINK_ROUTE", &ROUTE_GROUPS)?;
         // Without the privilege, bursts overflow the socket sooner, and everything is read again.
@@ -86,7 +86,7 @@ impl Watch {
         // Also listen to links in namespaces that have an id here, which contain the tenants' ends
         // of veth pairs. Without the privilege, only the periodic audit sees them.
         let _ = links.set_listen_all_namespaces(true);
-        Ok(Watch {
+        Ok(StateWatch {
             routes,
             links,
             filters: listen(NETLINK_NETFILTER, "NETLINK_NETFILTER", &NETFILTER_GROUPS)?,
@@ -97,9 +97,9 @@ impl Watch {
     /// Starts to listen in `netns`.
     ///
     /// # Errors
-    /// As [`Watch::open`], and if the namespace cannot be entered.
-    pub fn open_in(netns: &NetNs) -> Result<Watch> {
-        netns.run(Watch::open)?
+    /// As [`StateWatch::open`], and if the namespace cannot be entered.
+    pub fn open_in(netns: &NetNs) -> Result<StateWatch> {
+        netns.run(StateWatch::open)?
     }
 
     /// Returns the descriptors to poll for reading, with the subject of each.
@@ -117,13 +117,13 @@ impl Watch {
         links || filters
     }
 
-    /// [`Watch::changed`] by kind of state.
+    /// [`StateWatch::changed`] by kind of state.
     pub fn what_changed(&self) -> Changed {
         let routes = has_spoken(&self.routes);
         Changed { links: self.rest_changed() || routes, filters: has_spoken(&self.filters) }
     }
 
-    /// [`Watch::changed`] with details, if only forwarding entries, neighbours and nftables rules
+    /// [`StateWatch::changed`] with details, if only forwarding entries, neighbours and nftables rules
     /// have changed, and at most `most` entries that `takes` accepts. Other entries are left out.
     pub fn notified(&self, most: usize, mut takes: impl FnMut(&Change) -> bool) -> Notified {
         let mut entries = Vec::new();

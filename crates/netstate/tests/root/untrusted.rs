@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use netstate::namespace::{MOST_OF_A_USER, Machine, discover};
+use netstate::namespace::{MOST_OF_A_USER, MachineNamespaces, discover};
 use sys::netns::NetNs;
 use test_support::{need, require};
 
@@ -53,7 +53,7 @@ impl Drop for Shell {
 }
 
 /// The namespaces found; panics if the search hangs.
-fn found() -> Machine {
+fn found() -> MachineNamespaces {
     let (sender, receiver) = channel();
     std::thread::spawn(move || sender.send(discover()));
     receiver.recv_timeout(LIMIT).expect("the search does not hang").unwrap()

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use results::Role;
 
 use super::text::{figure_name, verdict};
-use super::{Basis, Compared, Comparison, Verdict, table};
+use super::{Basis, Compared, Comparison, Judgement, table};
 use crate::remark::some_of;
 use crate::style::{Style, plain, wrap};
 use crate::unit::{of_interval, ratio, three_digits};
@@ -81,9 +81,9 @@ fn change(of: Option<&Compared>) -> String {
     let Some(of) = of else { return String::new() };
     let ratio = of.ratio.as_ref().map(of_interval).unwrap_or_default();
     match of.verdict {
-        Verdict::Better | Verdict::Worse => format!("{ratio} {}", verdict(of.verdict)),
-        Verdict::NoProvenChange => format!("≈ {ratio}"),
-        Verdict::NotEnoughData => "?".to_owned(),
+        Judgement::Better | Judgement::Worse => format!("{ratio} {}", verdict(of.verdict)),
+        Judgement::NoProvenChange => format!("≈ {ratio}"),
+        Judgement::NotEnoughData => "?".to_owned(),
     }
 }
 
@@ -198,10 +198,10 @@ pub fn compare_many_csv(others: &[Other]) -> String {
                 Role::Measured => "measured",
             };
             let proof = match of.verdict {
-                Verdict::Better => "better",
-                Verdict::Worse => "worse",
-                Verdict::NoProvenChange => "no proven change",
-                Verdict::NotEnoughData => "not enough data",
+                Judgement::Better => "better",
+                Judgement::Worse => "worse",
+                Judgement::NoProvenChange => "no proven change",
+                Judgement::NotEnoughData => "not enough data",
             };
             let fields = [
                 of.work.clone(),

@@ -108,7 +108,7 @@ pub struct Compared {
     /// Whether a larger figure is better.
     pub higher_is_better: bool,
     /// Whether a change is proven, and in which direction.
-    pub verdict: Verdict,
+    pub verdict: Judgement,
     /// Why there is not enough data; null otherwise.
     pub reason: Option<String>,
 }
@@ -139,9 +139,9 @@ pub enum Basis {
 
 /// Judgement of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Verdict"))]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum Judgement {
     /// Proven change for the better.
     Better,
     /// Proven change for the worse.
@@ -232,7 +232,7 @@ pub fn compare(a: &Results, b: &Results, fail_on: Option<f64>) -> Result<Compari
     judge(&mut figures, 1.0 - level);
     let failed = fail_on.is_some_and(|limit| {
         let exceeds = |figure: &Compared| figure.regression().is_some_and(|share| share > limit);
-        figures.iter().any(|figure| figure.verdict == Verdict::Worse && exceeds(figure))
+        figures.iter().any(|figure| figure.verdict == Judgement::Worse && exceeds(figure))
     });
     let mut differences = [machines, plan_differences(a, b)].concat();
     if !same_cpu {
@@ -311,7 +311,7 @@ fn compared(
         p_value,
         p_corrected: None,
         higher_is_better: figure == Figure::Value && in_a.unit != Unit::Microseconds,
-        verdict: Verdict::NotEnoughData,
+        verdict: Judgement::NotEnoughData,
         reason,
     })
 }
@@ -427,9 +427,11 @@ fn judge(figures: &mut [Compared], error: f64) {
             None => (figure.b > Some(0.0)).then_some(true),
         };
         figure.verdict = match rose {
-            Some(rose) if corrected <= error && rose == figure.higher_is_better => Verdict::Better,
-            Some(_) if corrected <= error => Verdict::Worse,
-            _ => Verdict::NoProvenChange,
+            Some(rose) if corrected <= error && rose == figure.higher_is_better => {
+                Judgement::Better
+            }
+            Some(_) if corrected <= error => Judgement::Worse,
+            _ => Judgement::NoProvenChange,
         };
     }
 }

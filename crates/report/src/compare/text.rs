@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Basis, Compared, Comparison, Figure, Verdict, table};
+use super::{Basis, Compared, Comparison, Figure, Judgement, table};
 use crate::style::{Style, plain, wrap};
 use crate::unit::{count, of_interval, percent, range, ratio, three_digits};
 use crate::work::round;
@@ -118,12 +118,12 @@ pub(super) fn figure_name(row: &Compared) -> &'static str {
     }
 }
 
-pub(super) fn verdict(verdict: Verdict) -> &'static str {
+pub(super) fn verdict(verdict: Judgement) -> &'static str {
     match verdict {
-        Verdict::Better => "better",
-        Verdict::Worse => "worse",
-        Verdict::NoProvenChange => "–",
-        Verdict::NotEnoughData => "?",
+        Judgement::Better => "better",
+        Judgement::Worse => "worse",
+        Judgement::NoProvenChange => "–",
+        Judgement::NotEnoughData => "?",
     }
 }
 
@@ -144,17 +144,18 @@ fn push_reasons(out: &mut String, comparison: &Comparison, style: Style) {
 }
 
 fn conclusion(comparison: &Comparison) -> String {
-    let of = |verdict: Verdict| comparison.figures.iter().filter(|f| f.verdict == verdict).count();
+    let of =
+        |verdict: Judgement| comparison.figures.iter().filter(|f| f.verdict == verdict).count();
     let mut text = format!(
         "{}: {} proven worse, {} proven better, {} without a proven change, {} without enough \
          data. p is the Mann-Whitney p-value, corrected for all comparisons; a change is proven if \
          p ≤ {} and the interval excludes 1. Rates, CPU and p99 are ratios to the baseline of the \
          same block, except for the baseline itself.",
         count(comparison.figures.len(), "figure"),
-        of(Verdict::Worse),
-        of(Verdict::Better),
-        of(Verdict::NoProvenChange),
-        of(Verdict::NotEnoughData),
+        of(Judgement::Worse),
+        of(Judgement::Better),
+        of(Judgement::NoProvenChange),
+        of(Judgement::NotEnoughData),
         round(1.0 - comparison.level),
     );
     if let Some(limit) = comparison.fail_on {

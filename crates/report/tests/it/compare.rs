@@ -5,7 +5,7 @@ use crate::example;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 use report::{
-    Basis, CompareError, Other, Style, Verdict, compare, compare_many_csv, compare_many_markdown,
+    Basis, CompareError, Judgement, Other, Style, compare, compare_many_csv, compare_many_markdown,
     compare_many_text, compare_text,
 };
 use results::*;
@@ -72,10 +72,10 @@ fn run(machine: &mut Machine, cells: usize, blocks: u32, slower: usize, cost: f6
     Results { cells: made, ..full }
 }
 
-fn verdicts(a: &Results, b: &Results) -> Vec<Verdict> {
+fn verdicts(a: &Results, b: &Results) -> Vec<Judgement> {
     let compared = compare(a, b, None).unwrap().figures;
     let ratios = compared.iter().filter(|figure| figure.basis == Basis::RatioToBaseline);
-    ratios.map(|figure| figure.verdict).filter(|v| *v != Verdict::NotEnoughData).collect()
+    ratios.map(|figure| figure.verdict).filter(|v| *v != Judgement::NotEnoughData).collect()
 }
 
 #[test]
@@ -86,9 +86,9 @@ fn drift_between_runs_raises_no_alarm_and_added_cost_is_found() {
         for _ in 0..tries {
             let a = run(&mut machine, cells, blocks, 1, 0.0);
             let same = verdicts(&a, &run(&mut machine, cells, blocks, 1, 0.0));
-            alarms += u32::from(same.iter().any(|v| *v != Verdict::NoProvenChange));
+            alarms += u32::from(same.iter().any(|v| *v != Judgement::NoProvenChange));
             let worse = verdicts(&a, &run(&mut machine, cells, blocks, 1, 0.1));
-            found += u32::from(worse.first() == Some(&Verdict::Worse));
+            found += u32::from(worse.first() == Some(&Judgement::Worse));
         }
         // All ratios of a block share one noisy baseline, so the alarms of a comparison are
         // correlated; 5% of comparisons is 15, with a standard deviation of 4.
@@ -117,14 +117,14 @@ fn too_few_samples_are_their_own_answer() {
     let mut machine = Machine(Pcg64::seed_from_u64(1));
     let (a, b) = (run(&mut machine, 2, 3, 1, 0.0), run(&mut machine, 2, 3, 1, 5.0));
     let compared = compare(&a, &b, Some(0.05)).unwrap();
-    assert!(compared.figures.iter().all(|figure| figure.verdict == Verdict::NotEnoughData));
+    assert!(compared.figures.iter().all(|figure| figure.verdict == Judgement::NotEnoughData));
     assert!(!compared.failed);
     let text = compare_text(&compared, Style { colour: false, width: 80 });
     assert!(text.contains("too few to prove any change"), "{text}");
     // The baseline is shown, never judged.
     let (a, b) = (run(&mut machine, 2, 30, 0, 0.0), run(&mut machine, 2, 30, 0, 5.0));
     let baseline = &compare(&a, &b, None).unwrap().figures[0];
-    assert_eq!((baseline.basis, baseline.verdict), (Basis::Absolute, Verdict::NotEnoughData));
+    assert_eq!((baseline.basis, baseline.verdict), (Basis::Absolute, Judgement::NotEnoughData));
     assert!(baseline.ratio.unwrap().median < 0.5);
 }
 
@@ -137,8 +137,8 @@ fn a_cell_with_few_samples_does_not_silence_the_others() {
         cell.samples.truncate(2);
     }
     let compared = compare(&a, &b, Some(0.05)).unwrap();
-    let verdicts: Vec<Verdict> = compared.figures.iter().skip(1).map(|f| f.verdict).collect();
-    assert_eq!(verdicts, [Verdict::Worse, Verdict::NotEnoughData, Verdict::NotEnoughData]);
+    let verdicts: Vec<Judgement> = compared.figures.iter().skip(1).map(|f| f.verdict).collect();
+    assert_eq!(verdicts, [Judgement::Worse, Judgement::NotEnoughData, Judgement::NotEnoughData]);
     assert!(compared.failed);
     assert!(!compare(&a, &b, Some(0.5)).unwrap().failed, "a smaller one is allowed");
     assert!(!compare(&b, &a, Some(0.05)).unwrap().failed, "faster is no regression");
@@ -235,12 +235,12 @@ fn a_path_that_stopped_carrying_traffic_is_a_regression() {
         (compared.figures[1].clone(), compared.failed)
     };
     let (lost, failed) = figure(&carries, &nothing, 0.99);
-    assert_eq!((lost.verdict, failed, lost.regression()), (Verdict::Worse, true, Some(1.0)));
+    assert_eq!((lost.verdict, failed, lost.regression()), (Judgement::Worse, true, Some(1.0)));
     assert_eq!((lost.b, lost.samples_b), (Some(0.0), 12));
     let (found, failed) = figure(&nothing, &carries, 0.0);
-    assert_eq!((found.verdict, failed, found.ratio), (Verdict::Better, false, None));
+    assert_eq!((found.verdict, failed, found.ratio), (Judgement::Better, false, None));
     let (still, _) = figure(&nothing, &nothing, 0.0);
-    assert_eq!((still.verdict, still.reason), (Verdict::NoProvenChange, None));
+    assert_eq!((still.verdict, still.reason), (Judgement::NoProvenChange, None));
     let seldom = nothing_in_every(2, run(&mut machine, 1, 30, 1, 0.0));
     let (seldom, _) = figure(&run(&mut machine, 1, 30, 1, 0.0), &seldom, 0.0);
     assert_eq!(seldom.samples_b, 30);
@@ -258,9 +258,9 @@ fn lower_is_better_where_the_unit_is_time() {
         cell.unit = "us".parse().unwrap();
     }
     // A lower latency is better.
-    assert_eq!(compare(&a, &b, Some(0.0)).unwrap().figures[1].verdict, Verdict::Better);
+    assert_eq!(compare(&a, &b, Some(0.0)).unwrap().figures[1].verdict, Judgement::Better);
     let back = compare(&b, &a, Some(0.25)).unwrap();
-    assert_eq!(back.figures[1].verdict, Verdict::Worse);
+    assert_eq!(back.figures[1].verdict, Judgement::Worse);
     assert!(back.failed && !compare(&b, &a, Some(0.4)).unwrap().failed);
 }
 
@@ -273,7 +273,7 @@ fn other_machines_compare_by_ratios_only_and_say_so() {
     let compared = compare(&a, &b, None).unwrap();
     assert!(!compared.same_machine);
     assert!(compared.figures.iter().all(|figure| figure.basis == Basis::RatioToBaseline));
-    assert_eq!(compared.figures[0].verdict, Verdict::Worse);
+    assert_eq!(compared.figures[0].verdict, Judgement::Worse);
     let text = compare_text(&compared, Style { colour: false, width: 80 });
     assert!(text.contains("different machines") && text.contains("CPUs: 2 and 64"), "{text}");
     assert!(!text.contains('\x1b'));

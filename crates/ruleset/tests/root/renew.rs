@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use netstate::watch::{Notified, Watch};
+use netstate::watch::{Notified, StateWatch};
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
@@ -79,7 +79,7 @@ fn nft(host: &Host, text: &str) -> bool {
 }
 
 /// Reads pending notifications.
-fn add_notified(watch: &Watch, touched: &mut Touched) -> bool {
+fn add_notified(watch: &StateWatch, touched: &mut Touched) -> bool {
     match watch.notified(100, |_| true) {
         Notified::Nothing => true,
         Notified::These { rules, .. } => rules.iter().all(|datagram| touched.add(datagram)),
@@ -91,7 +91,7 @@ fn add_notified(watch: &Watch, touched: &mut Touched) -> bool {
 fn renewed_rules_equal_a_full_read() {
     require!(need::root(), need::tool("nft"));
     let host = Host::new("rules").unwrap();
-    let watch = Watch::open_in(host.netns()).unwrap();
+    let watch = StateWatch::open_in(host.netns()).unwrap();
     let mut nftables = host.netns().run(|| Nftables::open().unwrap()).unwrap();
     assert!(nft(&host, BEGIN));
     let seed: u64 = rand::rng().next_u64();
@@ -137,7 +137,7 @@ fn renewed_rules_equal_a_full_read() {
 fn new_and_removed_hooks_are_more_than_rule_changes() {
     require!(need::root(), need::tool("nft"));
     let host = Host::new("rules").unwrap();
-    let watch = Watch::open_in(host.netns()).unwrap();
+    let watch = StateWatch::open_in(host.netns()).unwrap();
     let mut nftables = host.netns().run(|| Nftables::open().unwrap()).unwrap();
     assert!(nft(&host, BEGIN));
     for (change, is_simple) in [

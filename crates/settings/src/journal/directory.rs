@@ -18,7 +18,7 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::trust::{self, Refusal, fault, kind};
-use super::{JournalError, Step};
+use super::{BeforeStep, JournalError};
 
 /// Largest file that is read, bytes.
 pub(super) const LONGEST: usize = 1 << 16;
@@ -42,7 +42,7 @@ pub(super) struct Directory {
     fd: File,
     path: PathBuf,
     /// Called before each step, to make it fail (tests).
-    before: Option<Step>,
+    before: Option<BeforeStep>,
 }
 
 impl std::fmt::Debug for Directory {
@@ -52,7 +52,7 @@ impl std::fmt::Debug for Directory {
 }
 
 impl Directory {
-    pub(super) fn open(path: &Path, before: Option<Step>) -> Result<Directory, JournalError> {
+    pub(super) fn open(path: &Path, before: Option<BeforeStep>) -> Result<Directory, JournalError> {
         let fd = trust::open(path, true)?;
         Ok(Directory { fd, path: path.to_owned(), before })
     }

@@ -8,7 +8,7 @@
 use std::os::fd::AsFd;
 
 use nix::errno::Errno;
-use sys::frame_ring::{Event, FrameRing};
+use sys::frame_ring::{Completion, FrameRing};
 
 use super::super::forward::{BUFFER, Forwarder};
 use super::super::{Bridge, Result};
@@ -52,10 +52,10 @@ fn run(mut ring: FrameRing, mut forwarders: [Forwarder; 2]) -> Result<()> {
         ring.wait()?;
         while let Some(event) = ring.event() {
             match event {
-                Event::Frame(from, bytes) => forwarders[from].frame(bytes)?,
+                Completion::Frame(from, bytes) => forwarders[from].frame(bytes)?,
                 // Only the stop event is polled.
-                Event::Readable(_) => return Ok(()),
-                Event::Failed(from, errno) => {
+                Completion::Readable(_) => return Ok(()),
+                Completion::Failed(from, errno) => {
                     let device = forwarders[from].source();
                     // EBADFD is the kernel's error for a deleted TAP device.
                     return Err(match errno {

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use netstate::netfilter::LegacyTables;
-use netstate::watch::{Changed, Watch};
+use netstate::watch::{Changed, StateWatch};
 use netstate::{Netlink, netfilter};
 use packet::ethernet::MacAddr;
 use sys::ethtool::Ethtool;
@@ -83,7 +83,7 @@ pub(super) struct SecondTap {
     nic: (String, u32),
     mac: MacAddr,
     netlink: Netlink,
-    watch: Watch,
+    watch: StateWatch,
     netns: NetNs,
     legacy: Mutex<Legacy>,
     /// Whether it was configured explicitly, so that packet filters do not matter.
@@ -108,7 +108,7 @@ impl SecondTap {
             }
             let legacy = Legacy::open();
             let netlink = Netlink::open().map_err(|e| e.to_string())?;
-            let watch = Watch::open().map_err(|e| e.to_string())?;
+            let watch = StateWatch::open().map_err(|e| e.to_string())?;
             let nic = nic(config, &netlink)?;
             // The device segments datagrams itself, but tunnel packets only the kernel could
             // segment.

@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use settings::Change;
-use settings::journal::{Journal, Step};
+use settings::journal::{BeforeStep, Journal};
 use test_support::{need, require};
 
 use super::bench::{Space, undo_all, value};
@@ -28,7 +28,7 @@ enum Fault {
 fn faulty(directory: &Path, at: u32, fault: Fault) -> (Journal, Arc<AtomicU32>) {
     let count = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&count);
-    let step: Step = Box::new(move |_| {
+    let step: BeforeStep = Box::new(move |_| {
         let now = counted.fetch_add(1, Ordering::Relaxed) + 1;
         match fault {
             Fault::Once(errno) if now == at => Err(io::Error::from(errno)),
@@ -169,7 +169,7 @@ fn entries_not_on_disk_are_not_relied_on() {
     let change = space.forwarding();
     let directory = tempfile::tempdir().unwrap();
     let written = directory.path().join("00000001.new");
-    let step: Step = Box::new(move |step| match step {
+    let step: BeforeStep = Box::new(move |step| match step {
         // Like a network file system that reported success.
         "read back" => std::fs::OpenOptions::new().write(true).open(&written)?.set_len(10),
         _ => Ok(()),
