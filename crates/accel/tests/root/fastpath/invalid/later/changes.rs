@@ -110,10 +110,13 @@ const fn rule4(name: &'static str, script: &'static str) -> Change {
 /// A rule in a chain `c` at the hook `forward`.
 macro_rules! forward {
     ($name:literal, $rule:literal) => {
-        forward!($name, "", $rule)
+        forward!(rule, $name, "", $rule)
     };
     ($name:literal, $objects:literal, $rule:literal) => {
-        rule(
+        forward!(rule, $name, $objects, $rule)
+    };
+    ($rule_of:ident, $name:literal, $objects:literal, $rule:literal) => {
+        $rule_of(
             $name,
             concat!(
                 "nft 'table inet x { ",
@@ -123,6 +126,13 @@ macro_rules! forward {
                 "; }; }'"
             ),
         )
+    };
+}
+
+/// The same, only over IPv4.
+macro_rules! forward4 {
+    ($name:literal, $rule:literal) => {
+        forward!(rule4, $name, "", $rule)
     };
 }
 

@@ -25,9 +25,9 @@ pub(in super::super) const CHANGES: &[Change] = &[
         On::All,
     ),
     forward!("ct mark set by the rule, then matched", "ct mark set 7; ct mark 7 counter drop"),
-    rule(
+    forward!(
         "ct mark set by a reply, dropped in the original direction",
-        "nft 'table inet x { chain c { type filter hook forward priority 1; ct direction reply ct mark set 7; ct direction original ct mark 7 drop; }; }'",
+        "ct direction reply ct mark set 7; ct direction original ct mark 7 drop"
     ),
     change(
         "ct label set by a process",
@@ -35,10 +35,7 @@ pub(in super::super) const CHANGES: &[Change] = &[
         "nft delete table inet x",
         On::All,
     ),
-    rule(
-        "ct label set by a rule",
-        "nft 'table inet x { chain c { type filter hook forward priority 1; ct label 3 drop; ct direction reply ct label set 3; }; }'",
-    ),
+    forward!("ct label set by a rule", "ct label 3 drop; ct direction reply ct label set 3"),
     rule(
         "another zone from now on",
         "nft 'table inet x { chain c { type filter hook prerouting priority raw; ct zone set 4; }; chain d { type filter hook forward priority 1; ct state new drop; }; }'",

@@ -96,46 +96,16 @@ pub(in super::super) const CHANGES: &[Change] = &[
     forward!("meta iif of the packet", "iifname \"port0\" drop"),
     forward!("meta protocol", "meta protocol { ip, ip6 } drop"),
     forward!("meta nfproto", "meta nfproto ipv4 drop"),
-    rule4(
-        "ip ttl",
-        "nft 'table inet x { chain c { type filter hook forward priority 1; ip ttl < 64 drop; }; }'",
-    ),
-    rule4(
-        "ip dscp",
-        "nft 'table inet x { chain c { type filter hook forward priority 1; ip dscp 0 drop; }; }'",
-    ),
-    rule4(
-        "ip ecn",
-        "nft 'table inet x { chain c { type filter hook forward priority 1; ip ecn not-ect drop; }; }'",
-    ),
-    rule4(
-        "ip id",
-        "nft 'table inet x { chain c { type filter hook forward priority 1; ip id > 0 drop; }; }'",
-    ),
-    rule4(
-        "ip hdrlength",
-        "nft 'table inet x { chain c { type filter hook forward priority 1; ip hdrlength 5 drop; }; }'",
-    ),
-    rule4(
-        "ip frag-off df",
-        "nft 'table inet x { chain c { type filter hook forward priority 1; ip frag-off & 0x4000 != 0 drop; }; }'",
-    ),
-    rule4(
-        "ip checksum",
-        "nft 'table inet x { chain c { type filter hook forward priority 1; ip checksum != 0 drop; }; }'",
-    ),
-    rule4(
-        "ip length",
-        "nft 'table inet x { chain c { type filter hook forward priority 1; ip length > 90 drop; }; }'",
-    ),
-    rule4(
-        "ip version",
-        "nft 'table inet x { chain c { type filter hook forward priority 1; ip version 4 drop; }; }'",
-    ),
-    rule4(
-        "ip option",
-        "nft 'table inet x { chain c { type filter hook forward priority 1; ip option rr missing drop; }; }'",
-    ),
+    forward4!("ip ttl", "ip ttl < 64 drop"),
+    forward4!("ip dscp", "ip dscp 0 drop"),
+    forward4!("ip ecn", "ip ecn not-ect drop"),
+    forward4!("ip id", "ip id > 0 drop"),
+    forward4!("ip hdrlength", "ip hdrlength 5 drop"),
+    forward4!("ip frag-off df", "ip frag-off & 0x4000 != 0 drop"),
+    forward4!("ip checksum", "ip checksum != 0 drop"),
+    forward4!("ip length", "ip length > 90 drop"),
+    forward4!("ip version", "ip version 4 drop"),
+    forward4!("ip option", "ip option rr missing drop"),
     change(
         "ip6 hoplimit",
         "nft 'table inet x { chain c { type filter hook forward priority 1; ip6 hoplimit < 64 drop; }; }'",
