@@ -1,5 +1,4 @@
-//! Fill level and limits of the machine's neighbour tables: `/proc/net/stat/arp_cache` and
-//! `ndisc_cache`.
+//! Fill level and limits of the machine's ARP table: `/proc/net/stat/arp_cache`.
 //!
 //! Source: `neigh_stat_seq_show()` in `net/core/neighbour.c`. One table serves all network
 //! namespaces. The files exist in the initial one only.
@@ -10,8 +9,6 @@ use crate::proc::{ParseError, ProcFile, Result, hexadecimal};
 
 /// Counters of the ARP table.
 pub const ARP_CACHE: &str = "/proc/thread-self/net/stat/arp_cache";
-/// Counters of the neighbour discovery table.
-pub const NDISC_CACHE: &str = "/proc/net/stat/ndisc_cache";
 
 /// Counters of one table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
