@@ -62,10 +62,10 @@ impl Three {
             host.address("vxlan0", own, 24).unwrap();
         }
         // Matches the first byte of the inner datagram, behind UDP, VXLAN, Ethernet, IP and UDP
-        // headers.
+        // headers. Of a TCP segment it would be the first byte of the acknowledgement.
         let rules = format!(
             "table netdev t {{ chain c {{ type filter hook ingress device \"to-a\" priority 0; \
-             udp dport 4789 @th,464,8 {DOOMED:#x} drop; }}; }}"
+             udp dport 4789 @th,312,8 17 @th,464,8 {DOOMED:#x} drop; }}; }}"
         );
         between.nft(&rules).unwrap();
         let three = Three { a, b, between, directory: tempfile::tempdir().unwrap() };

@@ -296,9 +296,6 @@ fn an_end_that_vanishes_takes_nothing_with_it() {
         "0.1",
         "--disturbance",
         "100",
-        // Neither end needs a CPU of its own to vanish.
-        "--rate",
-        "50M",
         "--json",
     ];
     let mut server = two.serve();
