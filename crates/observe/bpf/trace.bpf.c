@@ -164,8 +164,8 @@ static __always_inline void tell(const struct filter *filter, struct snapshot *s
 }
 
 /*
- * Returns an event that no interrupted program of this CPU uses. Whoever finds another user
- * steps back, so that no two programs use the same one, in whatever order they go on.
+ * Returns an event that no interrupted program of this CPU uses. A program that finds another
+ * user releases the event again, so that no two programs use the same one, in any order.
  */
 static __always_inline struct draft *take_draft(void)
 {
@@ -357,7 +357,7 @@ static __attribute__((noinline)) int see(struct seen *seen)
 	u64 address = (u64)skb;
 	u8 was, is_selective;
 
-	/* It never is; the verifier does not know. */
+	/* Always set; the check is for the verifier. */
 	if (!draft)
 		return 0;
 	was = filter->by_chance && was_chosen(filter, address);
