@@ -133,8 +133,8 @@ static __always_inline int count(struct sk_buff *skb, struct net_device *dev, u8
 	bpf_probe_read_kernel(&gso_size, sizeof(gso_size), &shared->gso_size);
 	bpf_probe_read_kernel(&gso_segs, sizeof(gso_segs), &shared->gso_segs);
 	/*
-	 * The number of segments is what the size says: gso_segs is not set before a guest's packet
-	 * is segmented, and of a retransmitted packet it may count segments that were joined.
+	 * The number of segments follows from their size. gso_segs is not set before a guest's packet
+	 * is segmented. In a retransmitted packet it may be too high, because TCP joins segments.
 	 */
 	if (gso_size && gso_size != GSO_BY_FRAGS && length > headers)
 		segments = (length - headers + gso_size - 1) / gso_size;

@@ -14,6 +14,7 @@
 #include "sampling_start.h"
 #include "expression.h"
 #include "suppressed.h"
+#include "drafts.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -48,38 +49,6 @@ struct {
  * in the same order.
  */
 #define TIMED 31
-
-/*
- * Events that are too large for the stack: those under way, and the last one reported for a
- * datagram received on this CPU. Several are under way if a program is interrupted: a process
- * reads a packet, a softirq receives another one, and a hardware interrupt frees a third.
- */
-#define DRAFTS 3
-#define DATAGRAM DRAFTS
-
-struct draft {
-	struct snapshot snapshot;
-	struct headers headers;
-	u32 users;	/* programs that use it or check whether they may */
-	u32 at;		/* its index */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, DRAFTS + 1);
-	__type(key, u32);
-	__type(value, struct draft);
-} drafts SEC(".maps");
-
-static __always_inline struct event *current_event(u32 at, struct headers **headers)
-{
-	struct draft *draft = bpf_map_lookup_elem(&drafts, &at);
-
-	if (!draft)
-		return 0;
-	*headers = &draft->headers;
-	return &draft->snapshot.event;
-}
 
 static __always_inline u32 inode_of(struct net *net)
 {
@@ -161,34 +130,6 @@ static __always_inline void tell(const struct filter *filter, struct snapshot *s
 		}
 	}
 	count_lost();
-}
-
-/*
- * Returns an event that no interrupted program of this CPU uses. A program that finds another
- * user releases the event again, so that no two programs use the same one, in any order.
- */
-static __always_inline struct draft *take_draft(void)
-{
-	struct draft *draft;
-	u32 at;
-
-#pragma unroll
-	for (at = 0; at < DRAFTS; at++) {
-		u32 key = at;
-
-		draft = bpf_map_lookup_elem(&drafts, &key);
-		if (!draft)
-			return 0;
-		__sync_fetch_and_add(&draft->users, 1);
-		if (*(volatile u32 *)&draft->users == 1) {
-			draft->at = at;
-			return draft;
-		}
-		__sync_fetch_and_add(&draft->users, -1);
-	}
-	/* More programs are interrupted than expected: this event cannot be reported. */
-	count_lost();
-	return 0;
 }
 
 /*
@@ -520,9 +461,14 @@ static __always_inline void look(struct seen *seen)
 	seen->filter = filter;
 	if (is_for_counting(filter, seen))
 		only_count(seen);
-	else if (is_looked_at(filter, seen) && (seen->draft = take_draft())) {
-		see(seen);
-		__sync_fetch_and_add(&seen->draft->users, -1);
+	else if (is_looked_at(filter, seen)) {
+		seen->draft = take_draft();
+		if (seen->draft) {
+			see(seen);
+			release_draft(seen->draft);
+		} else {
+			count_lost();
+		}
 	}
 	if (cost && begun) {
 		cost->ns += bpf_ktime_get_ns() - begun;

@@ -145,7 +145,6 @@ impl Tracer {
     ///
     /// # Errors
     /// If the kernel lacks BTF or these trace points, or the process lacks CAP_BPF or CAP_PERFMON.
-    /// A kernel without BTF or these trace points, a process without CAP_BPF and CAP_PERFMON.
     pub fn start(filter: Filter, places: &Places) -> Result<Tracer, TraceError> {
         let mut tracer = Tracer::load(filter, places, &[])?;
         tracer.attach()?;

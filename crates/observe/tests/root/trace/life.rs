@@ -31,6 +31,17 @@ fn arrived(packets: &[Packet], port: u16) -> Vec<&Packet> {
     packets.iter().filter(is).collect()
 }
 
+fn ten_arrive(seen: &mut Seen, port: u16) {
+    seen.until(
+        "ten journeys",
+        || {},
+        |packets| match arrived(packets, port).len() {
+            10 => Ok(()),
+            count => Err(format!("{count} journeys")),
+        },
+    );
+}
+
 #[test]
 fn two_at_once_see_the_same() {
     let network = require!(network("vxlan", Offload::Full));
@@ -42,14 +53,7 @@ fn two_at_once_see_the_same() {
         assert!(datagrams.receive());
     }
     for seen in [&mut one, &mut other] {
-        seen.until(
-            "ten journeys",
-            || {},
-            |packets| match arrived(packets, port).len() {
-                10 => Ok(()),
-                count => Err(format!("{count} journeys")),
-            },
-        );
+        ten_arrive(seen, port);
     }
     let [of_one, of_other] = [&one, &other]
         .map(|seen| arrived(&seen.packets, port).into_iter().map(places).collect::<Vec<_>>());
@@ -110,14 +114,7 @@ fn a_program_that_interrupts_another_leaves_its_event_alone() {
         datagrams.send(100);
         assert!(datagrams.receive());
     }
-    seen.until(
-        "ten journeys",
-        || {},
-        |packets| match arrived(packets, port).len() {
-            10 => Ok(()),
-            count => Err(format!("{count} journeys")),
-        },
-    );
+    ten_arrive(&mut seen, port);
     let users = drafts.lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
     assert!(users.iter().all(|value| value[value.len() - 8..value.len() - 4] != [0; 4]));
     // No event is left: what cannot be reported is counted.
