@@ -54,6 +54,9 @@ pub struct Events {
 
 impl Events {
     /// Starts the thread, which first writes `first`.
+    ///
+    /// # Errors
+    /// If no thread can be started.
     pub fn start(sink: Sink, accel: &Arc<Accel>, first: Vec<What>) -> anyhow::Result<Events> {
         let (sender, receiver) = channel();
         let accel = Arc::downgrade(accel);

@@ -58,6 +58,9 @@ pub fn claim(name: &str) -> anyhow::Result<Claim> {
 
 /// Answers requests until `down`. Returns the connection of that request, whose sender waits for
 /// its end. `user` is the user ID outside of user namespaces.
+///
+/// # Errors
+/// If no descriptors or threads are left.
 pub fn serve(
     claim: &Claim,
     user: u32,

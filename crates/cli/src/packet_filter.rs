@@ -57,6 +57,9 @@ impl PacketFilter {
 
     /// Checks that a namespace has the device of `--device`. A device that is created later would be
     /// a typing error more often than not.
+    ///
+    /// # Errors
+    /// A usage error that names the device.
     pub fn check_device(&self) -> anyhow::Result<()> {
         let Some(device) = &self.device else { return Ok(()) };
         let mut namespaces = self.namespaces()?;
@@ -80,6 +83,9 @@ impl PacketFilter {
     }
 
     /// Builds the filter for the BPF programs.
+    ///
+    /// # Errors
+    /// A usage error that names the argument.
     pub fn parse(&self) -> anyhow::Result<Filter> {
         let flows = self.flow.iter().map(|text| text.parse::<FlowPattern>());
         let flows = flows.collect::<Result<Vec<_>, _>>().map_err(|e| usage("--flow", e))?;

@@ -1,6 +1,9 @@
 //! Durations (`10`, `0.5`, `10s`, `500ms`) and other quantities on the command line.
 
 /// Parses a duration. A number without a unit is in seconds.
+///
+/// # Errors
+/// A sentence that names the expected forms.
 pub fn duration(text: &str) -> Result<humantime::Duration, String> {
     // The longest duration that can be added to any clock's time.
     const MOST: f64 = 1e9;
@@ -60,6 +63,9 @@ pub fn bits_per_s(text: &str) -> Result<u64, String> {
 }
 
 /// Parses a DSCP: a number, `EF`, `AFxy` (RFC 2597) or `CSx` (RFC 2474).
+///
+/// # Errors
+/// A sentence that names the expected forms.
 pub fn dscp(text: &str) -> Result<u8, String> {
     let name = text.to_ascii_uppercase();
     let digit = |byte: u8, most: u8| (b'0'..=b'0' + most).contains(&byte).then(|| byte - b'0');

@@ -56,11 +56,17 @@ pub struct Target<'a> {
 
 impl<'a> Target<'a> {
     /// Parses an address. Port 65535 is invalid, because the data port would be beyond it.
+    ///
+    /// # Errors
+    /// A usage error.
     pub fn parse(argument: &str, text: &'a str) -> anyhow::Result<Target<'a>> {
         Target::parse_with(argument, text, PORT)
     }
 
     /// Like [`Target::parse`], with another default port.
+    ///
+    /// # Errors
+    /// A usage error.
     pub fn parse_with(argument: &str, text: &'a str, port: u16) -> anyhow::Result<Target<'a>> {
         let default = port;
         let wanted =

@@ -99,6 +99,9 @@ pub fn claim(netns: &NetNs) -> anyhow::Result<Claim> {
 
 /// Returns the door that answers requests. `wanted` are the devices accelerated at first.
 /// `handed_over` becomes true when a successor requests the exit.
+///
+/// # Errors
+/// If no descriptors are left.
 pub fn door(
     claim: &Claim,
     accel: Arc<Accel>,

@@ -96,6 +96,9 @@ pub fn claim(name: &str, taken: &str) -> anyhow::Result<Claim> {
 
 impl Claim {
     /// Duplicates the directory, for the process that renames the socket at a takeover.
+    ///
+    /// # Errors
+    /// If no descriptors are left.
     pub fn directory(&self) -> sys::Result<RuntimeDir> {
         self.directory.try_clone()
     }

@@ -25,6 +25,9 @@ pub fn claim(config: &Config) -> anyhow::Result<Claim> {
 }
 
 /// Returns the door that answers status requests.
+///
+/// # Errors
+/// If no descriptors are left.
 pub fn door(claim: &Claim, status: impl Fn() -> Status + Send + 'static) -> anyhow::Result<Door> {
     Door::of_lines(claim, &[user()], move |line| {
         anyhow::ensure!(line == "status", "unknown request {line:?}");

@@ -169,6 +169,9 @@ pub trait Service {
 
 /// Serves `/metrics`, `/healthz` and `/readyz` in a separate thread, so that a scraper cannot delay
 /// anything else.
+///
+/// # Errors
+/// If no descriptors or threads are left.
 pub fn look_after(
     listener: Listener,
     service: impl Service + Send + 'static,

@@ -97,6 +97,9 @@ pub struct Door {
 
 impl Door {
     /// Creates a door for request lines of root and `users`.
+    ///
+    /// # Errors
+    /// If no descriptors are left.
     pub fn of_lines(
         claim: &Claim,
         users: &[u32],
@@ -137,6 +140,9 @@ pub struct Serving {
 
 impl Serving {
     /// Starts the thread.
+    ///
+    /// # Errors
+    /// If no descriptors or threads are left.
     pub fn start(doors: Vec<Door>) -> anyhow::Result<Serving> {
         for door in &doors {
             door.listener.set_nonblocking().context("listening socket")?;

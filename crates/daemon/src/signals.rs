@@ -19,12 +19,18 @@ pub struct Signals {
 
 impl Signals {
     /// Installs the handlers. From then on, these signals no longer kill the process.
+    ///
+    /// # Errors
+    /// If no descriptors are left.
     pub fn new() -> anyhow::Result<Signals> {
         Ok(Signals { end: on_signals(&[SIGINT, SIGTERM])?, show: on_signals(&[SIGUSR1])? })
     }
 }
 
 /// Returns a socket that becomes readable on any of these signals.
+///
+/// # Errors
+/// If no descriptors are left.
 pub fn on_signals(signals: &[i32]) -> anyhow::Result<UnixStream> {
     let pair = || {
         let (receiver, sender) = UnixStream::pair()?;

@@ -32,6 +32,9 @@ pub struct CopyLoop {
 
 impl CopyLoop {
     /// Starts a thread that moves packets in both directions until this is dropped.
+    ///
+    /// # Errors
+    /// If there are no more descriptors or threads.
     pub fn start(left: Tap, right: Tap) -> Result<CopyLoop> {
         let stop = EventFd::from_flags(EfdFlags::EFD_CLOEXEC)
             .map_err(|e| Error::new("eventfd", "copy loop", e))?;

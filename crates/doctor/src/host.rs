@@ -129,6 +129,9 @@ impl<T> Reading<T> {
     }
 
     /// The value, or the reason as the error.
+    ///
+    /// # Errors
+    /// Why it was not read.
     pub fn as_result(&self) -> Result<&T, &str> {
         match self {
             Reading::Read(value) => Ok(value),

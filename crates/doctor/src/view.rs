@@ -87,6 +87,9 @@ impl<'a> DeviceRef<'a> {
     }
 
     /// Returns a feature. `Ok(None)`: the kernel has no feature of this name.
+    ///
+    /// # Errors
+    /// Why features could not be read.
     pub fn feature(&self, name: &str) -> Result<Option<Feature>, &'a str> {
         match self.device.and_then(|device| device.features.as_ref()) {
             Some(Reading::Read(features)) => Ok(features.get(name).copied()),

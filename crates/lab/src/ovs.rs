@@ -280,6 +280,9 @@ fn after_boot() -> Result<()> {
 }
 
 /// Starts the daemons of both hosts in parallel and configures each.
+///
+/// # Errors
+/// The first failure.
 pub(crate) fn start_both<'a>(
     tree: &'a Processes,
     hosts: [&'a Host; 2],
@@ -290,6 +293,9 @@ pub(crate) fn start_both<'a>(
 }
 
 /// Starts the daemons of all hosts in parallel and configures each.
+///
+/// # Errors
+/// The first failure.
 pub(crate) fn start_all<'a>(
     tree: &'a Processes,
     hosts: &[&'a Host],

@@ -24,6 +24,9 @@ pub(crate) fn confirmed(
 
 /// Probes the path from the namespace of the calling thread to a server, at the rate of
 /// `overlane probe`. A finding counts only if a second probe finds damage again.
+///
+/// # Errors
+/// Why the path cannot be probed, as text.
 pub fn of_server(
     server: SocketAddr,
     token: Option<&Token>,

@@ -38,6 +38,9 @@ pub fn probe(path: &PathUnderTest, stop: &AtomicBool) -> PathProbe {
 }
 
 /// Runs a probe over a path, with these sockets. Each end sends at most `rate` bytes per second.
+///
+/// # Errors
+/// Why the path cannot be probed, as text.
 pub fn report(
     path: &PathUnderTest,
     access: fn() -> Access,

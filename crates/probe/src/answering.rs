@@ -27,6 +27,9 @@ const MOST_SWITCHES: u32 = 500;
 /// Settings of this machine that a client's search may switch.
 pub trait ServerSettings: std::fmt::Debug + Send + Sync {
     /// Checks whether the administrator allows it for a device.
+    ///
+    /// # Errors
+    /// Why not, as text.
     fn may_switch(&self, device: &str) -> Result<(), String>;
 
     /// Switches features of a device off.

@@ -179,6 +179,9 @@ impl Class {
     };
 
     /// Checks that the class is possible, and within the limits that a peer accepts.
+    ///
+    /// # Errors
+    /// The contradiction, as text.
     pub fn validate(&self) -> Result<(), String> {
         let no = |why: &str| Err(format!("{self}: {why}"));
         let most = if self.may_be_big() { MOST_BIG_PAYLOAD } else { MOST_PAYLOAD };

@@ -81,6 +81,9 @@ pub(crate) struct Datagrams<'a> {
 
 impl<'a> Datagrams<'a> {
     /// Opens the receiving sockets in the namespace of the calling thread.
+    ///
+    /// # Errors
+    /// If no thread can be started, as text.
     pub(crate) fn open(
         rate_limit: &'a RateLimit,
         place: LocalPath,

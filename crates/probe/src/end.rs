@@ -111,6 +111,9 @@ impl<'a> End<'a> {
     }
 
     /// Returns ICMP errors about a batch that was sent, received so far.
+    ///
+    /// # Errors
+    /// If the socket fails, as text.
     pub(crate) fn errors(&mut self, batch: &Batch) -> Result<Vec<IcmpError>, String> {
         match &mut self.sockets {
             Kind::Packets(end) => end.errors(batch),
@@ -119,6 +122,9 @@ impl<'a> End<'a> {
     }
 
     /// Prepares to receive a batch.
+    ///
+    /// # Errors
+    /// If the socket fails, as text.
     pub(crate) fn listen(&mut self, batch: Batch) -> Result<(), String> {
         match &mut self.sockets {
             Kind::Packets(end) => end.listen(batch),

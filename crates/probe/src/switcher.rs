@@ -54,6 +54,9 @@ pub struct Switcher {
 impl Switcher {
     /// Waits until the process at the other end of the socket is ready. It changes features of these
     /// devices only.
+    ///
+    /// # Errors
+    /// Why the process cannot change settings, as text.
     pub fn connect(socket: UnixStream, devices: Vec<String>) -> std::result::Result<Self, String> {
         let timeout = socket.set_read_timeout(Some(ANSWER));
         timeout.map_err(|error| format!("set timeout of a socket: {error}"))?;

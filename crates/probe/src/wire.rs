@@ -440,11 +440,17 @@ impl<'a> Wire<'a> {
     }
 
     /// Returns ICMP errors about a batch that was sent, received so far.
+    ///
+    /// # Errors
+    /// If the socket fails, as text.
     pub fn errors(&mut self, batch: &Batch) -> Result<Vec<IcmpError>, String> {
         Ok(self.read(batch, false)?.errors)
     }
 
     /// Prepares to receive a batch.
+    ///
+    /// # Errors
+    /// If the socket fails, as text.
     pub fn listen(&mut self, batch: Batch) -> Result<(), String> {
         self.discard()?;
         self.listening = Some(batch);

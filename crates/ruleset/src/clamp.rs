@@ -229,6 +229,9 @@ fn target_mss(info: &[u8]) -> Option<u16> {
 
 /// Lists the rules of iptables-legacy and ip6tables-legacy that clamp, in the calling thread's
 /// namespace.
+///
+/// # Errors
+/// If an existing table cannot be read.
 pub fn legacy_clamps() -> netstate::Result<Vec<Clamp>> {
     let mut clamps = Vec::new();
     for ipv6 in [false, true] {

@@ -98,6 +98,9 @@ pub(crate) struct Entry<'a> {
 impl Ruleset {
     /// Adds the rules of iptables-legacy and ip6tables-legacy of the calling thread's namespace.
     /// They follow chains of nftables with the same priority.
+    ///
+    /// # Errors
+    /// If an existing table cannot be read.
     pub fn join_legacy(&mut self) -> netstate::Result<()> {
         for ipv6 in [false, true] {
             for name in netstate::netfilter::legacy_table_names(ipv6) {

@@ -79,6 +79,9 @@ pub fn privileges() -> Privileges {
 
 /// Checks that only the built-in engine is requested: other engines have no server at the remote
 /// end.
+///
+/// # Errors
+/// A usage error that names the engine.
 pub fn check_engines(asked: &Asked) -> anyhow::Result<()> {
     match asked.asks.iter().find(|ask| ask.engine != Engine::Overlane) {
         None => Ok(()),

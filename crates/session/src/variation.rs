@@ -31,6 +31,9 @@ impl fmt::Display for Varied {
 const IPV6: &str = "ip=6";
 
 /// Parses `--vary`. Returns one setting per value.
+///
+/// # Errors
+/// Wrong usage.
 pub fn varied(text: &str) -> anyhow::Result<Vec<Varied>> {
     if let Some(version) = text.trim().strip_prefix("ip=") {
         return match version {
@@ -49,6 +52,9 @@ pub fn varied(text: &str) -> anyhow::Result<Vec<Varied>> {
 }
 
 /// Parses `--try`: one setting, `offload:PROFILE`, or `HOST: COMMAND`.
+///
+/// # Errors
+/// Wrong usage.
 pub fn tried(text: &str) -> anyhow::Result<Varied> {
     if GuestSetting::is_named(text) {
         let mut settings = GuestSetting::parse_list(text).map_err(|error| usage("--try", error))?;

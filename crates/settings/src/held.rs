@@ -97,6 +97,9 @@ impl Held {
     }
 
     /// Undoes all changes in reverse order, continuing after a failure.
+    ///
+    /// # Errors
+    /// The first failure.
     pub fn restore(mut self) -> Result<(), Error> {
         self.take_back()
     }

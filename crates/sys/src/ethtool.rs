@@ -116,6 +116,9 @@ const _: () = assert!(size_of::<Ifreq>() == 40);
 
 impl Ethtool {
     /// Opens a socket in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// If there are no more descriptors.
     pub fn open() -> Result<Ethtool> {
         let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)
             .map_err(|e| Error::new("socket", "AF_INET for ethtool", e))?;

@@ -126,6 +126,9 @@ impl NetNs {
     }
 
     /// Returns a second handle for the same namespace.
+    ///
+    /// # Errors
+    /// If there are no more descriptors.
     pub fn try_clone(&self) -> Result<NetNs> {
         let fd = self
             .fd
@@ -135,6 +138,9 @@ impl NetNs {
     }
 
     /// Moves the calling thread into the namespace until the guard is dropped.
+    ///
+    /// # Errors
+    /// If the kernel refuses (`EPERM`).
     pub fn enter(&self) -> Result<Entered> {
         let previous = NetNs::current()?;
         self.enter_for_good()?;
@@ -143,6 +149,9 @@ impl NetNs {
 
     /// Moves the calling thread into the namespace permanently: for threads created for one
     /// namespace, and for a child before `exec`.
+    ///
+    /// # Errors
+    /// If the kernel refuses (`EPERM`).
     pub fn enter_for_good(&self) -> Result<()> {
         match setns(&self.fd, CloneFlags::CLONE_NEWNET) {
             Ok(()) => Ok(()),

@@ -208,6 +208,9 @@ impl RuntimeDir {
     }
 
     /// Returns another handle for the same directory.
+    ///
+    /// # Errors
+    /// If there are no more descriptors.
     pub fn try_clone(&self) -> Result<RuntimeDir> {
         Ok(RuntimeDir { fd: self.again()?, path: self.path.clone(), owner: self.owner })
     }

@@ -76,6 +76,9 @@ impl From<Vec<u8>> for Argument {
 }
 
 /// Checks whether calls can be injected on this machine.
+///
+/// # Errors
+/// The reason why not.
 pub fn possible() -> Result<(), String> {
     if !cfg!(target_arch = "x86_64") {
         return Err("calls are injected on x86-64 only".to_owned());

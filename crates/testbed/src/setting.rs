@@ -48,6 +48,9 @@ impl Setting {
     }
 
     /// Parses a named setting or a command for one host (`a`, `tenant-b`).
+    ///
+    /// # Errors
+    /// The malformed part.
     pub fn of_host(host: &str, text: &str) -> std::result::Result<Setting, ProposalError> {
         Ok(Setting { request: Request::parse(text)?, host: Some(host.to_owned()) })
     }

@@ -80,6 +80,9 @@ impl Caretaker {
     }
 
     /// Returns a watch for [`Options`](crate::Options).
+    ///
+    /// # Errors
+    /// If no descriptor is left.
     pub fn watch(&self) -> Result<CaretakerWatch> {
         let failed = |e| sys::Error::io("watch", "caretaker of connections", &e);
         Ok(CaretakerWatch { socket: self.socket.try_clone().map_err(failed)? })

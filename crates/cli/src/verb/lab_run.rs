@@ -93,6 +93,9 @@ impl CheckedRun {
 
     /// Checks command-line words that did not come from this process's command line, merged with
     /// a plan if there is one.
+    ///
+    /// # Errors
+    /// Wrong usage.
     pub(super) fn of_words(
         plan: Option<&str>,
         words: &[OsString],

@@ -31,6 +31,9 @@ const LISTENER: usize = 0;
 const CLIENT: usize = 1;
 
 /// Starts the thread.
+///
+/// # Errors
+/// If there are no more threads or descriptors.
 pub(super) fn spawn(
     threads: &mut Threads,
     device: Arc<Device>,

@@ -194,6 +194,9 @@ pub struct Ready {
 
 impl Ready {
     /// Starts the threads, with the capabilities and CPUs of the calling thread.
+    ///
+    /// # Errors
+    /// If there are no more threads or descriptors.
     pub fn start(self) -> Result<Running> {
         let Ready { config, underlay, networks, ports, threads, rings } = self;
         let mut rings = rings.into_iter();

@@ -82,6 +82,9 @@ impl Translated {
 }
 
 /// Checks that the fault is found with its direction and setting, and nothing else.
+///
+/// # Errors
+/// The difference, as text.
 pub fn check(report: &Report) -> Result<(), String> {
     let wrong = |why: &str| Err(format!("{why}\n{}", crate::cases::summary(report)));
     if report.bad.is_empty() {

@@ -22,6 +22,9 @@ const COUNTERS_BEHIND_TARGET6: usize = 12;
 
 /// Reads the counters of rules that drop packets, or exempt them from tracking, in the tables of
 /// iptables-legacy of the calling thread's namespace. Table `nat` is left out.
+///
+/// # Errors
+/// If an existing table cannot be read.
 pub fn legacy_drop_counters() -> netstate::Result<Vec<DropCounter>> {
     let mut all = Vec::new();
     for (ipv6, name, table) in tables(|name| name != "nat")? {

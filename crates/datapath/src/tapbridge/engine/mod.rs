@@ -79,6 +79,9 @@ impl Bridge {
 
 impl Ready {
     /// Starts the threads, with the capabilities and CPUs of the calling thread.
+    ///
+    /// # Errors
+    /// If there are no more threads or descriptors.
     pub fn start(self) -> Result<Running> {
         let Ready { bridge, engine, redirect, rings, mut threads } = self;
         let tallies: Vec<_> = (0..bridge.left.queue_count()).map(|_| Default::default()).collect();
