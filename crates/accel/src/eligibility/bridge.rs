@@ -29,6 +29,24 @@ pub(super) fn vlan_filtering(case: &LinkCase<'_>) -> Verdict {
     Ok(())
 }
 
+/// Refuses a bridge in a VRF if IP rules may see packets of its ports: rules that match routes or
+/// types of addresses look these up in the VRF's table (`l3mdev_fib_table`), which this program does
+/// not read.
+pub(super) fn routed_in_vrf(case: &LinkCase<'_>) -> Verdict {
+    let Some(master) = case.link.master else { return Ok(()) };
+    let links = &case.snapshot.overlay.links;
+    let why = if case.snapshot.filters_bridged(case.index) {
+        "br_netfilter passes its packets to IP rules"
+    } else if links.values().any(|link| link.vxlan.is_some() && link.master.is_none()) {
+        // A route of the main table may lead from the device to the bridge.
+        "a VXLAN device outside of bridges routes packets"
+    } else {
+        return Ok(());
+    };
+    let master = links.get(&master).map_or_else(|| master.to_string(), |link| link.name.clone());
+    Err(Refusal::BridgeInVrf { bridge: case.link.name.clone(), master, why })
+}
+
 pub(super) fn option(case: &LinkCase<'_>) -> Verdict {
     match case.link.bridge.as_ref().and_then(|bridge| bridge.detail.option) {
         Some(option) => Err(Refusal::BridgeOption { bridge: case.link.name.clone(), option }),

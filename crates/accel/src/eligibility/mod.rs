@@ -128,10 +128,14 @@ pub(crate) const UNDERLAY_ROUTE: &UnderlayRules = &[
 /// Rules for foreign programs on a link, which the fast path would bypass.
 const PROGRAMS: &LinkRules = &[link::tc_filters, link::tcx_program, link::xdp];
 
-const BRIDGE: &LinkRules =
-    &[bridge::vlan_filtering, bridge::option, bridge::unknown_attribute, link::down, |case| {
-        first(PROGRAMS, case)
-    }];
+const BRIDGE: &LinkRules = &[
+    bridge::vlan_filtering,
+    bridge::option,
+    bridge::unknown_attribute,
+    bridge::routed_in_vrf,
+    link::down,
+    |case| first(PROGRAMS, case),
+];
 
 /// Rules for a bridge port, a VXLAN device or a tenant's.
 const BRIDGE_PORT: &LinkRules = &[

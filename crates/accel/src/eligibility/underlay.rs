@@ -186,12 +186,12 @@ pub(super) fn vrf(case: &UnderlayCase<'_>) -> Verdict {
     Err(Refusal::Vrf { device: link.name.clone(), kind: kind.to_owned() })
 }
 
-/// The kernel drops packets that return to the device (ELOOP). Packets into another tunnel or into
-/// this tunnel's bridge pass devices that no rule here checks.
+/// The kernel drops packets that return to the device (ELOOP). Packets into another tunnel, into this
+/// tunnel's bridge or into a VRF pass devices that no rule here checks.
 pub(super) fn leads_into_tunnel(case: &UnderlayCase<'_>) -> Verdict {
     let (nic, route) = (case.nic()?, case.route()?);
     let own_bridge = case.view.number == 0 && case.device.master == Some(route.link);
-    if nic.vxlan.is_some() || own_bridge {
+    if nic.vxlan.is_some() || own_bridge || nic.kind.as_deref() == Some("vrf") {
         return Err(Refusal::LeadsInto { device: nic.name.clone() });
     }
     Ok(())

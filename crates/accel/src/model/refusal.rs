@@ -361,15 +361,24 @@ refusals! {
         = "packets are counted",
         "If nothing needs exact counters, start `overlane accel` with `--no-accounting`, or turn them off: `sysctl net.netfilter.nf_conntrack_acct=0`.";
 
+    /// The bridge is in a VRF, and IP rules may see its packets: by br_netfilter, or because a VXLAN
+    /// device of the namespace routes packets. Rules that match routes or types of addresses use the
+    /// VRF's routing table.
+    AX224 BridgeInVrf { bridge: String, master: String, why: &'static str }
+        "{bridge}: it is in {master}, and {why}" of bridge
+        = "bridge in a VRF",
+        "Take the bridge out of the VRF, or turn br_netfilter's calls off: `sysctl net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0`.";
+
     /// There is a routing rule beyond the kernel's three default rules, so the path may depend on
-    /// more than the address.
+    /// more than the address. The rule of VRFs (`l3mdev`) is accepted: it affects only packets that
+    /// enter or leave through a VRF.
     AX301 PolicyRouting { rule: String }
         "policy routing: {rule}" of rule
         = "policy routing",
         "If the rule is not needed, remove it: `ip rule del`.";
 
     /// There is an IPv6 routing rule beyond the kernel's two default rules, so the path may depend
-    /// on more than the address.
+    /// on more than the address. The rule of VRFs (`l3mdev`) is accepted.
     AX302 PolicyRoutingIpv6 { rule: String }
         "IPv6 policy routing: {rule}" of rule
         = "IPv6 policy routing",
@@ -412,10 +421,10 @@ refusals! {
         = "NIC is unknown",
         "Wait for the next read.";
 
-    /// The route to the remote VTEP leads into a tunnel or into this tunnel's own bridge.
+    /// The route to the remote VTEP leads into a tunnel, a VRF or this tunnel's own bridge.
     AX309 LeadsInto { device: String }
         "its route leads into {device}" of device
-        = "route into a tunnel",
+        = "route into a tunnel or VRF",
         "Route the remote VTEP through a NIC.";
 
     /// The underlay device has no Ethernet headers.

@@ -91,6 +91,14 @@ pub struct SandboxSnapshot {
     pub problem: Option<String>,
 }
 
+impl NetnsSnapshot {
+    /// Whether br_netfilter passes packets of this bridge to IP rules.
+    pub(crate) fn filters_bridged(&self, bridge: u32) -> bool {
+        let bridge = self.overlay.links.get(&bridge).and_then(|link| link.bridge.as_ref());
+        self.bridge_netfilter || bridge.is_some_and(|bridge| bridge.detail.calls_filters)
+    }
+}
+
 /// Families that a device forwards.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Forwarding {

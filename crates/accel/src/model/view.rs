@@ -41,10 +41,7 @@ impl<'a> NetnsView<'a> {
 
     pub(crate) fn domain(&self, index: u32) -> Domain {
         let id = DeviceId { netns: self.number, index };
-        let checked = self.snapshot.bridge_netfilter
-            || (self.snapshot.overlay.links.get(&index))
-                .and_then(|link| link.bridge.as_ref())
-                .is_some_and(|bridge| bridge.detail.calls_filters);
+        let checked = self.snapshot.filters_bridged(index);
         let rules = &self.snapshot.ruleset;
         Domain {
             id,

@@ -212,6 +212,11 @@ const PROVOKED: &[(&str, Change)] = &[
         chain(m, 2, false);
         m.home.accounting = Accounting::Exact;
     }),
+    ("AX224", |m| {
+        vrf(m);
+        m.home.bridge_netfilter = true;
+        link(m, BRIDGES[0]).master = Some(50);
+    }),
     ("AX301", |m| m.home.overlay.rules.push("rule 100 (table 100)".into())),
     ("AX302", |m| m.home.overlay.rules6.push("rule 100 (table 100)".into())),
     ("AX303", |m| {

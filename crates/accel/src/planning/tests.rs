@@ -71,6 +71,43 @@ fn a_tunnel_on_a_link_in_a_vrf_is_refused() {
 }
 
 #[test]
+fn a_route_into_a_vrf_is_refused() {
+    let vrf = |snapshot: &mut NetnsSnapshot| {
+        link(snapshot, NICS[0]).kind = Some("vrf".to_owned());
+    };
+    refused(vrf, "its route leads into nic");
+}
+
+#[test]
+fn a_bridge_in_a_vrf_is_refused_if_ip_rules_may_see_its_packets() {
+    let vrf = |snapshot: &mut NetnsSnapshot| {
+        let kind = Some("vrf".to_owned());
+        snapshot.overlay.links.insert(50, Interface { kind, ..device("red", 150) });
+        link(snapshot, BRIDGES[0]).master = Some(50);
+    };
+    assert!(refusals(vrf).is_empty());
+    let filtered = "br: it is in red, and br_netfilter passes its packets to IP rules";
+    let one_bridge = |snapshot: &mut NetnsSnapshot| {
+        vrf(snapshot);
+        link(snapshot, BRIDGES[0]).bridge.as_mut().unwrap().detail.calls_filters = true;
+    };
+    refused(one_bridge, filtered);
+    let all_bridges = |snapshot: &mut NetnsSnapshot| {
+        vrf(snapshot);
+        snapshot.bridge_netfilter = true;
+    };
+    refused(all_bridges, filtered);
+    let routed = snapshot().overlay.links[&VXLANS[4]].clone();
+    let routed_beside = |snapshot: &mut NetnsSnapshot| {
+        vrf(snapshot);
+        snapshot.overlay.links.insert(VXLANS[4], routed);
+    };
+    let seen = refusals(routed_beside);
+    let expected = "br: it is in red, and a VXLAN device outside of bridges routes packets";
+    assert!(seen.iter().any(|refusal| refusal == expected), "{seen:?}");
+}
+
+#[test]
 fn a_bridge_that_filters_vlans_is_refused() {
     let bridge = |snapshot: &mut NetnsSnapshot| {
         link(snapshot, BRIDGES[0]).bridge.as_mut().unwrap().vlan_filtering = true;

@@ -1,4 +1,4 @@
-//! The fast path beside SELinux, in a QEMU guest with a stock Debian kernel. Functional only.
+//! The fast path beside SELinux and VRFs, in a QEMU guest with a stock Debian kernel. Functional only.
 
 use std::process::Command;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::fastpath::refusals::refused;
 use crate::qemu::{self, Guest};
 
 /// The test that the guest runs, in this program: it performs the part inside.
-const INSIDE: &str = "guest::packets_go_fast_beside_selinux_until_it_labels_packets";
+const INSIDE: &str = "guest::packets_go_fast_beside_selinux_without_labels_and_beside_vrfs";
 const SOURCE: &str = include_str!("selinux.conf");
 /// Policies: file in the guest, and capabilities.
 const POLICIES: [(&str, &[&str]); 3] = [
@@ -24,7 +24,7 @@ const ACCEPTING: &str = "/policy-accepting";
 const CHECKING: &str = "/policy-checking";
 const OLD: &str = "/policy-old";
 const LABEL: &str = "all_u:all_r:all_t";
-/// Time to verify four programs in software emulation, and for seven changes.
+/// Time to verify four programs in software emulation, and for 14 changes.
 const LIMIT: Duration = Duration::from_secs(900);
 
 /// Compiles a policy with these capabilities.
@@ -58,7 +58,7 @@ fn fast(accel: &Accel) -> u64 {
 }
 
 /// Prints a line for each expected result.
-fn live_beside_selinux() {
+fn live() {
     let active = sys::lsm::active().unwrap();
     assert!(active.iter().any(|name| name == "selinux"), "{active:?}");
     // Busybox's shell prefers its own `ip` and `ping` to this machine's programs.
@@ -125,13 +125,44 @@ fn live_beside_selinux() {
         pair.settle(&accels);
         println!("refused with {expected}, in another namespace");
     }
+    live_beside_vrfs(&pair, &accels);
     println!("all of it");
 }
 
+/// Only a VRF that has a device of the path matters.
+fn live_beside_vrfs(pair: &Pair, accels: &[Accel; 2]) {
+    for accepted in [
+        "ip link add red type vrf table 10; ip link set red up",
+        "ip link add other type dummy; ip link set other master red up",
+        // As manuals of VRFs recommend.
+        "ip rule add pref 32765 table local; ip rule del pref 0",
+        "ip link set br0 master red",
+    ] {
+        sh(&pair.a, accepted);
+        pair.settle(accels);
+        println!("fast after {accepted}");
+    }
+    for (change, undo, expected) in [
+        ("ip link set nic0 master red", "ip link set nic0 nomaster", "no unicast IPv4 route"),
+        ("ip route add 10.0.0.2 dev red", "ip route del 10.0.0.2", "its route leads into red"),
+        (
+            "ip link set br0 type bridge nf_call_iptables 1",
+            "ip link set br0 type bridge nf_call_iptables 0",
+            "br0: it is in red, and br_netfilter passes its packets to IP rules",
+        ),
+    ] {
+        sh(&pair.a, change);
+        refused(&accels[0], expected, change);
+        sh(&pair.a, undo);
+        pair.settle(accels);
+        println!("refused after {change}");
+    }
+}
+
 #[test]
-fn packets_go_fast_beside_selinux_until_it_labels_packets() {
+fn packets_go_fast_beside_selinux_without_labels_and_beside_vrfs() {
     if qemu::is_inside() {
-        return live_beside_selinux();
+        return live();
     }
     require!(need::tools(&["checkpolicy", "netlabelctl"]));
     let mut guest = require!(Guest::of_series("6.12"))

@@ -4,6 +4,7 @@
 mod address_type;
 mod change;
 mod lookup;
+mod rule;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -37,11 +38,12 @@ pub struct Overlay {
     pub addresses: Vec<IpAddr>,
     /// Types of addresses in the routing tables.
     pub address_types: AddressTypes,
-    /// IPv4 routing rules beyond the three default rules, described.
+    /// IPv4 routing rules that differ from the three default rules, described. Rules that match
+    /// only packets of VRFs are left out.
     pub rules: Vec<String>,
     /// Routes that are more than a single next hop: network, prefix length, reason.
     pub unsupported_routes: Vec<(IpAddr, u8, &'static str)>,
-    /// IPv6 routing rules beyond the two default rules, described.
+    /// The same for IPv6, which has two default rules.
     pub rules6: Vec<String>,
     /// Links with a route that sets an MTU.
     pub route_mtus: BTreeSet<u32>,

@@ -127,6 +127,12 @@ pub const CASES: &[Case] = &[
         true,
     ),
     (
+        "ip rule add not from 10.9.0.0/16 l3mdev",
+        "ip rule del not from 10.9.0.0/16 l3mdev",
+        "[vxlan0: policy routing: rule 32765 (table 0)]",
+        true,
+    ),
+    (
         "bridge link set dev veth0 isolated on",
         "bridge link set dev veth0 isolated off",
         "[veth0: veth0: bridge port option isolated]",
@@ -245,6 +251,9 @@ fn options_for_other_packets_are_no_reason() {
         "ip route add 10.0.0.2/32 dev nic0 initcwnd 20 advmss 1000",
         "ip route add throw 10.9.0.0/16",
         "ip -6 rule add fwmark 1 table 100",
+        // As for VRFs.
+        "ip rule add pref 1000 l3mdev; ip rule add pref 2000 l3mdev unreachable",
+        "ip rule add pref 32765 table local; ip rule del pref 0",
     ] {
         sh(&pair.a, change);
         pair.settle(&accels);

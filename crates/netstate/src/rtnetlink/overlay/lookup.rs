@@ -1,14 +1,15 @@
-//! Unusual routes and routing rules, and the route to an address.
+//! Unusual routes, and the route to an address.
 
 use std::net::IpAddr;
 
 use netlink_packet_route::route::{
     RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteType,
 };
-use netlink_packet_route::rule::{RuleAttribute, RuleMessage};
+use netlink_packet_route::rule::RuleMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::Overlay;
+use super::rule::unusual;
 use crate::netlink::{Netlink, Result};
 use crate::route::{length, look_up};
 use crate::route_table::covers;
@@ -72,13 +73,15 @@ impl Netlink {
     /// Reads unusual rules and routes.
     pub(super) fn routing(&self, family: AddressFamily, all: &mut Overlay) -> Result<()> {
         let four = family == AddressFamily::Inet;
-        let mut rules = RuleMessage::default();
-        rules.header.family = family;
-        self.dump(RouteNetlinkMessage::GetRule(rules), "list", "rules", |answer| {
+        let mut request = RuleMessage::default();
+        request.header.family = family;
+        let mut rules = Vec::new();
+        self.dump(RouteNetlinkMessage::GetRule(request), "list", "rules", |answer| {
             if let RouteNetlinkMessage::NewRule(rule) = answer {
-                if four { &mut all.rules } else { &mut all.rules6 }.extend(unusual(&rule));
+                rules.push(rule);
             }
         })?;
+        *if four { &mut all.rules } else { &mut all.rules6 } = unusual(&rules);
         let mut routes = RouteMessage::default();
         routes.header.address_family = family;
         self.dump(RouteNetlinkMessage::GetRoute(routes), "list", "routes", |answer| {
@@ -236,24 +239,6 @@ fn unsupported_metric(metric: &RouteMetric) -> Option<String> {
         | RouteMetric::FastopenNoCookie(_) => None,
         other => Some(format!("unknown metric {other:?}")),
     }
-}
-
-/// Describes a rule that is not one of the three default rules (`fib_default_rules_init`).
-fn unusual(rule: &RuleMessage) -> Option<String> {
-    let (mut priority, mut table) = (0, u32::from(rule.header.table));
-    let mut selects = rule.header.dst_len > 0 || rule.header.src_len > 0 || rule.header.tos > 0;
-    for attribute in &rule.attributes {
-        match attribute {
-            RuleAttribute::Priority(value) => priority = *value,
-            RuleAttribute::Table(value) => table = *value,
-            RuleAttribute::SuppressPrefixLen(u32::MAX) | RuleAttribute::Protocol(_) => {}
-            RuleAttribute::Other(_) => {}
-            _ => selects = true,
-        }
-    }
-    // The default rules select all packets.
-    let usual = !selects && [(0, 255), (32766, 254), (32767, 253)].contains(&(priority, table));
-    (!usual).then(|| format!("rule {priority} (table {table})"))
 }
 
 fn unsupported(
