@@ -7,6 +7,7 @@
 #define OVERLANE_ACCEL_KERNEL_H
 
 #include "bpf.h"
+#include "untrusted.h"
 
 /*
  * A global function: the verifier checks it once, with any arguments, not once for each state in
@@ -147,20 +148,11 @@ struct sk_buff {
 	u16 mac_header;
 } __attribute__((preserve_access_index));
 extern void *bpf_cast_to_kern_ctx(void *ctx) __attribute__((section(".ksyms")));
-extern void *bpf_rdonly_cast(const void *object, u32 type) __attribute__((section(".ksyms")));
 
-/*
- * The namespace that the packet is in. The pointer to the packet is made an untrusted one before
- * `dev` is read: if it is trusted, the verifier looks up four names among all types of the kernel,
- * one type after the other, each time it meets the instruction (kernel/bpf/btf.c,
- * btf_nested_type_is_trusted). That took a quarter of the time to load the programs.
- */
+/* The namespace that the packet is in. */
 static __always_inline const struct net *net_of(struct __sk_buff *skb)
 {
-	/* bpf_core_type_id_kernel(). */
-	const struct sk_buff *kernel =
-		bpf_rdonly_cast(bpf_cast_to_kern_ctx(skb),
-				__builtin_btf_type_id(*(struct sk_buff *)0, 1));
+	const struct sk_buff *kernel = untrusted(struct sk_buff, bpf_cast_to_kern_ctx(skb));
 
 	return kernel->dev->nd_net.net;
 }

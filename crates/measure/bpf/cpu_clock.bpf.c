@@ -12,6 +12,7 @@
  * Not for PREEMPT_RT, where softirqs are preempted and interrupts are threads.
  */
 #include "bpf.h"
+#include "untrusted.h"
 
 /* Fields of the kernel's struct that are read here, relocated by CO-RE. */
 struct task_struct {
@@ -156,7 +157,7 @@ static __always_inline struct cpu_clock *charge(void)
 	last = __sync_lock_test_and_set(&clock->last, now);
 	if (!last) {
 		clock->start = now;
-		clock->task_kind = kind_of(bpf_get_current_task_btf());
+		clock->task_kind = kind_of(untrusted(struct task_struct, bpf_get_current_task_btf()));
 		return clock;
 	}
 	kind = clock->in_irq	   ? clock->in_irq :
@@ -182,7 +183,7 @@ static __always_inline int irq(u64 entered)
 SEC("tp_btf/sched_switch")
 int sched_switch(u64 *ctx)
 {
-	struct task_struct *next = (struct task_struct *)ctx[2];
+	struct task_struct *next = untrusted(struct task_struct, ctx[2]);
 	struct cpu_clock *clock = charge();
 
 	if (clock)

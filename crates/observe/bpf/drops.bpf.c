@@ -109,13 +109,13 @@ static __always_inline int drop(struct sk_buff *skb, u64 location, u32 reason,
 SEC("tp_btf/kfree_skb")
 int kfree_skb_of_socket(u64 *ctx)
 {
-	return drop((struct sk_buff *)ctx[0], ctx[1], (u32)ctx[2],
-		    (struct sock *)ctx[3]);
+	return drop(untrusted(struct sk_buff, ctx[0]), ctx[1], (u32)ctx[2],
+		    untrusted(struct sock, ctx[3]));
 }
 
 /* skb, location, reason: since Linux 5.17. */
 SEC("tp_btf/kfree_skb")
 int kfree_skb(u64 *ctx)
 {
-	return drop((struct sk_buff *)ctx[0], ctx[1], (u32)ctx[2], 0);
+	return drop(untrusted(struct sk_buff, ctx[0]), ctx[1], (u32)ctx[2], 0);
 }

@@ -178,7 +178,7 @@ static __always_inline int count(struct sk_buff *skb, struct net_device *dev, u8
 SEC("tp_btf/net_dev_start_xmit")
 int net_dev_start_xmit(u64 *ctx)
 {
-	struct sk_buff *skb = (struct sk_buff *)ctx[0];
+	struct sk_buff *skb = untrusted(struct sk_buff, ctx[0]);
 
 	return count(skb, skb->dev, LEFT, 1);
 }
@@ -187,7 +187,7 @@ int net_dev_start_xmit(u64 *ctx)
 SEC("tp_btf/net_dev_xmit")
 int net_dev_xmit(u64 *ctx)
 {
-	struct sk_buff *skb = (struct sk_buff *)ctx[0];
+	struct sk_buff *skb = untrusted(struct sk_buff, ctx[0]);
 
 	if ((u32)ctx[1] != NETDEV_TX_BUSY)
 		return 0;
@@ -197,7 +197,7 @@ int net_dev_xmit(u64 *ctx)
 SEC("tp_btf/netif_receive_skb")
 int netif_receive_skb(u64 *ctx)
 {
-	struct sk_buff *skb = (struct sk_buff *)ctx[0];
+	struct sk_buff *skb = untrusted(struct sk_buff, ctx[0]);
 
 	return count(skb, skb->dev, CAME, 1);
 }

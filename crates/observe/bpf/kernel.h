@@ -7,6 +7,7 @@
 #define OVERLANE_OBSERVE_KERNEL_H
 
 #include "bpf.h"
+#include "untrusted.h"
 
 /* include/uapi/linux/bpf.h. */
 #define BPF_MAP_TYPE_LRU_PERCPU_HASH 10

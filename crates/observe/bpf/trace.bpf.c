@@ -478,7 +478,7 @@ static __always_inline void look(struct seen *seen)
 
 static __always_inline int at_device(u64 *ctx, u8 kind, u8 sampling_start)
 {
-	struct sk_buff *skb = (struct sk_buff *)ctx[0];
+	struct sk_buff *skb = untrusted(struct sk_buff, ctx[0]);
 	struct seen seen = { .skb = skb, .dev = skb->dev, .kind = kind, .sampling_start = sampling_start };
 
 	look(&seen);
@@ -525,7 +525,7 @@ int netif_receive_skb(u64 *ctx)
 SEC("tp_btf/skb_copy_datagram_iovec")
 int skb_copy_datagram_iovec(u64 *ctx)
 {
-	struct seen seen = { .skb = (struct sk_buff *)ctx[0], .kind = READ };
+	struct seen seen = { .skb = untrusted(struct sk_buff, ctx[0]), .kind = READ };
 
 	look(&seen);
 	return 0;
@@ -536,8 +536,8 @@ SEC("tp_btf/tcp_probe")
 int tcp_probe(u64 *ctx)
 {
 	struct seen seen = {
-		.skb = (struct sk_buff *)ctx[1],
-		.sk = (struct sock *)ctx[0],
+		.skb = untrusted(struct sk_buff, ctx[1]),
+		.sk = untrusted(struct sock, ctx[0]),
 		.kind = SOCKET,
 	};
 
@@ -566,7 +566,7 @@ static __always_inline void spend(const struct filter *filter, u64 skb)
 SEC("tp_btf/sk_data_ready")
 int sk_data_ready(u64 *ctx)
 {
-	struct sock *sk = (struct sock *)ctx[0];
+	struct sock *sk = untrusted(struct sock, ctx[0]);
 	u32 at = DATAGRAM, zero = 0;
 	struct draft *draft = bpf_map_lookup_elem(&drafts, &at);
 	const struct filter *filter;
@@ -606,7 +606,7 @@ int sk_data_ready(u64 *ctx)
 
 static __always_inline int drop(u64 *ctx, u32 reason, struct sock *receiver)
 {
-	struct sk_buff *skb = (struct sk_buff *)ctx[0];
+	struct sk_buff *skb = untrusted(struct sk_buff, ctx[0]);
 	struct seen seen = {
 		.skb = skb,
 		.dev = skb->dev,
@@ -625,7 +625,7 @@ static __always_inline int drop(u64 *ctx, u32 reason, struct sock *receiver)
 SEC("tp_btf/kfree_skb")
 int kfree_skb_of_socket(u64 *ctx)
 {
-	return drop(ctx, (u32)ctx[2], (struct sock *)ctx[3]);
+	return drop(ctx, (u32)ctx[2], untrusted(struct sock, ctx[3]));
 }
 
 /* skb, location, reason: since Linux 5.17. */
@@ -652,7 +652,7 @@ int empty(u64 *ctx)
 SEC("tp_btf/consume_skb")
 int consume_skb(u64 *ctx)
 {
-	struct sk_buff *skb = (struct sk_buff *)ctx[0];
+	struct sk_buff *skb = untrusted(struct sk_buff, ctx[0]);
 	struct seen seen = { .skb = skb, .dev = skb->dev, .kind = CONSUMED };
 
 	look(&seen);
