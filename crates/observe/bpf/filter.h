@@ -84,14 +84,14 @@ struct {
 
 /*
  * Returns the differing bits. Patterns are compared without branches, because the verifier
- * would follow each branch, for each pattern.
+ * would follow each branch, for each pattern. Where the verifier requires it, on the stack, addresses
+ * are aligned to 8 bytes.
  */
 static __always_inline u64 differs(const struct end *end, const u8 *address, u16 port)
 {
 	const u64 *wanted = (const u64 *)end->address, *mask = (const u64 *)end->mask;
-	u64 got[2];
+	const u64 *got = (const u64 *)address;
 
-	__builtin_memcpy(got, address, sizeof(got));
 	return ((got[0] ^ wanted[0]) & mask[0]) | ((got[1] ^ wanted[1]) & mask[1]) |
 	       ((port ^ end->port) & end->port_mask);
 }

@@ -182,11 +182,14 @@ static __always_inline void pass_by(u8 kind)
 /* Length of an IP header without options and extensions, and of the ports. */
 #define PLAIN_BYTES (sizeof(struct ipv6hdr) + 4)
 
+#define WITH_PORTS (1ULL << IPPROTO_TCP | 1ULL << IPPROTO_UDP)
+
 /* Reads addresses, protocol and ports of plain TCP, UDP or ICMP; 0: not plain. */
 static __always_inline int read_plain(struct flow *flow, const u8 *head)
 {
 	const struct ipv6hdr *six = (const void *)head;
 	const struct iphdr *four = (const void *)head;
+	u32 ports;
 
 	__builtin_memset(flow, 0, sizeof(*flow));
 	if (head[0] == 0x45) {
@@ -208,11 +211,14 @@ static __always_inline int read_plain(struct flow *flow, const u8 *head)
 		/* IP options, or not IP. */
 		return 0;
 	}
-	if (flow->protocol == IPPROTO_ICMP)
-		flow->source_port = flow->destination_port = 0;
+	/* Without branches, because the verifier would follow each protocol through later code. */
+	if (flow->protocol >= 64)
+		return 0;
+	__builtin_memcpy(&ports, &flow->source_port, sizeof(ports));
+	ports *= WITH_PORTS >> flow->protocol & 1;
+	__builtin_memcpy(&flow->source_port, &ports, sizeof(ports));
 	/* Excludes GRE, and fragments and other extensions of IPv6. */
-	return flow->protocol == IPPROTO_ICMP || flow->protocol == IPPROTO_UDP ||
-	       flow->protocol == IPPROTO_TCP;
+	return (WITH_PORTS | 1ULL << IPPROTO_ICMP) >> flow->protocol & 1;
 }
 
 static __always_inline int is_named(const struct filter *filter, const struct flow *flow)
@@ -235,7 +241,7 @@ static __attribute__((noinline)) int is_inside_of_others(const struct filter *fi
 	/* The two bytes before it align the inner IP header. */
 	u8 room[2 + VXLAN_HEADER + ETH_HLEN + PLAIN_BYTES] __attribute__((aligned(8)));
 	u8 *head = room + 2;
-	struct flow flow;
+	struct flow flow __attribute__((aligned(8)));
 	u32 vni;
 	u16 type;
 
@@ -265,7 +271,7 @@ static __attribute__((noinline)) int is_inside_of_others(const struct filter *fi
 static __attribute__((noinline)) u32 is_outside_of_others(const struct filter *filter, const u8 *at)
 {
 	u8 head[PLAIN_BYTES] __attribute__((aligned(8)));
-	struct flow flow;
+	struct flow flow __attribute__((aligned(8)));
 	u16 *kind;
 
 	if (!filter || bpf_probe_read_kernel(head, sizeof(head), at) || !read_plain(&flow, head) ||

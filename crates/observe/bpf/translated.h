@@ -83,8 +83,9 @@ static __always_inline void put_ends(struct ends *ends, const struct flow *flow,
 	const u8 *from = is_reverse ? flow->destination : flow->source;
 	const u8 *to = is_reverse ? flow->source : flow->destination;
 
-	__builtin_memcpy(ends->source, from, sizeof(ends->source));
-	__builtin_memcpy(ends->destination, to, sizeof(ends->destination));
+	__builtin_memcpy(ends->source, __builtin_assume_aligned(from, 4), sizeof(ends->source));
+	__builtin_memcpy(ends->destination, __builtin_assume_aligned(to, 4),
+			 sizeof(ends->destination));
 	ends->source_port = is_reverse ? flow->destination_port : flow->source_port;
 	ends->destination_port = is_reverse ? flow->source_port : flow->destination_port;
 	ends->protocol = flow->protocol;
