@@ -172,18 +172,29 @@ pub(super) fn unsupported_route(case: &UnderlayCase<'_>) -> Verdict {
     }
 }
 
-/// Refuses links in a VRF: the VXLAN device looks up its routes there (`vxlan_sock_add`:
-/// `l3mdev_master_upper_ifindex_by_index`).
+/// Refuses links that are a VRF or in one, also by a bridge or bond in it: the VXLAN device's socket
+/// is bound to the VRF (`vxlan_sock_add`: `l3mdev_master_upper_ifindex_by_index`).
 pub(super) fn vrf(case: &UnderlayCase<'_>) -> Verdict {
     let links = &case.view.underlay.overlay.links;
-    let Some(link) = case.vxlan.device.and_then(|index| links.get(&index)) else { return Ok(()) };
-    let Some(master) = link.master.map(|index| links.get(&index)) else { return Ok(()) };
-    let kind = master.and_then(|master| master.kind.as_deref()).unwrap_or("unknown");
-    // These masters have no routing table of their own.
-    if ["bridge", "bond", "team"].contains(&kind) {
-        return Ok(());
+    let Some(device) = case.vxlan.device.and_then(|index| links.get(&index)) else { return Ok(()) };
+    let refused = |kind: &str| {
+        Err(Refusal::Vrf { device: device.name.clone(), kind: kind.to_owned() })
+    };
+    let mut link = device;
+    // Each link is visited once.
+    for _ in 0..links.len() {
+        if link.kind.as_deref() == Some("vrf") {
+            return refused("vrf");
+        }
+        let Some(master) = link.master else { return Ok(()) };
+        match links.get(&master).map(|master| (master, master.kind.as_deref())) {
+            // These have no routing table of their own.
+            Some((master, Some("bridge" | "bond" | "team"))) => link = master,
+            Some((_, Some(kind))) => return refused(kind),
+            _ => return refused("unknown"),
+        }
     }
-    Err(Refusal::Vrf { device: link.name.clone(), kind: kind.to_owned() })
+    refused("unknown")
 }
 
 /// The kernel drops packets that return to the device (ELOOP). Packets into another tunnel, into this

@@ -409,9 +409,9 @@ refusals! {
         = "unsupported route",
         "Add a plain host route to the remote VTEP.";
 
-    /// The VXLAN device's link is in a VRF, so that another table holds its routes.
+    /// The VXLAN device's link is a VRF or in one, so that another table holds its routes.
     AX307 Vrf { device: String, kind: String }
-        "{device}: its master is a {kind}" of device
+        "{device}: it or a master of it is a {kind}" of device
         = "VXLAN device's link is in a VRF",
         "Take the link out of the VRF, or create the VXLAN device without `dev`.";
 

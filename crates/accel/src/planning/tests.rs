@@ -65,7 +65,22 @@ fn a_tunnel_on_a_link_in_a_vrf_is_refused() {
         link(snapshot, NICS[1]).master = Some(50);
         link(snapshot, VXLANS[0]).vxlan.as_mut().unwrap().device = Some(NICS[1]);
     };
-    refused(|f| vrf(f, "vrf"), "nic: its master is a vrf");
+    let expected = "nic: it or a master of it is a vrf";
+    refused(|f| vrf(f, "vrf"), expected);
+    // The VRF itself, and a bond in it.
+    let is_vrf = |snapshot: &mut NetnsSnapshot| {
+        vrf(snapshot, "vrf");
+        link(snapshot, VXLANS[0]).vxlan.as_mut().unwrap().device = Some(50);
+    };
+    refused(is_vrf, "red: it or a master of it is a vrf");
+    let in_bond = |snapshot: &mut NetnsSnapshot| {
+        vrf(snapshot, "vrf");
+        let kind = Some("bond".to_owned());
+        let bond = Interface { kind, master: Some(50), ..device("bond", 151) };
+        snapshot.overlay.links.insert(51, bond);
+        link(snapshot, NICS[1]).master = Some(51);
+    };
+    refused(in_bond, expected);
     // The route uses another link, and a bridge has no routes of its own.
     assert!(refusals(|f| vrf(f, "bridge")).is_empty());
 }
