@@ -177,9 +177,8 @@ pub(super) fn unsupported_route(case: &UnderlayCase<'_>) -> Verdict {
 pub(super) fn vrf(case: &UnderlayCase<'_>) -> Verdict {
     let links = &case.view.underlay.overlay.links;
     let Some(device) = case.vxlan.device.and_then(|index| links.get(&index)) else { return Ok(()) };
-    let refused = |kind: &str| {
-        Err(Refusal::Vrf { device: device.name.clone(), kind: kind.to_owned() })
-    };
+    let refused =
+        |kind: &str| Err(Refusal::Vrf { device: device.name.clone(), kind: kind.to_owned() });
     let mut link = device;
     // Each link is visited once.
     for _ in 0..links.len() {
