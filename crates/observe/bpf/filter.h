@@ -84,8 +84,7 @@ struct {
 
 /*
  * Returns the differing bits. Patterns are compared without branches, because the verifier
- * would follow each branch, for each pattern. Where the verifier requires it, on the stack, addresses
- * are aligned to 8 bytes.
+ * would follow each branch, for each pattern. An address on the stack must be aligned to 8 bytes.
  */
 static __always_inline u64 differs(const struct end *end, const u8 *address, u16 port)
 {

@@ -182,6 +182,7 @@ static __always_inline void pass_by(u8 kind)
 /* Length of an IP header without options and extensions, and of the ports. */
 #define PLAIN_BYTES (sizeof(struct ipv6hdr) + 4)
 
+/* Protocols whose headers begin with ports, by bit. */
 #define WITH_PORTS (1ULL << IPPROTO_TCP | 1ULL << IPPROTO_UDP)
 
 /* Reads addresses, protocol and ports of plain TCP, UDP or ICMP; 0: not plain. */

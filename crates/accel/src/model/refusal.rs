@@ -367,7 +367,7 @@ refusals! {
     AX224 BridgeInVrf { bridge: String, master: String, why: &'static str }
         "{bridge}: it is in {master}, and {why}" of bridge
         = "bridge in a VRF",
-        "Take the bridge out of the VRF, or turn br_netfilter's calls off: `sysctl net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0`.";
+        "Take the bridge out of the VRF. If br_netfilter is the reason, turning off its calls also helps: `sysctl net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0`.";
 
     /// There is a routing rule beyond the kernel's three default rules, so the path may depend on
     /// more than the address. The rule of VRFs (`l3mdev`) is accepted: it affects only packets that

@@ -81,7 +81,7 @@ impl Netlink {
                 rules.push(rule);
             }
         })?;
-        *if four { &mut all.rules } else { &mut all.rules6 } = unusual(&rules);
+        *if four { &mut all.rules } else { &mut all.rules6 } = unusual(&rules, !four);
         let mut routes = RouteMessage::default();
         routes.header.address_family = family;
         self.dump(RouteNetlinkMessage::GetRoute(routes), "list", "routes", |answer| {

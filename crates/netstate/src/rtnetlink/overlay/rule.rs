@@ -3,26 +3,25 @@
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
 
 /// `RT_TABLE_LOCAL`, `RT_TABLE_MAIN` and `RT_TABLE_DEFAULT`, in the order of the default rules
-/// (`fib_default_rules_init`, `fib6_rules_net_init`).
-const DEFAULT_TABLES: [u32; 3] = [255, 254, 253];
-const NAMES: [&str; 3] = ["local", "main", "default"];
+/// (`fib_default_rules_init`). IPv6 has the first two (`fib6_rules_net_init`).
+const DEFAULT_TABLES: [(u32, &str); 3] = [(255, "local"), (254, "main"), (253, "default")];
 
-/// Describes the rules of one family that differ from the default rules, in the kernel's order.
+/// Describes the rules of one family that differ from its default rules. `rules` are in the
+/// kernel's order.
 ///
 /// Priorities do not matter: users of VRFs move the rule for table `local` behind the VRFs' rule.
-pub(super) fn unusual(rules: &[RuleMessage]) -> Vec<String> {
-    let mut due = 0;
+pub(super) fn unusual(rules: &[RuleMessage], is_ipv6: bool) -> Vec<String> {
+    let mut due = if is_ipv6 { &DEFAULT_TABLES[..2] } else { &DEFAULT_TABLES[..] };
     let mut unusual = Vec::new();
     for rule in rules.iter().filter(|rule| !is_of_vrfs(rule)) {
-        if due < DEFAULT_TABLES.len() && table_for_all(rule) == Some(DEFAULT_TABLES[due]) {
-            due += 1;
-        } else {
-            let (priority, table) = (priority(rule), table(rule));
-            unusual.push(format!("rule {priority} (table {table})"));
+        match due {
+            [(table, _), rest @ ..] if table_for_all(rule) == Some(*table) => due = rest,
+            _ => unusual.push(format!("rule {} (table {})", priority(rule), table(rule))),
         }
     }
-    // IPv6 has no table `default`.
-    unusual.extend(NAMES[..2].iter().skip(due).map(|name| format!("no rule for table {name}")));
+    // Table `default` is empty unless somebody fills it, so its rule may be missing.
+    let missing = due.iter().filter(|(table, _)| *table != 253);
+    unusual.extend(missing.map(|(_, name)| format!("no rule for table {name}")));
     unusual
 }
 
@@ -110,11 +109,14 @@ mod tests {
         for rules in [
             vec![local.clone(), main.clone(), last.clone()],
             vec![local.clone(), main.clone()],
-            vec![local, of_vrfs(), main.clone(), last.clone()],
-            vec![of_vrfs(), moved, main, last],
+            vec![local.clone(), of_vrfs(), main.clone(), last.clone()],
+            vec![of_vrfs(), moved, main.clone(), last.clone()],
         ] {
-            assert!(unusual(&rules).is_empty(), "{rules:?}");
+            assert!(unusual(&rules, false).is_empty(), "{rules:?}");
         }
+        assert!(unusual(&[of_vrfs(), local.clone(), main.clone()], true).is_empty());
+        // Not a default rule of IPv6: the types of addresses may depend on its table.
+        assert_eq!(unusual(&[local, main, last], true), ["rule 32767 (table 253)"]);
     }
 
     #[test]
@@ -135,19 +137,19 @@ mod tests {
         ] {
             let described = "rule 32766 (table 254)";
             let rules = [local.clone(), odd.clone(), main.clone()];
-            assert_eq!(unusual(&rules), [described], "{odd:?}");
+            assert_eq!(unusual(&rules, false), [described], "{odd:?}");
             // It does not take the place of a default rule either.
             let rules = [local.clone(), odd];
-            assert_eq!(unusual(&rules), [described, "no rule for table main"]);
+            assert_eq!(unusual(&rules, false), [described, "no rule for table main"]);
         }
         let rules = [local.clone(), rule(100, 7), main.clone()];
-        assert_eq!(unusual(&rules), ["rule 100 (table 7)"]);
+        assert_eq!(unusual(&rules, false), ["rule 100 (table 7)"]);
         // All packets but those of VRFs.
         let rules = [local.clone(), inverted(of_vrfs()), main.clone()];
-        assert_eq!(unusual(&rules), ["rule 1000 (table 0)"]);
+        assert_eq!(unusual(&rules, false), ["rule 1000 (table 0)"]);
         let swapped = [main, rule(32767, 255)];
-        assert!(!unusual(&swapped).is_empty());
-        assert_eq!(unusual(&[local]), ["no rule for table main"]);
-        assert_eq!(unusual(&[]), ["no rule for table local", "no rule for table main"]);
+        assert!(!unusual(&swapped, false).is_empty());
+        assert_eq!(unusual(&[local], false), ["no rule for table main"]);
+        assert_eq!(unusual(&[], false), ["no rule for table local", "no rule for table main"]);
     }
 }
