@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Events of the tracer that are under construction. */
+/* Events under construction. The programs that count flows only use the first one. */
 #ifndef OVERLANE_OBSERVE_DRAFTS_H
 #define OVERLANE_OBSERVE_DRAFTS_H
 

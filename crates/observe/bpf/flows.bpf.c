@@ -9,6 +9,7 @@
 #include "filter.h"
 #include "headers.h"
 #include "fragments.h"
+#include "drafts.h"
 
 /* include/linux/netdevice.h: the driver did not accept it, and it will be sent again. */
 #define NETDEV_TX_BUSY 0x10
@@ -58,30 +59,6 @@ struct {
 	__type(value, u64);
 } uncounted SEC(".maps");
 
-/* Data that is too large for the stack. */
-struct draft {
-	struct event event;
-	struct headers headers;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct draft);
-} drafts SEC(".maps");
-
-/* The index is always 0: devices send and receive with softirqs off, so none interrupts another. */
-static __always_inline struct event *current_event(u32 at, struct headers **headers)
-{
-	struct draft *draft = bpf_map_lookup_elem(&drafts, &at);
-
-	if (!draft)
-		return 0;
-	*headers = &draft->headers;
-	return &draft->event;
-}
-
 static __always_inline int count(struct sk_buff *skb, struct net_device *dev, u8 side, s64 sign)
 {
 	u32 zero = 0, inode = 0, index = 0, segments = 1, length, headers;
@@ -103,10 +80,11 @@ static __always_inline int count(struct sk_buff *skb, struct net_device *dev, u8
 	if (!bpf_map_lookup_elem(&origins, &edge))
 		return 0;
 	filter = bpf_map_lookup_elem(&filters, &zero);
+	/* Devices send and receive with softirqs off, so no program interrupts another. */
 	draft = bpf_map_lookup_elem(&drafts, &zero);
 	if (!filter || !draft)
 		return 0;
-	event = &draft->event;
+	event = &draft->snapshot.event;
 	__builtin_memset(event, 0, sizeof(*event));
 	network = skb->network_header;
 	if (side == CAME)

@@ -306,7 +306,7 @@ static __always_inline u64 number(struct headers *headers, const u8 *at)
 
 /*
  * Returns the event of the packet that a program looks at, and its headers, by the event's index
- * on this CPU. Each object defines it, because they keep different data beside these.
+ * on this CPU (drafts.h).
  */
 static __always_inline struct event *current_event(u32 at, struct headers **headers);
 
